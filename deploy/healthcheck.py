@@ -1,4 +1,4 @@
-"""Exit with 0 if /healthz of the daemon in the same container succeeds, otherwise with 1; used by deploy/Dockerfile.
+"""Exit with 0 if /healthz of the daemon in the same container succeeds, otherwise with 1 (used by deploy/Dockerfile).
 
 Set HEALTHZ_URL if http.port or TLS differ from the defaults of the image.
 """

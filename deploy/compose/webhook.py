@@ -1,4 +1,4 @@
-"""Print the messages of Alertmanager, one line per alert, as a stand-in for a pager: for deploy/compose.yaml."""
+"""Print the messages of Alertmanager, one line per alert, as a stand-in for a pager (for deploy/compose.yaml)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ LARGEST = 1 << 20
 
 
 class Printing(BaseHTTPRequestHandler):
-    """Accepts every POST, whatever its content."""
+    """Accept every POST with any content."""
 
     def do_POST(self) -> None:
-        """/page or /ticket: the receivers of deploy/alertmanager/alertmanager.yml."""
+        """Print the alerts sent to /page or /ticket, the receivers of deploy/alertmanager/alertmanager.yml."""
         size = int(self.headers.get("content-length", 0))
         body = self.rfile.read(min(size, LARGEST))
         for line in lines(self.path, body):
@@ -24,11 +24,11 @@ class Printing(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """No access log: the alerts are enough."""
+        """Write no access log, because the alerts are enough."""
 
 
 def lines(path: str, body: bytes) -> list[str]:
-    """The lines to print for a message."""
+    """Return the lines to print for a message."""
     try:
         alerts = json.loads(body)["alerts"]
         return [f"{path} {alert['status']}: {alert['annotations'].get('summary', alert['labels'])}" for alert in alerts]

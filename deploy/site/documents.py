@@ -1,4 +1,4 @@
-"""The documents of the repository as pages at the same paths, and the files and directories to which they lead."""
+"""Turn the documents of the repository into pages at the same paths, with everything that they link to."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 ITEM = re.compile(r"^ *(?:[*-]|\d+\.) ")
 
 
-def found(root: Path) -> dict[str, str | Path]:
-    """By path: the text of a document, or a file to copy: FIRST, PATTERNS, and the targets of relative links."""
+def collect(root: Path) -> dict[str, str | Path]:
+    """Collect pages and files by path: FIRST, PATTERNS, and the targets of relative links.
+
+    A page is the text of a document, and a file is a path to copy.
+    """
     pages: dict[str, str | Path] = {}
     waiting = [root / name for name in FIRST]
     waiting += [path for pattern in PATTERNS for path in sorted(root.glob(pattern))]
@@ -38,16 +41,19 @@ def found(root: Path) -> dict[str, str | Path]:
 
 
 def targets(text: str, directory: Path) -> Iterator[Path]:
-    """The files and directories to which a document leads."""
+    """Yield the files and directories that a document links to."""
     for line in prose(text):
         for link in LINK.finditer(line):
             yield Path(os.path.normpath(directory / link["path"]))
 
 
 def page(text: str, directory: Path) -> str:
-    """The document for Python-Markdown: links to indexes of directories, an empty line before lists, no comments."""
+    """Convert a document for Python-Markdown.
 
-    def to_index(link: re.Match[str]) -> str:
+    Links lead to indexes of directories, lists follow an empty line, and comments are left out.
+    """
+
+    def index_link(link: re.Match[str]) -> str:
         path = link["path"].rstrip("/")
         return f"{path}/index.md" if (directory / path).is_dir() else link[0]
 
@@ -56,15 +62,15 @@ def page(text: str, directory: Path) -> str:
     for line in COMMENT.sub("", text).splitlines():
         fenced ^= bool(FENCE.match(line))
         if not fenced:
-            line = LINK.sub(to_index, line)
-            if ITEM.match(line) and lines and lines[-1].strip() and not within_list(lines):
+            line = LINK.sub(index_link, line)
+            if ITEM.match(line) and lines and lines[-1].strip() and not ends_in_list(lines):
                 lines.append("")
         lines.append(line)
     return "\n".join(lines)
 
 
-def within_list(lines: list[str]) -> bool:
-    """Whether the last paragraph is a list."""
+def ends_in_list(lines: list[str]) -> bool:
+    """Return whether the last paragraph is a list."""
     for line in reversed(lines):
         if not line.strip():
             return False
@@ -74,7 +80,7 @@ def within_list(lines: list[str]) -> bool:
 
 
 def prose(text: str) -> Iterator[str]:
-    """The lines outside blocks of code."""
+    """Yield the lines outside blocks of code."""
     fenced = False
     for line in text.splitlines():
         fenced ^= bool(FENCE.match(line))
@@ -83,8 +89,8 @@ def prose(text: str) -> Iterator[str]:
 
 
 def listing(directory: Path, root: Path) -> str:
-    """A page with the files of a directory."""
+    """Make a page with the files of a directory."""
     hidden = {".DS_Store", "__pycache__"}
-    parts = sorted(path for path in directory.iterdir() if path.name not in hidden)
-    links = (f"* [{path.name}{'/' * path.is_dir()}]({path.name})" for path in parts)
+    paths = sorted(path for path in directory.iterdir() if path.name not in hidden)
+    links = (f"* [{path.name}{'/' * path.is_dir()}]({path.name})" for path in paths)
     return f"{NOT_IN_SEARCH}# {directory.relative_to(root).as_posix()}\n\n" + "\n".join(links) + "\n"

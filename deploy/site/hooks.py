@@ -1,4 +1,4 @@
-"""Adds the documents of the repository and the pages of reference.py to the site."""
+"""Add the documents of the repository and the pages of reference.py to the site."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ FIRST_IN_SEARCH = "---\nsearch: {boost: 2}\n---\n\n"
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add all of them, none of which is written to the disk."""
-    for uri, content in documents.found(ROOT).items():
+    """Add all pages, without writing them to the disk."""
+    for uri, content in documents.collect(ROOT).items():
         if isinstance(content, Path):
             files.append(File.generated(config, uri, abs_src_path=str(content)))
         else:

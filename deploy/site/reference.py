@@ -1,4 +1,4 @@
-"""Pages of the reference, out of models, schemas, metrics, alerts, the command line and `__all__`."""
+"""Make the pages of the reference from models, schemas, metrics, alerts, the command line and `__all__`."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ GROUPS = {
     "Promotion": ("ope.promotion",),
     "Errors": ("errors",),
 }
-"""Headings of the Python reference, and the packages whose names are below them."""
+"""Headings of the Python reference, and the packages with the names below them."""
 
 
 def pages(root: Path) -> dict[str, str]:
-    """Every page by its path."""
+    """Return every page by its path."""
     return {
         "reference/configuration.md": options.page(root / "streameval" / "config" / "streameval.yaml"),
         "reference/cli.md": commands(),
@@ -93,8 +93,8 @@ def commands() -> str:
 
 
 def metrics() -> str:
-    """One table per section of metrics.toml."""
-    text = ["# Metrics", "`GET /metrics` has these families, and those of the process (`process_`, `python_`)."]
+    """Describe all metrics, one table per section of metrics.toml."""
+    text = ["# Metrics", "`GET /metrics` has these families, and families of the process (`process_`, `python_`)."]
     text.append("A value that is not known is absent. [How to read them](../deploy/README.md#metrics).")
     for section, families in METRICS.items():
         labels = SECTIONS[section][0]
@@ -106,7 +106,7 @@ def metrics() -> str:
 
 
 def kind_of(metric: str) -> str:
-    """The type of a family, as `streameval.service.metrics` derives it."""
+    """Return the type of a family, as `streameval.service.metrics` derives it."""
     if metric.endswith("_total"):
         return "counter"
     if metric.endswith("_info"):
@@ -115,7 +115,7 @@ def kind_of(metric: str) -> str:
 
 
 def events(directory: Path) -> str:
-    """The wire formats as tables, by their JSON Schemas."""
+    """Describe the wire formats in tables, from their JSON Schemas."""
     text = ["# Events and rewards"]
     text.append(
         "`streameval schema NAME` prints these as JSON Schema. [How to log](../examples/recommender/README.md)."
@@ -127,18 +127,18 @@ def events(directory: Path) -> str:
 
 
 def report(directory: Path) -> str:
-    """The fields of a Report."""
+    """Describe the fields of a Report."""
     schema = json.loads((directory / "report.json").read_text())
     text = [
         "# Report",
-        "`Evaluator.report()` returns it; `streameval replay --json` and `/api/v1/report` are its JSON.",
+        "`Evaluator.report()` returns it. `streameval replay --json` and `/api/v1/report` are its JSON.",
     ]
     text.append("In Python: [`Report`](python.md#streameval.Report) and [`Estimate`](python.md#streameval.Estimate).")
     return "\n\n".join([*text, *objects(schema)]) + "\n"
 
 
 def objects(schema: dict[str, Any], names: dict[str, str] | None = None) -> Iterator[str]:
-    """The tables of a schema and of the objects that it contains."""
+    """Yield the tables of a schema and of the objects that it contains."""
     if description := schema.get("description"):
         yield prose(description)
     if "properties" in schema:
@@ -160,7 +160,7 @@ def objects(schema: dict[str, Any], names: dict[str, str] | None = None) -> Iter
 
 
 def runbooks(rules: Path) -> str:
-    """All alerts with their severity, and links to their runbooks."""
+    """List all alerts with their severity and links to their runbooks."""
     groups = yaml.safe_load(rules.read_text())["groups"]
     alerts = [rule for group in groups for rule in group["rules"] if "alert" in rule]
     rows = [
@@ -176,14 +176,16 @@ def runbooks(rules: Path) -> str:
 
 
 def python_names() -> str:
-    """The names of `streameval.__all__` by subject."""
+    """List the names of `streameval.__all__` by subject."""
     text = ["# Python", "```pycon\n>>> import streameval as se\n```"]
     text.append(
-        "Names below are those of `streameval`. [Parts of the package](parts.md) has the public names of its packages."
+        "These are the names of `streameval`. [Parts of the package](parts.md) has the public names of its packages."
     )
     homes = {name: getattr(streameval, name).__module__.removeprefix("streameval.") for name in streameval.__all__}
     for title, packages in GROUPS.items():
-        own = [name for name, home in homes.items() if f"{home}.".startswith(tuple(f"{each}." for each in packages))]
+        own = [
+            name for name, home in homes.items() if f"{home}.".startswith(tuple(f"{package}." for package in packages))
+        ]
         text += [f"## {title}", *(f"::: streameval.{name}" for name in own)]
         homes = {name: home for name, home in homes.items() if name not in own}
     assert not homes, f"GROUPS lacks the packages of {homes}"
@@ -205,7 +207,7 @@ def parts() -> str:
 
 
 def content(value: object) -> str:
-    """The value of a constant, or its kind."""
+    """Describe a constant by its value or its kind."""
     if isinstance(value, ModuleType):
         return f"[module](#{value.__name__.replace('.', '')})"
     shown = repr(value)
@@ -215,5 +217,5 @@ def content(value: object) -> str:
 
 
 def summary(module: ModuleType) -> str:
-    """The first paragraph of the docstring."""
+    """Return the first paragraph of the docstring."""
     return cleandoc(module.__doc__ or "").partition("\n\n")[0]

@@ -1,4 +1,4 @@
-"""Types, values, texts and tables as Markdown."""
+"""Format types, values, texts and tables as Markdown."""
 
 from __future__ import annotations
 
@@ -12,10 +12,15 @@ LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiv
 
 
 def described_type(schema: dict[str, Any], names: Mapping[str, str]) -> str:
-    """The type of a value of a JSON Schema in words, with its limits; `names` has the name of each definition."""
+    """Describe the type of a value of a JSON Schema in words, with its limits.
+
+    Args:
+        schema: Schema of the value.
+        names: Name of each definition.
+    """
     for union in ("anyOf", "oneOf"):
         if union in schema:
-            return " or ".join(dict.fromkeys(described_type(each, names) for each in schema[union]))
+            return " or ".join(dict.fromkeys(described_type(option, names) for option in schema[union]))
     if "$ref" in schema:
         return names[schema["$ref"].rpartition("/")[2]]
     if "enum" in schema or "const" in schema:
@@ -29,25 +34,25 @@ def described_type(schema: dict[str, Any], names: Mapping[str, str]) -> str:
 
 
 def literal(value: object) -> str:
-    """A value as code."""
+    """Format a value as code."""
     return f"`{value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}`"
 
 
 def markdown(text: str) -> str:
-    """Plain text as one line of Markdown; code in backticks stays."""
+    """Format plain text as one line of Markdown. Code in backticks stays."""
     pieces = " ".join(text.split()).split("`")
     pieces[::2] = [re.sub(r"([<>*_\[\]])", r"\\\1", piece).replace("{", "&#123;") for piece in pieces[::2]]
     return "`".join(pieces)
 
 
 def prose(docstring: str) -> str:
-    """A docstring as Markdown; doctests are blocks of code."""
+    """Format a docstring as Markdown, with doctests as blocks of code."""
     blocks = cleandoc(docstring).split("\n\n")
     return "\n\n".join(f"```pycon\n{block}\n```" if block.startswith(">>>") else plain(block) for block in blocks)
 
 
 def plain(block: str) -> str:
-    """A paragraph or a list."""
+    """Format a paragraph or a list."""
     lines = block.splitlines()
     if not lines or not lines[0].startswith("* "):
         return markdown(block)
@@ -55,6 +60,6 @@ def plain(block: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; bars inside cells are escaped."""
+    """Format a table. Bars inside cells are escaped."""
     lines = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *lines]) if lines else ""

@@ -1,4 +1,4 @@
-"""The program of `spark-submit`: the command line of streameval, which becomes the driver."""
+"""Run the command line of streameval as the driver of `spark-submit`."""
 
 from streameval.cli.app import main
 

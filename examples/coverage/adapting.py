@@ -1,4 +1,4 @@
-"""The events that adaptive averages cover at every look of a run."""
+"""Recover which events an adaptive average covers at each look of a run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ from worlds import Floats
 from streameval.ope.core import Decay, Reading
 
 Kernel = Callable[[Floats], Floats]
-"""Means over the kernel of an average at each look, of a quantity per event; both [columns, ...]."""
+"""Averages a quantity per event [columns, events] over the kernel of an average, and returns [columns, looks]."""
 
 
-def of_windows(readings: Sequence[Reading], every: int) -> Kernel:
-    """The kernel of an adaptive window at the looks, from the readings there."""
-    events = np.stack([each.details["window_events"] for each in readings], axis=1).astype(np.int64)
+def window_kernel(readings: Sequence[Reading], every: int) -> Kernel:
+    """Return the kernel of an adaptive window at the looks.
+
+    Args:
+        readings: Readings at the looks.
+        every: Blocks between two looks.
+    """
+    events = np.stack([reading.details["window_events"] for reading in readings], axis=1).astype(np.int64)
     ends = np.arange(1, len(readings) + 1) * every * BLOCK
 
     def kernel(values: Floats) -> Floats:
@@ -28,9 +33,14 @@ def of_windows(readings: Sequence[Reading], every: int) -> Kernel:
     return kernel
 
 
-def of_decays(readings: Sequence[Reading], every: int) -> Kernel:
-    """The kernel of an adaptive decay at the looks, from the readings after all blocks."""
-    chosen = np.stack([each.details["alpha"] for each in readings], axis=1)
+def decay_kernel(readings: Sequence[Reading], every: int) -> Kernel:
+    """Return the kernel of an adaptive decay at the looks.
+
+    Args:
+        readings: Readings after every block.
+        every: Blocks between two looks.
+    """
+    chosen = np.stack([reading.details["alpha"] for reading in readings], axis=1)
     factors = np.concatenate([np.full_like(chosen[:, :1], Decay().decay), chosen[:, :-1]], axis=1) ** BLOCK
 
     def kernel(values: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""Named tuples as rows of a CSV file, whose header holds the names of their fields."""
+"""Store named tuples as rows of a CSV file with their field names as its header."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Row = TypeVar("Row", bound=NamedTuple)
 
 
 def write_rows(kind: type[Row], rows: Iterable[Row], path: Path) -> None:
-    """Write the rows, which are of this kind."""
+    """Write rows of this type."""
     with path.open("w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows([kind._fields, *rows])
 

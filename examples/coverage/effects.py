@@ -1,4 +1,4 @@
-"""Design effects on longer streams: what one event of a stream counts less because events are alike."""
+"""Measure design effects on longer streams: how much less an event counts because events are alike."""
 
 from __future__ import annotations
 
@@ -18,9 +18,16 @@ SHOWN = {
 
 
 class Effect(NamedTuple):
-    """The mean design effect of `policy` by `ips` on `cumulative` over some runs, and its standard deviation.
+    """Hold the design effect of `policy` by `ips` on `cumulative`.
 
-    `asks`: the share of runs in which the trust check `clusters` asks for a unit.
+    Args:
+        world: Name of the world.
+        policy: Name of the policy.
+        events: Events of each run.
+        runs: Number of runs.
+        mean: Mean over the runs.
+        deviation: Standard deviation over the runs.
+        asks: Share of runs in which the trust check `clusters` asks for a unit.
     """
 
     world: str
@@ -33,16 +40,16 @@ class Effect(NamedTuple):
 
 
 def effects_of(runs: int) -> Iterator[Effect]:
-    """The design effects of the mean reward and of the first candidate's value, in each of the worlds SHOWN."""
+    """Yield the design effects of the mean reward and of the first candidate's value in each world of SHOWN."""
     for name in SHOWN:
-        found = np.array([_effects(name, run) for run in range(runs)])
-        means, deviations = found.mean(axis=0).round(3).tolist(), found.std(axis=0, ddof=1).round(3).tolist()
+        effects = np.array([_effects(name, run) for run in range(runs)])
+        means, deviations = effects.mean(axis=0).round(3).tolist(), effects.std(axis=0, ddof=1).round(3).tolist()
         for policy, mean, deviation in zip((LOGGING, "one"), means, deviations, strict=False):
             yield Effect(name, policy, EVENTS, runs, mean, deviation, means[-1])
 
 
 def _effects(name: str, run: int) -> list[float]:
-    """The design effects of both policies, and whether a unit is asked for."""
+    """Return the design effects of both policies, and 1 if a unit is asked for, otherwise 0."""
     evaluator = Evaluator(["one"], [IPS()], [Cumulative()], drift=None, promotion="bsea")
     evaluator.update(draw(SHOWN[name], run, EVENTS).batch)
     report = evaluator.report()

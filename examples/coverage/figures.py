@@ -1,4 +1,4 @@
-"""Figures: miss rates and widths of intervals, and misses over all looks."""
+"""Draw the miss rates and widths of intervals, and misses over all looks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHAPES = {
     "sessions": "sessions, one after the other",
     "crowd": "sessions, 50 at a time",
 }
-OF_KIND = dict(zip(KINDS, (COLOURS[1], COLOURS[2], COLOURS[0], COLOURS[4], COLOURS[3], INK), strict=True))
+KIND_COLOURS = dict(zip(KINDS, (COLOURS[1], COLOURS[2], COLOURS[0], COLOURS[4], COLOURS[3], INK), strict=True))
 WATCHED = ("still-mild-0.3", "still-heavy-0.3", "still-heavy-0.03")
 WATCHED_PARTS = ("fixed", "watched", "mixture")
 NUDGE = 0.13
@@ -34,23 +34,25 @@ NUDGE = 0.13
 
 
 def misses(rows: Sequence[Row], path: Path) -> None:
-    """Every interval of values and lifts in every world as a dot, one line per kind."""
+    """Draw the intervals of values and lifts in all worlds as dots, one line for each kind of interval."""
     figure = Figure(figsize=(10.5, 5.4), dpi=150, facecolor="white")
     panels = figure.subplots(1, 3, sharey=True)
     normal = {
         (row.world, row.average, row.estimator, row.quantity): row.half_width for row in rows if row.kind == "normal"
     }
     shown = [row for row in rows if row.kind in KINDS and promised(row)]
-    for place, (shape, message) in enumerate(SHAPES.items()):
-        some = [row for row in shown if WORLDS[row.world].shape == shape]
-        height = np.array([-KINDS.index(row.kind) + (2 - place) * NUDGE for row in some])
+    for index, (shape, message) in enumerate(SHAPES.items()):
+        shape_rows = [row for row in shown if WORLDS[row.world].shape == shape]
+        height = np.array([-KINDS.index(row.kind) + (2 - index) * NUDGE for row in shape_rows])
         widths = [
             row.half_width / (normal.get((row.world, row.average, row.estimator, row.quantity)) or np.nan)
-            for row in some
+            for row in shape_rows
         ]
-        for axes, numbers in zip(panels, ([row.miss for row in some], [row.ever for row in some], widths), strict=True):
+        for axes, numbers in zip(
+            panels, ([row.miss for row in shape_rows], [row.ever for row in shape_rows], widths), strict=True
+        ):
             axes.plot(
-                numbers, height, ".", color=COLOURS[place], alpha=0.45, markersize=5, markeredgewidth=0, label=message
+                numbers, height, ".", color=COLOURS[index], alpha=0.45, markersize=5, markeredgewidth=0, label=message
             )
     for axes, title in zip(panels, ("misses at a single look", "misses at any of 60 looks"), strict=False):
         axes.axvline(PROMISED, color="black", linestyle="--", linewidth=1)
@@ -77,12 +79,12 @@ def misses(rows: Sequence[Row], path: Path) -> None:
 
 
 def watched(runs: int, path: Path) -> None:
-    """Share of runs in which an interval has missed, by look."""
+    """Draw the share of runs in which an interval has missed so far, by look."""
     figure = Figure(figsize=(10.5, 3.9), dpi=150, facecolor="white")
     for axes, name in zip(figure.subplots(1, len(WATCHED), sharey=True), WATCHED, strict=True):
         world = WORLDS[name]
         streams = [dict(answers(world, draw(world, run, EVENTS), parts=WATCHED_PARTS)) for run in range(runs)]
-        for kind, colour in OF_KIND.items():
+        for kind, colour in KIND_COLOURS.items():
             cell = Cell("stratified_ips" if kind == "drift_aware" else "ips", _home(kind), kind, "value")
             missed = np.concatenate([_so_far(stream[cell]) for stream in streams])
             axes.plot(np.arange(1, LOOKS + 1), missed.mean(axis=0), color=colour, linewidth=1.8, label=kind)
@@ -115,7 +117,7 @@ def _plain(axes: Axes, title: str) -> None:
 
 
 def make_plain(axes: Axes, grid: Literal["both", "x", "y"] = "both") -> None:
-    """The style of all figures: a line below, and a faint grid."""
+    """Apply the style of all figures: a line below, and a faint grid."""
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(FAINT)
     axes.grid(axis=grid, color=GRIDS, linewidth=0.8)

@@ -1,4 +1,4 @@
-"""The intervals of a run: every kind on every average that it supports, at every look, and their misses."""
+"""Compute the intervals of a run: every kind, on every average that it supports, at every look."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
-from adapting import Kernel, of_decays, of_windows
+from adapting import Kernel, decay_kernel, window_kernel
 from numpy.typing import NDArray
-from readings import BLOCK, MIXED, PLAIN, REWARDS, Averaging, Known, evidence_of, watched
+from readings import BLOCK, MIXED, PLAIN, REWARDS, Averaging, Readings, evidence_of, watched
 from scipy.signal import lfilter
 from worlds import CANDIDATES, DEPLOYED, LOGGING, Floats, Stream, World
 
@@ -36,13 +36,13 @@ AVERAGES: tuple[Cumulative | Window | Decay, ...] = (Cumulative(), Window(tau=TA
 WATCHED: tuple[Cumulative | Window, ...] = (Cumulative(), Window(tau=TAU))
 ADAPTIVE = (AdaptiveWindow(drift_span=TAU), AdaptiveDecay(drift_span=TAU))
 LIMITED, AUTO = "empirical_likelihood, max_weight", "empirical_likelihood, auto"
-"""With the right limit of the weights, and with the default, which takes it from the log."""
+"""Kinds with the right limit of the weights, and with the default, which takes the limit from the log."""
 OF_WINDOW = "confidence_sequence, of the window"
 """The confidence sequence on a window, compared with the mean over the window instead of over its own events."""
 
 
 class Cell(NamedTuple):
-    """An interval and its quantity: a `value`, or the lift over a policy."""
+    """Identify an interval and its quantity: a `value`, or the lift over a policy."""
 
     estimator: str
     average: str
@@ -51,7 +51,7 @@ class Cell(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The intervals of both candidates, and the true values that they claim to cover, [candidates, looks] each."""
+    """Hold the intervals of both candidates and the true values that they claim to cover, [candidates, looks] each."""
 
     lower: Floats
     upper: Floats
@@ -59,20 +59,29 @@ class Answer(NamedTuple):
 
 
 class Target(NamedTuple):
-    """True values of the columns at each look: of values, and of lifts over the first policy."""
+    """Hold true values of the columns at each look: of values, and of lifts over the first policy."""
 
     value: Floats
     lift: Floats
 
     @classmethod
     def of(cls, truth: Floats, kernel: Kernel, estimators: int) -> Target:
-        """Means of the true values [policies, events] over a kernel."""
+        """Average the true values [policies, events] over a kernel."""
         value = np.repeat(truth, estimators, axis=0)
         return cls(kernel(value), kernel(np.repeat(truth[1:] - truth[0], estimators, axis=0)))
 
 
 class Run(NamedTuple):
-    """The data of a run: `policies`, production first; `truth` [policies, events]; `limits` [policies, looks]."""
+    """Hold the data of a run.
+
+    Args:
+        world: Its world.
+        evidence: Evidence about the policies.
+        policies: Names of the policies, production first.
+        truth: True values, [policies, events].
+        looks: Number of looks.
+        limits: Largest weights that the log shows to be possible, [2, policies, looks].
+    """
 
     world: World
     evidence: Evidence
@@ -83,26 +92,26 @@ class Run(NamedTuple):
 
     @classmethod
     def of(cls, world: World, stream: Stream, production: str, looks: int) -> Run:
-        """The run of both candidates against this policy."""
+        """Build the run that compares both candidates with the production policy."""
         policies = (production, *CANDIDATES)
         truth = np.stack([stream.truth[policy] for policy in policies])
-        limits = limits_of(stream.batch, policies, looks)
+        limits = logged_limits(stream.batch, policies, looks)
         return cls(world, evidence_of(stream.batch, policies), policies, truth, looks, limits)
 
     @property
     def every(self) -> int:
-        """Blocks between two looks."""
+        """Return the number of blocks between two looks."""
         return self.evidence.blocks // self.looks
 
     @property
-    def places(self) -> slice:
-        """The last event before each look."""
+    def look_indices(self) -> slice:
+        """Return the indices of the last events before the looks."""
         return slice(self.every * BLOCK - 1, None, self.every * BLOCK)
 
     @property
     def heaviest(self) -> Floats:
-        """The largest weight of each policy so far, [policies, looks]."""
-        return np.asarray(np.maximum.accumulate(self.evidence.importance_weight, axis=0).T[:, self.places])
+        """Return the largest weight of each policy so far, [policies, looks]."""
+        return np.asarray(np.maximum.accumulate(self.evidence.importance_weight, axis=0).T[:, self.look_indices])
 
 
 Ends = tuple[Floats, Floats]
@@ -110,59 +119,59 @@ Stated = tuple[Sequence[str], str, str, Target, Ends, Ends]
 """Estimators, average, kind, true values, and the bounds of values and of lifts."""
 
 
-def _on_fixed(run: Run) -> Iterator[Stated]:
-    """Intervals on averages with a fixed kernel."""
+def _fixed_intervals(run: Run) -> Iterator[Stated]:
+    """Yield intervals on averages with a fixed kernel."""
     for average in AVERAGES:
-        known = _known(average, run)
-        target = Target.of(run.truth, partial(_averaged, average, run.places), len(PLAIN))
+        readings = _read(average, run)
+        target = Target.of(run.truth, partial(_averaged, average, run.look_indices), len(PLAIN))
         for kind, bound in kinds(run.world).items():
-            yield _labels(PLAIN), average.kind, kind, target, *_ends(bound, known, PLAIN, run)
+            yield _labels(PLAIN), average.kind, kind, target, *_ends(bound, readings, PLAIN, run)
 
 
-def _watched(run: Run) -> Iterator[Stated]:
-    """The kind that is valid under continuous monitoring, if any."""
+def _tracked_intervals(run: Run) -> Iterator[Stated]:
+    """Yield the confidence sequences, which are valid under continuous monitoring."""
     labels, every = _labels(PLAIN), run.every
     errors = np.concatenate([[1 - CONFIDENCE], error_shares(1 - CONFIDENCE, [1, 2])])
     for average in WATCHED:
         kept = watched(average, run.evidence, run.policies[0] == LOGGING, errors, every)
-        ends = _ends(ConfidenceSequence(), _known(average, run), PLAIN, run, kept)
+        ends = _ends(ConfidenceSequence(), _read(average, run), PLAIN, run, kept)
         own = Target.of(run.truth, partial(_over_last, kept.details["interval_events"], every), len(PLAIN))
         yield labels, average.kind, "confidence_sequence", own, *ends
         if isinstance(average, Window):
-            target = Target.of(run.truth, partial(_averaged, average, run.places), len(PLAIN))
+            target = Target.of(run.truth, partial(_averaged, average, run.look_indices), len(PLAIN))
             yield labels, average.kind, OF_WINDOW, target, *ends
 
 
-def _on_adaptive(run: Run) -> Iterator[Stated]:
+def _adaptive_intervals(run: Run) -> Iterator[Stated]:
     for average in ADAPTIVE:
         averaging = Averaging(average, run.policies)
         after_blocks = list(averaging.read(run.evidence, every=1))
         at_looks = after_blocks[run.every - 1 :: run.every]
         by_window = isinstance(average, AdaptiveWindow)
-        kernel = of_windows(at_looks, run.every) if by_window else of_decays(after_blocks, run.every)
-        known, target = averaging.known(at_looks), Target.of(run.truth, kernel, len(PLAIN))
+        kernel = window_kernel(at_looks, run.every) if by_window else decay_kernel(after_blocks, run.every)
+        readings, target = averaging.join(at_looks), Target.of(run.truth, kernel, len(PLAIN))
         for kind, bound in kinds(run.world).items():
-            yield _labels(PLAIN), average.kind, kind, target, *_ends(bound, known, PLAIN, run)
+            yield _labels(PLAIN), average.kind, kind, target, *_ends(bound, readings, PLAIN, run)
 
 
-def _on_mixture(run: Run) -> Iterator[Stated]:
-    """All compared with the current value."""
-    known = _known(Mixture(), run, MIXED)
-    now = Target.of(run.truth, partial(_at, run.places), len(MIXED))
-    for kind, bound in of_mixture(run.world).items():
-        yield _labels(MIXED), "mixture", kind, now, *_ends(bound, known, MIXED, run)
+def _mixture_intervals(run: Run) -> Iterator[Stated]:
+    """Yield intervals on the mixture, all compared with the current value."""
+    readings = _read(Mixture(), run, MIXED)
+    now = Target.of(run.truth, partial(_at, run.look_indices), len(MIXED))
+    for kind, bound in mixture_kinds(run.world).items():
+        yield _labels(MIXED), "mixture", kind, now, *_ends(bound, readings, MIXED, run)
 
 
-def _known(average: AnyAverage, run: Run, estimators: tuple[AnyEstimator, ...] = PLAIN) -> Known:
+def _read(average: AnyAverage, run: Run, estimators: tuple[AnyEstimator, ...] = PLAIN) -> Readings:
     averaging = Averaging(average, run.policies, estimators)
-    return averaging.known(list(averaging.read(run.evidence, run.every)))
+    return averaging.join(list(averaging.read(run.evidence, run.every)))
 
 
 PARTS: Mapping[str, Callable[[Run], Iterator[Stated]]] = {
-    "fixed": _on_fixed,
-    "watched": _watched,
-    "mixture": _on_mixture,
-    "adaptive": _on_adaptive,
+    "fixed": _fixed_intervals,
+    "watched": _tracked_intervals,
+    "mixture": _mixture_intervals,
+    "adaptive": _adaptive_intervals,
 }
 """The parts of a run, each computed and stored separately."""
 
@@ -170,12 +179,12 @@ PARTS: Mapping[str, Callable[[Run], Iterator[Stated]]] = {
 def answers(
     world: World, stream: Stream, looks: int = LOOKS, parts: Iterable[str] = tuple(PARTS)
 ) -> Iterator[tuple[Cell, Answer]]:
-    """All intervals of a run for these PARTS, with lifts over the logging policy and over a named one."""
+    """Yield all intervals of a run for some of PARTS, with lifts over the logging policy and over the deployed one."""
     for production in (LOGGING, DEPLOYED):
         run = Run.of(world, stream, production, looks)
-        for estimators, average, kind, target, value, lift in chain(*(PARTS[each](run) for each in parts)):
-            for place, estimator in enumerate(estimators):
-                columns = slice(place, None, len(estimators))
+        for estimators, average, kind, target, value, lift in chain(*(PARTS[part](run) for part in parts)):
+            for index, estimator in enumerate(estimators):
+                columns = slice(index, None, len(estimators))
                 if production == LOGGING:
                     cell = Cell(estimator, average, kind, "value")
                     lower, upper = (np.clip(end[columns][1:], *REWARDS) for end in value)
@@ -190,7 +199,7 @@ def _labels(estimators: Sequence[Estimator]) -> list[str]:
 
 
 def kinds(world: World) -> Mapping[str, AnyInterval]:
-    """Intervals that any average supports."""
+    """Return the intervals that any average supports."""
     return {
         "normal": Normal(),
         "empirical_bernstein": EmpiricalBernstein(),
@@ -200,59 +209,63 @@ def kinds(world: World) -> Mapping[str, AnyInterval]:
     }
 
 
-def of_mixture(world: World) -> Mapping[str, AnyInterval]:
-    """Intervals that a mixture supports."""
+def mixture_kinds(world: World) -> Mapping[str, AnyInterval]:
+    """Return the intervals that a mixture supports."""
     return {"drift_aware": DriftAware()} | {
         kind: bound for kind, bound in kinds(world).items() if not isinstance(bound, EmpiricalBernstein)
     }
 
 
-def limits_of(batch: EventBatch, policies: Sequence[str], looks: int) -> Floats:
-    """The largest weights that the log shows to be possible at each look, [2, policies, looks]."""
-    state, found, every = largest_weights.start(len(policies)), [], len(batch) // looks
+def logged_limits(batch: EventBatch, policies: Sequence[str], looks: int) -> Floats:
+    """Return the largest weights that the log shows to be possible at each look, [2, policies, looks]."""
+    state, limits, every = largest_weights.start(len(policies)), [], len(batch) // looks
     for first in range(0, len(batch), every):
-        part = batch[first : first + every]
-        state = largest_weights.fold(state, largest_weights.summarise(Evidence.from_batch(part, policies, BLOCK), part))
-        found.append(largest_weights.limits(state, policies))
-    return np.stack(found, axis=-1)
+        events = batch[first : first + every]
+        state = largest_weights.fold(
+            state, largest_weights.summarise(Evidence.from_batch(events, policies, BLOCK), events)
+        )
+        limits.append(largest_weights.limits(state, policies))
+    return np.stack(limits, axis=-1)
 
 
 def _ends(
-    bound: AnyInterval, known: Known, estimators: Sequence[Estimator], run: Run, kept: TrackedBounds | None = None
+    bound: AnyInterval, readings: Readings, estimators: Sequence[Estimator], run: Run, kept: TrackedBounds | None = None
 ) -> tuple[Ends, Ends]:
-    """The intervals of values and lifts, as in reports."""
-    count, of_policy = len(estimators), run.looks * len(estimators)
-    seen, limits = run.heaviest, run.limits if bound.limited_by_log else None
-    columns = TermRange.by_column(estimators, REWARDS, bound.largest_weight(seen), limits)
-    terms = TermRange._make(_look_by_look(each, count) for each in columns)
-    denominator = known.value.mean_denominator
+    """Return the intervals of values and lifts, as in Reports."""
+    count, policy_columns = len(estimators), run.looks * len(estimators)
+    heaviest, limits = run.heaviest, run.limits if bound.limited_by_log else None
+    columns = TermRange.by_column(estimators, REWARDS, bound.largest_weight(heaviest), limits)
+    terms = TermRange._make(_join_looks(column, count) for column in columns)
+    denominator = readings.value.mean_denominator
     with np.errstate(divide="ignore", invalid="ignore"):
         scaled = np.where(denominator != 0, terms.width / denominator, np.nan)
-    production = np.repeat(seen[0], count)
-    if (limit := bound.heaviest(known.value, terms)) is not None:
-        production = np.maximum(production, np.minimum(limit, _lacking_weight(known.value))[:of_policy])
-    differences = terms.over_production(of_policy, np.resize(production, scaled.shape), scaled)
-    tracked = None if kept is None else [_look_by_look(end, count) for end in (*kept.value, *kept.lift)]
-    of_value, of_lift = (None, None) if tracked is None else (np.stack(tracked[:4]), np.stack(tracked[4:]))
-    value = bound.bounds(known.value, terms, CONFIDENCE, of_value)
-    lift = bound.bounds(known.lift, differences, CONFIDENCE, None if of_lift is None else of_lift[:, of_policy:])
-    value, lift = extended_to(known.value.value, *value), extended_to(known.lift.value, *lift)
-    return _by_column(value, count, run.looks), _by_column(lift, count, run.looks)
+    production = np.repeat(heaviest[0], count)
+    if (limit := bound.heaviest(readings.value, terms)) is not None:
+        production = np.maximum(production, np.minimum(limit, _lacking_weight(readings.value))[:policy_columns])
+    differences = terms.over_production(policy_columns, np.resize(production, scaled.shape), scaled)
+    tracked = None if kept is None else [_join_looks(end, count) for end in (*kept.value, *kept.lift)]
+    tracked_value, tracked_lift = (None, None) if tracked is None else (np.stack(tracked[:4]), np.stack(tracked[4:]))
+    value = bound.bounds(readings.value, terms, CONFIDENCE, tracked_value)
+    lift = bound.bounds(
+        readings.lift, differences, CONFIDENCE, None if tracked_lift is None else tracked_lift[:, policy_columns:]
+    )
+    value, lift = extended_to(readings.value.value, *value), extended_to(readings.lift.value, *lift)
+    return _split_columns(value, count, run.looks), _split_columns(lift, count, run.looks)
 
 
-def _look_by_look(columns: NDArray[Any], estimators: int) -> NDArray[Any]:
-    """Numbers [columns, looks] in the order of a reading of all looks, [policies, looks, estimators]."""
+def _join_looks(columns: NDArray[Any], estimators: int) -> NDArray[Any]:
+    """Reorder numbers [columns, looks] as in a reading of all looks, [policies, looks, estimators]."""
     return columns.reshape(-1, estimators, columns.shape[-1]).swapaxes(1, 2).ravel()
 
 
-def _by_column(ends: Ends, estimators: int, looks: int) -> Ends:
-    """Numbers of a reading of all looks as [columns, looks]."""
+def _split_columns(ends: Ends, estimators: int, looks: int) -> Ends:
+    """Reorder the numbers of a reading of all looks to [columns, looks]."""
     lower, upper = (end.reshape(-1, looks, estimators).swapaxes(1, 2).reshape(-1, looks) for end in ends)
     return lower, upper
 
 
 def _lacking_weight(reading: Reading) -> Floats:
-    """The weight that would bring the mean weight up to 1."""
+    """Return the weight that would bring the mean weight up to 1."""
     return np.asarray(reading.count * np.maximum(1.0 - reading.importance_weight_mean, 0.0))
 
 
@@ -261,7 +274,7 @@ def _at(looks: slice, values: Floats) -> Floats:
 
 
 def _averaged(average: Cumulative | Window | Decay, looks: slice, values: Floats) -> Floats:
-    """The means of values [columns, events] over the kernel of the average, at the looks."""
+    """Average values [columns, events] over the kernel of the average, at the looks."""
     if isinstance(average, Decay):
         recursion = ([1.0], [1.0, -average.decay])
         return np.asarray(lfilter(*recursion, values) / lfilter(*recursion, np.ones_like(values)))[:, looks]
@@ -274,7 +287,7 @@ def _averaged(average: Cumulative | Window | Decay, looks: slice, values: Floats
 
 
 def _over_last(events: Floats, every: int, values: Floats) -> Floats:
-    """The means of values [columns, events] over the last `events` [columns, looks] of each look."""
+    """Average values [columns, events] over the last `events` [columns, looks] before each look."""
     counts = events[-len(values) :]
     total = np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, axis=1)], axis=1)
     end = np.arange(1, counts.shape[1] + 1) * every * BLOCK

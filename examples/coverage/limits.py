@@ -1,7 +1,7 @@
-"""`max_weight: auto`, no limit and the right limit, on logs whose propensities give the limit away, or hide it.
+"""Compare `max_weight: auto`, no limit and the right limit, on logs with propensities that reveal the limit or hide it.
 
-Events of one kind (a context and an action) are counted instead of drawn one by one: the sums that an interval needs
-are those of a log of single events, for hundreds of runs at once. The steps are blocks of 100 events.
+Events of one kind (a context and an action) are counted instead of drawn one by one. The counts give the sums that an
+interval needs for hundreds of runs at once. Time passes in blocks of 100 events.
 """
 
 from __future__ import annotations
@@ -23,21 +23,26 @@ STEP = 100
 WINDOW = 2_000
 LOOKS = (300, 500, 1_000, 2_000, 5_000, 10_000)
 AFTER = (*LOOKS[:-1], 5_500, 6_000, 7_000, LOOKS[-1])
-"""Looks after a change in the middle as well."""
+"""Adds looks after a change in the middle of the run."""
 FEWEST_NONZERO = 10
 Z = NormalDist().inv_cdf(0.975)
 KINDS = ("normal", "none", "auto", "right")
 QUANTITIES = ("value", f"lift over {LOGGING}", f"lift over {DEPLOYED}")
 CONTEXTS, VARIED = 100, 10
-"""Contexts, and those of logs in which no two of them are alike."""
+"""Number of contexts, and the number in logs with contexts that are all different."""
 
 
 class Cells(NamedTuple):
-    """The kinds of events, [cells]: how often each occurs, what each policy does, and the mean reward.
+    """Describe the kinds of events, one cell for each kind.
 
-    `share` and `propensity` may differ between runs, [runs, cells]. `whole`: the largest weight of the candidate in the
-    context, where full distributions are logged. `slots`: the largest weight that a slate's propensities, slot by slot,
-    leave to any policy; `candidate` and `deployed` are then weights, and `propensity` is 1.
+    Args:
+        share: Frequency, [cells] or [runs, cells].
+        propensity: Probability under the logging policy, [cells] or [runs, cells]. It is 1 for slates slot by slot.
+        candidate: Probability under the candidate, [cells]. For slates slot by slot, its importance weight.
+        deployed: Probability under the deployed policy, [cells]. For slates slot by slot, its importance weight.
+        reward: Mean reward, [cells].
+        whole: Largest weight of the candidate in the context, if full distributions are logged.
+        slots: Largest weight that the slot propensities of a slate allow for any policy.
     """
 
     share: Floats
@@ -50,16 +55,16 @@ class Cells(NamedTuple):
 
     @classmethod
     def of(cls, logging: Floats, candidate: Floats, deployed: Floats, reward: Floats, whole: bool = False) -> Cells:
-        """Those of equally likely contexts [contexts, actions], equal ones together."""
+        """Build the cells of equally likely contexts [contexts, actions], and merge equal ones."""
         heaviest = np.repeat((candidate / logging).max(axis=1, keepdims=True), logging.shape[1], axis=1)
-        columns = np.stack([each.ravel() for each in (logging, candidate, deployed, reward, heaviest)])
-        distinct, place = np.unique(columns, axis=1, return_inverse=True)
-        share = np.bincount(place.ravel(), columns[0]) / len(logging)
+        columns = np.stack([array.ravel() for array in (logging, candidate, deployed, reward, heaviest)])
+        distinct, index = np.unique(columns, axis=1, return_inverse=True)
+        share = np.bincount(index.ravel(), columns[0]) / len(logging)
         propensity, candidate, deployed, reward, largest = distinct
         return cls(share, propensity, candidate, deployed, reward, largest if whole else None)
 
     def values(self) -> tuple[Floats | float, ...]:
-        """The present values of the candidate, and of its lifts over both other policies."""
+        """Return the present value of the candidate, and its lifts over both other policies."""
         value, deployed = (
             (self.share * policy / self.propensity * self.reward).sum(axis=-1)
             for policy in (self.candidate, self.deployed)
@@ -68,12 +73,19 @@ class Cells(NamedTuple):
 
 
 Phases = Generator[Cells, Floats, None]
-"""The kinds of events of each step, which receives how many of each were counted and rewarded, [2, runs, cells]."""
+"""Yields the kinds of events of each step, and receives how many events were counted and rewarded, [2, runs, cells]."""
 
 
 class Log(NamedTuple):
-    """A kind of log. `largest_weight` of the candidate, `largest_deployed` of the policy deployed; `looks`: numbers of
-    events at which intervals are read.
+    """Describe a kind of log.
+
+    Args:
+        title: Name in tables.
+        phases: Yields the kinds of events step by step, for a number of runs.
+        largest_weight: Largest importance weight of the candidate.
+        largest_deployed: Largest importance weight of the deployed policy.
+        looks: Numbers of events after which intervals are read.
+        estimator: Estimator of the values.
     """
 
     title: str
@@ -90,18 +102,18 @@ def _still(cells: Cells, runs: int, rng: np.random.Generator) -> Phases:
 
 
 def _log(title: str, cells: Cells, looks: Sequence[int] = LOOKS) -> Log:
-    """A log whose policies and rewards do not change."""
+    """Return a log with policies and rewards that do not change."""
     candidate, deployed = (float((policy / cells.propensity).max()) for policy in (cells.candidate, cells.deployed))
     return Log(title, partial(_still, cells), candidate, deployed, looks)
 
 
 def greedy(best: Sequence[int], actions: int, exploration: float) -> Floats:
-    """The best action of each context, and the others evenly with this probability."""
+    """Return a policy that takes the best action of each context, and explores uniformly with this probability."""
     return (1 - exploration) * np.eye(actions)[list(best)] + exploration / actions
 
 
 def rare_action(actions: int, exploration: float, rate: float) -> tuple[Floats, Floats, Floats, Floats]:
-    """A logging policy, a candidate that favours a rarely shown action, a deployed policy, and rewards."""
+    """Return a logging policy, a candidate that favours a rarely shown action, a deployed policy, and mean rewards."""
     reward = np.full((CONTEXTS, actions), rate)
     reward[:, 1] *= 1.4
     third = [2 if context % 5 == 0 else 0 for context in range(CONTEXTS)]
@@ -110,7 +122,13 @@ def rare_action(actions: int, exploration: float, rate: float) -> tuple[Floats, 
 
 
 def evenly(actions: int, rate: float, rare: bool = False) -> Cells:
-    """The candidate takes all actions evenly; in every tenth context only one, which is worth three times as much."""
+    """Return the cells of a candidate that takes all actions evenly.
+
+    Args:
+        actions: Number of actions.
+        rate: Mean reward of most actions.
+        rare: Whether the candidate takes a single action in every tenth context, with rewards three times as large.
+    """
     logging, _, deployed, reward = rare_action(actions, 0.2, rate)
     candidate = np.full_like(logging, 1 / actions)
     if rare:
@@ -120,24 +138,29 @@ def evenly(actions: int, rate: float, rare: bool = False) -> Cells:
 
 
 def slates(rate: float, by_slot: bool) -> Cells:
-    """Slates of three slots with five actions each, filled independently; the mean reward is a sum over the slots.
+    """Return the cells of slates with three slots and five actions each, filled independently.
 
-    Evaluated as one action, or slot by slot by the pseudo-inverse.
+    The mean reward is a sum over the slots.
+
+    Args:
+        rate: Mean reward of a slate without the favourite action of the candidate.
+        by_slot: Whether slates are evaluated by the pseudo-inverse, otherwise as one action.
     """
     logging, candidate, deployed = (greedy([best], 5, spread)[0] for best, spread in ((0, 0.5), (1, 0.1), (2, 0.5)))
-    places = np.indices((5, 5, 5)).reshape(3, -1)
-    propensity, share = logging[places], logging[places].prod(axis=0)
-    reward = rate * (1 + 0.4 * (places == 1)).mean(axis=0)
+    slate = np.indices((5, 5, 5)).reshape(3, -1)
+    propensity, share = logging[slate], logging[slate].prod(axis=0)
+    reward = rate * (1 + 0.4 * (slate == 1)).mean(axis=0)
     if not by_slot:
-        return Cells(share, share, candidate[places].prod(axis=0), deployed[places].prod(axis=0), reward)
-    one, other, largest = (
-        (policy[places] / propensity).sum(axis=0) - 2 for policy in (candidate, deployed, np.ones(5))
-    )
+        return Cells(share, share, candidate[slate].prod(axis=0), deployed[slate].prod(axis=0), reward)
+    one, other, largest = ((policy[slate] / propensity).sum(axis=0) - 2 for policy in (candidate, deployed, np.ones(5)))
     return Cells(share, np.ones_like(share), one, other, reward, slots=largest)
 
 
 def log_uniform(rate: float) -> Cells:
-    """Propensities are log-uniform between 1e-4 and 1; rarely shown actions are worth three times as much."""
+    """Return cells with log-uniform propensities between 1e-4 and 1.
+
+    Rarely shown actions are worth three times as much.
+    """
     rng = np.random.default_rng(5)
     logging = np.exp(rng.uniform(np.log(1e-4), 0, (VARIED, 10)))
     logging[:, 0] = 1.0
@@ -148,14 +171,17 @@ def log_uniform(rate: float) -> Cells:
 
 
 def rare_contexts(rate: float, whole: bool = False) -> Cells:
-    """In every twentieth context all actions but one have 1e-4, elsewhere .02, and are worth three times as much."""
+    """Return cells with small propensities and larger rewards in every twentieth context.
+
+    There, all actions but one have a propensity of 1e-4 instead of .02, and all rewards are three times as large.
+    """
     logging, _, deployed, reward = rare_action(5, 0.1, rate)
     logging[::20], reward[::20] = greedy([0], 5, 5e-4), 3 * rate
     return Cells.of(logging, greedy([1] * CONTEXTS, 5, 0.0), deployed, reward, whole)
 
 
 def _falling(rate: float, runs: int, rng: np.random.Generator) -> Phases:
-    """Exploration falls from .2 to .02 after half of 10,000 events."""
+    """Yield events with an exploration of .2 that falls to .02 after half of 10,000 events."""
     for exploration, steps in ((0.2, 50), (0.02, 50)):
         logging = greedy([0] * CONTEXTS, 10, exploration)
         cells = Cells.of(logging, *rare_action(10, 0.2, rate)[1:])
@@ -164,7 +190,7 @@ def _falling(rate: float, runs: int, rng: np.random.Generator) -> Phases:
 
 
 def _sharpening(rate: float, runs: int, rng: np.random.Generator) -> Phases:
-    """A softmax of beliefs that grow more certain, with ever less exploration, down to .01."""
+    """Yield events of a softmax of beliefs that grow more certain, with exploration that decreases to .01."""
     _, candidate, deployed, reward = (policy[:VARIED] for policy in rare_action(10, 0.2, rate))
     rng = np.random.default_rng(7)
     worth = rng.normal(size=candidate.shape)
@@ -175,8 +201,8 @@ def _sharpening(rate: float, runs: int, rng: np.random.Generator) -> Phases:
         yield Cells.of((1 - floor) * sharp / sharp.sum(axis=1, keepdims=True) + floor / 10, candidate, deployed, reward)
 
 
-def _of_world(world: World, runs: int, rng: np.random.Generator) -> Phases:
-    """One of the other worlds of the study, without clusters."""
+def _world_phases(world: World, runs: int, rng: np.random.Generator) -> Phases:
+    """Yield events of another world of the study, without clusters."""
     stage = world.stage
     logging, candidate, deployed = (stage.policies[name] for name in (LOGGING, "one", DEPLOYED))
     won, lost = np.ones((runs, logging.shape[1])), np.ones((runs, logging.shape[1]))
@@ -196,7 +222,7 @@ def _of_world(world: World, runs: int, rng: np.random.Generator) -> Phases:
 
 
 def _logs() -> Mapping[str, Log]:
-    """All logs by title."""
+    """Return all logs by title."""
     logs = []
     for actions, exploration, rate, looks in (
         (10, 0.2, 0.03, LOOKS),
@@ -220,7 +246,7 @@ def _logs() -> Mapping[str, Log]:
         if world.shape not in ("sessions", "crowd"):
             candidate, deployed = (_largest(world, policy) for policy in ("one", DEPLOYED))
             title = f"{world.shape}, {world.weights}, {world.level:g}"
-            logs.append(Log(title, partial(_of_world, world), candidate, deployed))
+            logs.append(Log(title, partial(_world_phases, world), candidate, deployed))
     for rate in (0.3, 0.03):
         whole, by_slot = slates(rate, by_slot=False), slates(rate, by_slot=True)
         logs.append(_log(f"slates of three slots as one action, {rate:g}", whole))
@@ -234,7 +260,7 @@ def _logs() -> Mapping[str, Log]:
 
 
 def _largest(world: World, policy: str) -> float:
-    """The largest weight of a policy in one of the other worlds."""
+    """Return the largest weight of a policy in another world of the study."""
     least = world.stage.policies[LOGGING] if world.shape != "learning" else np.array(world.stage.floor / 4)
     return float((world.stage.policies[policy] / least).max())
 
@@ -243,9 +269,13 @@ LOGS = _logs()
 
 
 class Step(NamedTuple):
-    """The evidence of some events: their number, sums [quantities, sums, runs], and values times events.
+    """Hold the evidence of some events.
 
-    `deployed` [2, runs]: the sums of the weights of the policy deployed, and of their squares.
+    Args:
+        events: Number of events.
+        sums: Sums over the events, [quantities, sums, runs].
+        values: True values, times the number of events.
+        deployed: Sums of the weights of the deployed policy, and of their squares, [2, runs].
     """
 
     events: int
@@ -255,7 +285,7 @@ class Step(NamedTuple):
 
     @classmethod
     def of(cls, cells: Cells, counted: Floats, rewarded: Floats) -> Step:
-        """The sums of 1, w, w^2, u, u w and u^2, and of rewards of the candidate."""
+        """Sum w, w^2, u, u w, u^2 and the rewards of events with a positive weight, for each quantity."""
         runs = len(counted)
         weight = cells.candidate / cells.propensity
         deployed = cells.deployed / cells.propensity
@@ -279,8 +309,15 @@ class Step(NamedTuple):
 
 
 def add_largest(kept: Floats, cells: Cells, policy: Floats, counted: Floats) -> None:
-    """Keep the ten largest numbers of each kind, as the evaluator does; `kept` [runs, kinds, 10], in place."""
-    propensity, probability = (np.broadcast_to(each, counted.shape) for each in (cells.propensity, policy))
+    """Update the ten largest numbers of each kind in place, as the evaluator does.
+
+    Args:
+        kept: Largest numbers so far, [runs, kinds, 10].
+        cells: Kinds of events.
+        policy: Probabilities of the policy in the cells.
+        counted: Events of each cell, [runs, cells].
+    """
+    propensity, probability = (np.broadcast_to(array, counted.shape) for array in (cells.propensity, policy))
     sure = (propensity > NEARLY_SURE) & (propensity < 1)
     others = np.where(sure, (1 - probability) / np.where(sure, 1 - propensity, 1.0), 0.0)
     numbers = {Kind.RARITY: 1 / propensity, Kind.PROBABILITY: probability, Kind.OTHERS: others}
@@ -289,17 +326,17 @@ def add_largest(kept: Floats, cells: Cells, policy: Floats, counted: Floats) -> 
     if cells.slots is not None:
         numbers = {Kind.SLOTS: np.broadcast_to(cells.slots, counted.shape)}
     for kind, values in numbers.items():
-        there = np.where(counted > 0, values, 0.0)
-        new = np.flatnonzero(there.max(axis=1) > kept[:, kind, 0])
+        occurring = np.where(counted > 0, values, 0.0)
+        new = np.flatnonzero(occurring.max(axis=1) > kept[:, kind, 0])
         if len(new):
-            best = np.argsort(-there[new], axis=1)[:, :WEIGHTS_KEPT]
-            value, count = (np.take_along_axis(each[new], best, axis=1) for each in (there, counted))
-            repeated = [np.where(count >= place, value, 0.0) for place in range(1, WEIGHTS_KEPT + 1)]
+            best = np.argsort(-occurring[new], axis=1)[:, :WEIGHTS_KEPT]
+            value, count = (np.take_along_axis(array[new], best, axis=1) for array in (occurring, counted))
+            repeated = [np.where(count >= rank, value, 0.0) for rank in range(1, WEIGHTS_KEPT + 1)]
             kept[new, kind] = np.sort(np.concatenate([kept[new, kind], *repeated], axis=1), axis=1)[:, -WEIGHTS_KEPT:]
 
 
 class Rate(NamedTuple):
-    """A cell over all runs: the share of intervals that miss, and the mean width of those shown."""
+    """Hold the share of intervals that miss, over all runs, and the mean width of the intervals that are shown."""
 
     log: str
     quantity: str
@@ -312,7 +349,7 @@ class Rate(NamedTuple):
 
 
 def rates(log: Log, runs: int) -> Iterator[Rate]:
-    """The rates of a log over these runs."""
+    """Yield the rates of a log over this number of runs."""
     rng = np.random.default_rng([SEED, 1_000 + list(LOGS).index(log.title)])
     phases = log.phases(runs, rng)
     cells, largest, seen = next(phases), np.zeros((2 * runs, 1, len(Kind), WEIGHTS_KEPT)), np.ones(runs)
@@ -327,22 +364,22 @@ def rates(log: Log, runs: int) -> Iterator[Rate]:
         seen = np.maximum(seen, np.where(counted > 0, cells.deployed / cells.propensity, 0.0).max(axis=1))
         total, steps = step if total is None else total + step, [*steps[1 - WINDOW // STEP :], step]
         if last in log.looks:
-            known = limits(LargestState(0, largest), [CANDIDATE] * 2 * runs, by_slot=cells.slots is not None)
+            limit_values = limits(LargestState(0, largest), [CANDIDATE] * 2 * runs, by_slot=cells.slots is not None)
             recent = steps[0]
-            for each in steps[1:]:
-                recent = recent + each
+            for later in steps[1:]:
+                recent = recent + later
             for average, part in {"cumulative": total, "window": recent}.items():
-                yield from _rates(log, average, part, known, seen, last)
+                yield from _rates(log, average, part, limit_values, seen, last)
         if last < log.looks[-1]:
             cells = phases.send(np.stack([counted, rewarded]))
 
 
-def _rates(log: Log, average: str, part: Step, known: Floats, seen: Floats, last: int) -> Iterator[Rate]:
-    for place, quantity in enumerate(QUANTITIES):
+def _rates(log: Log, average: str, step: Step, limits: Floats, seen: Floats, last: int) -> Iterator[Rate]:
+    for index, quantity in enumerate(QUANTITIES):
         for kind in KINDS:
-            bounds = interval(kind, quantity, log, part, known, seen)
-            lower, upper = np.clip(bounds, -1.0 if place else 0.0, 1.0)
-            truth = part.values[place] / part.events
+            bounds = interval(kind, quantity, log, step, limits, seen)
+            lower, upper = np.clip(bounds, -1.0 if index else 0.0, 1.0)
+            truth = step.values[index] / step.events
             missed = (lower > truth + 1e-9) | (upper < truth - 1e-9)
             shown = ~np.isnan(lower)
             width = float((upper - lower)[shown].mean()) if shown.any() else np.nan
@@ -351,7 +388,7 @@ def _rates(log: Log, average: str, part: Step, known: Floats, seen: Floats, last
 
 
 def table_of_limits(rows: Sequence[Rate]) -> str:
-    """Widths, and misses in percent, of the intervals of values at the last look, and the worst misses of `auto`."""
+    """Return widths, and misses in percent, of intervals of values at the last look, and the worst misses of `auto`."""
     lines = [["log", "events", *KINDS, "`auto`, the worst of all looks"], ["---"] * (3 + len(KINDS))]
     for title, log in LOGS.items():
         own = [row for row in rows if row.log == title]
@@ -361,21 +398,30 @@ def table_of_limits(rows: Sequence[Rate]) -> str:
             if (row.quantity, row.average, row.events) == ("value", "cumulative", log.looks[-1])
         }
         worst = max((row for row in own if row.kind == "auto"), key=lambda row: row.miss)
-        place = f"{worst.quantity}, {worst.average}, {worst.events:,} events"
+        worst_case = f"{worst.quantity}, {worst.average}, {worst.events:,} events"
         widths = [last[kind] for kind in KINDS]
-        lines.append([title, f"{log.looks[-1]:,}", *widths, f"{100 * worst.miss:.1f} ({place})"])
+        lines.append([title, f"{log.looks[-1]:,}", *widths, f"{100 * worst.miss:.1f} ({worst_case})"])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def interval(kind: str, quantity: str, log: Log, part: Step, known: Floats, seen: Floats) -> tuple[Floats, Floats]:
-    """The bounds of one kind of interval, [runs] each; `seen` [runs]: the largest weight of the policy deployed."""
-    *columns, rewarded = part.sums[QUANTITIES.index(quantity)] / part.events
-    means = Means(np.full(len(rewarded), float(part.events)), *columns)
+def interval(kind: str, quantity: str, log: Log, step: Step, log_limits: Floats, seen: Floats) -> tuple[Floats, Floats]:
+    """Return the bounds of one kind of interval, [runs] each.
+
+    Args:
+        kind: One of KINDS.
+        quantity: One of QUANTITIES.
+        log: Its log.
+        part: Evidence of the events that the average covers.
+        known: Largest weights that the log shows to be possible, for the candidate and the deployed policy.
+        seen: Largest weight of the deployed policy so far, [runs].
+    """
+    *columns, rewarded = step.sums[QUANTITIES.index(quantity)] / step.events
+    means = Means(np.full(len(rewarded), float(step.events)), *columns)
     if kind == "normal":
-        width = Z * np.sqrt((means.term_square - means.term**2) / (part.events - 1))
-        width = np.where(rewarded * part.events >= FEWEST_NONZERO, width, np.nan)
+        width = Z * np.sqrt((means.term_square - means.term**2) / (step.events - 1))
+        width = np.where(rewarded * step.events >= FEWEST_NONZERO, width, np.nan)
         return means.term - width, means.term + width
-    own, others = known.reshape(2, 2, -1).swapaxes(0, 1)
+    own, others = log_limits.reshape(2, 2, -1).swapaxes(0, 1)
     both = np.stack([others, own], axis=1)
     terms = TermRange.by_column([log.estimator], (0.0, 1.0), np.stack([seen, seen]), both)
     if quantity != "value":
@@ -383,10 +429,10 @@ def interval(kind: str, quantity: str, log: Log, part: Step, known: Floats, seen
         if quantity == QUANTITIES[2]:
             limits: dict[str, Floats | float] = {
                 "none": np.inf,
-                "auto": _likely(part, terms),
+                "auto": _likely(step, terms),
                 "right": log.largest_deployed,
             }
-            production = np.maximum(seen, np.minimum(limits[kind], np.maximum(part.events - part.deployed[0], 0.0)))
+            production = np.maximum(seen, np.minimum(limits[kind], np.maximum(step.events - step.deployed[0], 0.0)))
         terms = terms.over_production(1, production, terms.width)
     terms = TermRange._make(column[-1] for column in terms)
     heaviest = {
@@ -398,8 +444,11 @@ def interval(kind: str, quantity: str, log: Log, part: Step, known: Floats, seen
     return reach(means, extra, likely(means, extra, Z**2))
 
 
-def _likely(part: Step, terms: TermRange) -> Floats:
-    """The heaviest weight of the policy deployed by the limits of the log, which are those of the first column."""
-    weight, square = part.deployed / part.events
-    means = Means(np.full_like(weight, part.events), weight, square, weight, square, square)
+def _likely(step: Step, terms: TermRange) -> Floats:
+    """Return the largest likely weight of the deployed policy under its limits from the log.
+
+    These limits are in the first column of `terms`.
+    """
+    weight, square = step.deployed / step.events
+    means = Means(np.full_like(weight, step.events), weight, square, weight, square, square)
     return heaviest_likely(means, TermRange._make(column[0] for column in terms))

@@ -1,7 +1,7 @@
-"""Readings of averages at every look of a run, all looks at once.
+"""Read averages at all looks of a run at once.
 
-The columns of such a reading are policy by policy, then look by look: [policies, looks, estimators]. An evaluator that
-reports after each look gives the same result (a test compares the two), but takes eight times as long.
+The columns of such a reading are ordered by policy, look and estimator. An evaluator that reports after each look gives
+equal results, which a test checks, but takes eight times as long.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ PLAIN: tuple[AnyEstimator, ...] = (IPS(), SNIPS())
 MIXED: tuple[AnyEstimator, ...] = (StratifiedIPS(),)
 
 
-class Known(NamedTuple):
-    """Readings of the values of all policies, and of the lifts of all except the first, production."""
+class Readings(NamedTuple):
+    """Hold readings of the values of all policies, and of the lifts of all except production, which is first."""
 
     value: Reading
     lift: Reading
 
 
 def evidence_of(batch: EventBatch, policies: Sequence[str]) -> Evidence:
-    """The evidence of a run about these policies."""
+    """Return the evidence of a run about these policies."""
     marks, _ = unit_signs(start_signs(), batch.unit, len(batch), BLOCK)
     plain = Evidence.from_batch(batch, policies, BLOCK)
     return replace(plain.with_recent_means(start_recent(len(policies)))[0], signs=marks)
@@ -53,14 +53,20 @@ def evidence_of(batch: EventBatch, policies: Sequence[str]) -> Evidence:
 
 @dataclass(frozen=True)
 class Averaging:
-    """An average of some estimators about policies, production first."""
+    """Read an average of some estimators.
+
+    Args:
+        average: The average.
+        policies: Names of the policies, production first.
+        estimators: The estimators.
+    """
 
     average: AnyAverage
     policies: Sequence[str]
     estimators: tuple[AnyEstimator, ...] = PLAIN
 
     def read(self, evidence: Evidence, every: int) -> Iterator[Reading]:
-        """Yield the reading after every so many blocks."""
+        """Yield a reading after every `every` blocks."""
         grid, errors = self._grid, np.zeros(len(self.policies))
         state, of_look = grid.start(), np.arange(evidence.blocks) // every
         for look in range(evidence.blocks // every):
@@ -69,10 +75,10 @@ class Averaging:
             for *_, reading, _ in grid.read(now, None, errors):
                 yield reading
 
-    def known(self, readings: Sequence[Reading]) -> Known:
+    def join(self, readings: Sequence[Reading]) -> Readings:
         """Join the readings of all looks."""
         value = Reading.side_by_side(readings, len(self.policies))
-        return Known(value, value.lift(len(readings) * len(self.estimators)))
+        return Readings(value, value.lift(len(readings) * len(self.estimators)))
 
     @property
     def _grid(self) -> Grid:
@@ -91,7 +97,15 @@ class Averaging:
 def watched(
     average: Cumulative | Window, evidence: Evidence, logging: bool, errors: Floats, every: int
 ) -> TrackedBounds:
-    """The confidence sequences by number of blocks; their columns are those of the plain estimators."""
+    """Return the confidence sequences of the plain estimators at every look.
+
+    Args:
+        average: Average of the sequences.
+        evidence: Evidence of the run.
+        logging: Whether production is the logging policy.
+        errors: Error probability of each policy.
+        every: Blocks between two looks.
+    """
     sequences = ConfidenceSequence().tracker(average, PLAIN, REWARDS, BLOCK, logging)
     (group,) = sequences.groups
     policies = len(errors)
@@ -105,8 +119,8 @@ def watched(
         shares.append(span.share(state))
     seen = np.moveaxis(np.array(kept[every - 1 :: every]), 0, -2)  # policies, sides, looks, sums
     error = errors[:, None, None] / 2 * np.array(shares[every - 1 :: every])
-    each = np.broadcast_to(error, seen.shape[:-1])
-    means = group.process.lower(seen.reshape(-1, seen.shape[-1]), each.ravel()).reshape(seen.shape[:-1])
+    error_shares = np.broadcast_to(error, seen.shape[:-1])
+    means = group.process.lower(seen.reshape(-1, seen.shape[-1]), error_shares.ravel()).reshape(seen.shape[:-1])
     bounds, estimates = group.scale.bounds(means), group.scale.bounds(seen[..., TOTAL] / seen[..., COUNT])
     bounds[LIFT_LOWER:, 0] = np.nan
     details = {"interval_events": np.repeat(seen[:, VALUE_LOWER, :, COUNT], len(PLAIN), axis=0)}

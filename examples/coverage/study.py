@@ -1,4 +1,4 @@
-"""Miss rates of intervals, at a single look and at any look of a run: all kinds, on streams of many kinds.
+"""Measure miss rates of intervals, at a single look and at any look of a run: all kinds, on streams of many kinds.
 
 python study.py run        400 runs of 60 looks in each world, resumable
 python study.py limits     4,000 runs of each log that compares limits of the weights -> results/limits.csv
@@ -36,16 +36,16 @@ Results = Annotated[Path, typer.Option(help="directory of the results")]
 
 @app.command()
 def run(
-    worlds: Annotated[list[str] | None, typer.Argument(help="names of worlds; default all")] = None,
+    worlds: Annotated[list[str] | None, typer.Argument(help="names of worlds (default all)")] = None,
     runs: Annotated[int, typer.Option(min=CHUNK, help=f"runs of each, a multiple of {CHUNK}")] = RUNS,
-    parts: Annotated[list[str] | None, typer.Option(help=f"{', '.join(PARTS)}; default all")] = None,
+    parts: Annotated[list[str] | None, typer.Option(help=f"{', '.join(PARTS)} (default all)")] = None,
     processes: Annotated[int, typer.Option(min=1, help="runs at a time")] = 1,
     results: Results = RESULTS,
 ) -> None:
     """Run and store the missing runs."""
-    for what, names, known in (("world", worlds, WORLDS), ("part", parts, PARTS)):
-        if unknown := sorted(set(names or ()) - set(known)):
-            raise InputError(f"there is no {what} {', '.join(unknown)}", hint=f"there are {', '.join(known)}")
+    for what, names, valid in (("world", worlds, WORLDS), ("part", parts, PARTS)):
+        if unknown := sorted(set(names or ()) - set(valid)):
+            raise InputError(f"there is no {what} {', '.join(unknown)}", hint=f"there are {', '.join(valid)}")
     results.mkdir(parents=True, exist_ok=True)
     store = Store(results)
     tasks = store.missing(worlds or WORLDS, runs, parts or PARTS)
@@ -75,26 +75,26 @@ def table(
 
 @app.command()
 def limits(
-    names: Annotated[list[str] | None, typer.Argument(help="names of logs; default all")] = None,
-    runs: Annotated[int, typer.Option(min=0, help="runs of each; 0 only fills in the table")] = 4_000,
+    names: Annotated[list[str] | None, typer.Argument(help="names of logs (default all)")] = None,
+    runs: Annotated[int, typer.Option(min=0, help="runs of each (0 only fills in the table)")] = 4_000,
     results: Results = RESULTS,
     readme: Annotated[Path, typer.Option(help="document whose table is filled in")] = HERE / "README.md",
 ) -> None:
     """Compare limits of the weights, and fill in their table."""
     path = results / "limits.csv"
-    found: dict[str, list[Rate]] = {}
+    stored: dict[str, list[Rate]] = {}
     for row in read_rows(Rate, path) if path.exists() else []:
-        found.setdefault(row.log, []).append(row)
+        stored.setdefault(row.log, []).append(row)
     with Progress(console=Console(stderr=True)) as progress:
         for name in progress.track((names or list(LOGS)) if runs else []):
-            found[name] = list(rates(LOGS[name], runs))
-            write_rows(Rate, [row for each in LOGS for row in found.get(each, [])], path)
+            stored[name] = list(rates(LOGS[name], runs))
+            write_rows(Rate, [row for title in LOGS for row in stored.get(title, [])], path)
     readme.write_text(fill_in_limits(readme.read_text(), read_rows(Rate, path)))
 
 
 @app.command()
 def effects(
-    runs: Annotated[int, typer.Option(min=0, help="runs of each world; 0 only fills in the table")] = 20,
+    runs: Annotated[int, typer.Option(min=0, help="runs of each world (0 only fills in the table)")] = 20,
     results: Results = RESULTS,
     readme: Annotated[Path, typer.Option(help="document whose table is filled in")] = HERE / "README.md",
 ) -> None:

@@ -1,4 +1,4 @@
-"""Rates with standard errors from stored runs, as a CSV file and as the tables of README.md."""
+"""Summarise stored runs as rates with standard errors, in a CSV file and in the tables of README.md."""
 
 from __future__ import annotations
 
@@ -28,16 +28,24 @@ OF_ADAPTIVE = KINDS[:4]
 OF_MIXTURE = ("drift_aware", "normal", "empirical_likelihood", LIMITED)
 PROMISED = 0.05
 SOON, LAST = 2_000, 10_000
-"""Events from which on `max_weight: auto` should be as narrow as the right limit, and the last look of most logs."""
+"""Events after which `max_weight: auto` should be as narrow as the right limit, and the last look of most logs."""
 NONE = "–"
 
 
 class Row(NamedTuple):
-    """A cell in a world, over all runs and both candidates.
+    """Hold the rates of a cell in a world, over all runs and both candidates.
 
-    `shown`: share of looks with an interval. Of these the shares `above` (the whole interval lies above the truth) and
-    `below`, and `miss`, both together; `ever_above`, `ever_below` and `ever`: shares of runs, at any look.
-    `_se`: standard errors, over runs.
+    Names that end in `_se` are standard errors over runs.
+
+    Args:
+        shown: Share of looks with an interval.
+        above: Share of the shown intervals that lie above the truth.
+        below: Share of the shown intervals that lie below the truth.
+        miss: Sum of `above` and `below`.
+        ever_above: Share of runs with an interval above the truth at any look.
+        ever_below: Share of runs with an interval below the truth at any look.
+        ever: Share of runs with a miss at any look.
+        half_width: Mean half-width of the shown intervals.
     """
 
     world: str
@@ -60,17 +68,17 @@ class Row(NamedTuple):
 
 
 def rows_of(lines: Sequence[Line]) -> Iterator[Row]:
-    """The rows of one world, from all of its lines."""
+    """Yield the rows of one world from all of its lines."""
     for part in PARTS:
-        if some := [line for line in lines if line.part == part]:
-            yield from _rows_of_part(some)
+        if part_lines := [line for line in lines if line.part == part]:
+            yield from _rows_of_part(part_lines)
 
 
 def _rows_of_part(lines: Sequence[Line]) -> Iterator[Row]:
     runs = sum(line.runs for line in lines)
-    for found in zip(*(line.cells for line in lines), strict=True):
-        mean = np.sum([sums for _, sums, _ in found], axis=0) / runs
-        square = np.sum([squares for _, _, squares in found], axis=0) / runs
+    for cell_sums in zip(*(line.cells for line in lines), strict=True):
+        mean = np.sum([sums for _, sums, _ in cell_sums], axis=0) / runs
+        square = np.sum([squares for _, _, squares in cell_sums], axis=0) / runs
         error = np.sqrt(np.maximum(square - mean**2, 0) / max(runs - 1, 1))
         means, errors = dict(zip(COLUMNS, mean, strict=True)), dict(zip(COLUMNS, error, strict=True))
         shown = means["shown"] or np.nan
@@ -87,12 +95,12 @@ def _rows_of_part(lines: Sequence[Line]) -> Iterator[Row]:
             means["half_width"],
             errors["half_width"],
         )
-        cells: list[Any] = [*found[0][0], runs, *(float(f"{number:.4g}") for number in numbers)]
+        cells: list[Any] = [*cell_sums[0][0], runs, *(float(f"{number:.4g}") for number in numbers)]
         yield Row(lines[0].world, *cells)
 
 
 def updated(rows: Sequence[Row], new: Sequence[Row]) -> list[Row]:
-    """The rows with new ones in place of those of the same cells, world by world."""
+    """Replace the rows of cells that have a new row, and sort by world."""
     by = {row[:5]: row for row in (*rows, *new)}
     return sorted(by.values(), key=lambda row: list(WORLDS).index(row.world))
 
@@ -103,10 +111,10 @@ def fill_in(document: str, rows: Sequence[Row]) -> str:
 
 
 def figures(rows: Sequence[Row]) -> dict[str, str]:
-    """The figures of the text by name: worst rates in percent, their range over worlds, and ratios of widths."""
+    """Return the figures of the text by name: worst rates in percent, their range over worlds, and ratios of widths."""
     heavy = {"normal_03": "still-heavy-0.3", "normal_003": "still-heavy-0.03"}
-    known = {name: _share(_worst_of(rows, "normal", world)) for name, world in heavy.items()}
-    known["adaptive"] = _share(_worst_of(rows, LIMITED, "", ADAPTIVE))
+    texts = {name: _share(_worst_of(rows, "normal", world)) for name, world in heavy.items()}
+    texts["adaptive"] = _share(_worst_of(rows, LIMITED, "", ADAPTIVE))
     ranges: dict[str, list[float]] = {}
     named, single = _names("sessions", "crowd", named=True, weights="mild"), _names("still", "drifting", "learning")
     for kind in ("normal", "empirical_likelihood"):
@@ -128,7 +136,7 @@ def figures(rows: Sequence[Row]) -> dict[str, str]:
         _worst_of(rows, "normal", name) for name in _names("still", "drifting", "learning", weights="heavy")
     ]
     for name, worst in ranges.items():
-        known |= {f"{name}_low": _share(min(worst)), f"{name}_high": _share(max(worst))}
+        texts |= {f"{name}_low": _share(min(worst)), f"{name}_high": _share(max(worst))}
     width = {(row.world, row.average, row.quantity, row.kind): row.half_width for row in rows if row.estimator == "ips"}
     still, drifting = _names("still"), _names("drifting")
     wider = {
@@ -144,18 +152,18 @@ def figures(rows: Sequence[Row]) -> dict[str, str]:
         ],
     }
     for name, ratios in wider.items():
-        known |= {f"{name}_narrowest": f"{min(ratios):.1f}", f"{name}_widest": f"{max(ratios):.1f}"}
+        texts |= {f"{name}_narrowest": f"{min(ratios):.1f}", f"{name}_widest": f"{max(ratios):.1f}"}
     compared = [
         half > width[name, average, quantity, "confidence_sequence"]
         for (name, average, quantity, kind), half in width.items()
         if kind == "empirical_bernstein" and average in ("cumulative", "window") and WORLDS[name].weights == "heavy"
     ]
-    known |= {"bernstein_compared": str(len(compared)), "bernstein_wider": str(sum(compared))}
-    return known | _extra_widths(width)
+    texts |= {"bernstein_compared": str(len(compared)), "bernstein_wider": str(sum(compared))}
+    return texts | _extra_widths(width)
 
 
 def _extra_widths(width: Mapping[tuple[str, str, str, str], float]) -> dict[str, str]:
-    """By how much percent, or how many times, `empirical_likelihood` is wider for values than `normal`."""
+    """Return by how much percent, or how many times, `empirical_likelihood` is wider for values than `normal`."""
 
     def ratios(kind: str, *worlds: str) -> list[float]:
         return [
@@ -167,15 +175,24 @@ def _extra_widths(width: Mapping[tuple[str, str, str, str], float]) -> dict[str,
     near_03, mild = ["still-mild-0.3", "still-heavy-0.3"], _names("still", weights="mild")
     spans = {"plain_03": ratios("empirical_likelihood", *near_03), "right_03": ratios(LIMITED, *near_03)}
     spans["right_mild"] = ratios(LIMITED, *mild)
-    known: dict[str, str] = {}
-    for name, found in spans.items():
-        known |= {f"{name}_low": f"{100 * abs(min(found) - 1):.0f}", f"{name}_high": f"{100 * (max(found) - 1):.0f}"}
+    texts: dict[str, str] = {}
+    for name, multiples in spans.items():
+        texts |= {
+            f"{name}_low": f"{100 * abs(min(multiples) - 1):.0f}",
+            f"{name}_high": f"{100 * (max(multiples) - 1):.0f}",
+        }
     rare = ratios(LIMITED, "still-heavy-0.03")
-    return known | {"right_rare_low": f"{min(rare):.1f}", "right_rare_high": f"{max(rare):.1f}"}
+    return texts | {"right_rare_low": f"{min(rare):.1f}", "right_rare_high": f"{max(rare):.1f}"}
 
 
 def _names(*shapes: str, named: bool | None = None, weights: str | None = None) -> list[str]:
-    """The worlds of these shapes, with or without `unit`."""
+    """Return the names of worlds with these shapes.
+
+    Args:
+        shapes: Shapes of worlds.
+        named: Whether events log a `unit`. None selects both.
+        weights: Size of the weights. None selects all.
+    """
     return [
         name
         for name, world in WORLDS.items()
@@ -191,7 +208,16 @@ def _worst_of(
     ever: bool = False,
     promise: bool = True,
 ) -> float:
-    """The worst rate of a kind in a world (without a name: in all without clusters), as in the tables."""
+    """Return the worst rate of a kind of interval, as in the tables.
+
+    Args:
+        rows: All rows.
+        kind: Kind of interval.
+        world: Name of a world. An empty name selects all worlds without clusters.
+        averages: Averages to include.
+        ever: Whether misses at any look count, otherwise misses at a single look.
+        promise: Whether to include only intervals that claim to cover their reference.
+    """
     worlds = [world] if world else _names("still", "drifting", "learning")
     shown = [row for row in rows if row.world in worlds and row.kind == kind and row.average in averages]
     return max(row.ever if ever else row.miss for row in shown if promised(row) or not promise)
@@ -208,15 +234,21 @@ def fill_in_limits(document: str, rates: Sequence[Rate]) -> str:
 
 
 def figures_of_limits(rates: Sequence[Rate]) -> dict[str, str]:
-    """The figures of the text about limits, in percent, and ratios of widths to those without a limit."""
+    """Return the figures about limits: percentages, and ratios of widths to the widths without a limit."""
     cumulative = [row for row in rates if row.average == "cumulative"]
     width = {(row.log, row.quantity, row.kind, row.events): row.width for row in cumulative}
 
     def excess(logs: str, quantity: str = "value", but: Sequence[str] = ()) -> list[float]:
-        """The widths of `auto` over those of the right limit, in logs with these words in their titles."""
-        some = [row for row in cumulative if row.kind == "auto" and row.quantity == quantity and logs in row.log]
-        some = [row for row in some if row.events >= SOON and not any(words in row.log for words in but)]
-        return [row.width / width[row.log, quantity, "right", row.events] for row in some]
+        """Return widths of `auto` as multiples of the width with the right limit.
+
+        Args:
+            logs: Words in the titles of the logs.
+            quantity: One of QUANTITIES.
+            but: Words in the titles of logs to leave out.
+        """
+        selected = [row for row in cumulative if row.kind == "auto" and row.quantity == quantity and logs in row.log]
+        selected = [row for row in selected if row.events >= SOON and not any(words in row.log for words in but)]
+        return [row.width / width[row.log, quantity, "right", row.events] for row in selected]
 
     spreads, evenly, slates = "candidate takes", "takes 50 actions evenly", "slates of three slots as one"
     deployed = f"lift over {DEPLOYED}"
@@ -246,21 +278,24 @@ def figures_of_limits(rates: Sequence[Rate]) -> dict[str, str]:
 
 
 def _replaced(document: str, tables: Mapping[str, str], figures: Mapping[str, str] | None = None) -> str:
-    """The document with these tables and figures, and others as they are."""
+    """Return the document with these tables and figures replaced."""
 
-    def table(found: re.Match[str]) -> str:
-        name = found[2]
-        return f"{found[1]}{tables[name]}\n" if name in tables else found[0]
+    def table(match: re.Match[str]) -> str:
+        name = match[2]
+        return f"{match[1]}{tables[name]}\n" if name in tables else match[0]
 
-    def figure(found: re.Match[str]) -> str:
-        return f"{(figures or {}).get(found[2], found[1])}<!-- ={found[2]} -->"
+    def figure(match: re.Match[str]) -> str:
+        return f"{(figures or {}).get(match[2], match[1])}<!-- ={match[2]} -->"
 
     document = re.sub(r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*", table, document)
     return re.sub(r"([^\s(]+)<!-- =(\w+) -->", figure, document)
 
 
 def promised(row: Row) -> bool:
-    """Whether the interval claims to cover its reference: on a mixture, only `drift_aware` covers the current value."""
+    """Return whether the interval claims to cover its reference.
+
+    On a mixture, the reference is the current value, and only `drift_aware` claims to cover it.
+    """
     return row.average != "mixture" or row.kind == "drift_aware"
 
 
@@ -271,12 +306,22 @@ def _worst(
     averages: Sequence[str] = (*FIXED, "mixture"),
     choose: Callable[[Row], bool] = promised,
 ) -> Callable[[Sequence[Row]], str]:
-    """The worst number by world and kind over estimators, averages and quantities, with its standard error."""
+    """Return a function that makes a table of the worst number and its standard error.
 
-    def worst_of(some: Sequence[Row]) -> str:
-        if not some:
+    A cell is the worst over estimators, averages and quantities in one world for one kind of interval.
+
+    Args:
+        number: Returns the number of a row.
+        error: Returns its standard error.
+        kinds: Kinds of intervals, one column each.
+        averages: Averages to include.
+        choose: Returns whether to include a row.
+    """
+
+    def worst_of(rows: Sequence[Row]) -> str:
+        if not rows:
             return NONE
-        worst = max(some, key=number)
+        worst = max(rows, key=number)
         return f"{_share(number(worst))} ± {_share(error(worst))}"
 
     def table(rows: Sequence[Row]) -> str:
@@ -294,7 +339,7 @@ def _worst(
 
 
 def _apart(rows: Sequence[Row]) -> str:
-    """Misses above and below in the world with the heaviest weights and the rarest rewards."""
+    """Show misses above and below in the world with the heaviest weights and the rarest rewards."""
     head = ["", "", "single look: above", "below", "any look: above", "below", "half-width"]
     body = [
         [
@@ -314,7 +359,7 @@ def _apart(rows: Sequence[Row]) -> str:
 
 
 def _widths(rows: Sequence[Row]) -> str:
-    """Half-widths for values by ips: of `normal`, and the others as multiples of it."""
+    """Show half-widths for values by `ips`: absolute for `normal`, and multiples of it for the others."""
     shown = [row for row in rows if row.quantity == "value" and row.estimator == "ips" and row.kind in KINDS]
     by = {(row.average, row.world, row.kind): row.half_width for row in shown}
     kinds = KINDS[1:-1]
@@ -330,7 +375,7 @@ def _widths(rows: Sequence[Row]) -> str:
 
 
 def _recent(rows: Sequence[Row]) -> str:
-    """The confidence sequence of the window compared with the window's own average, in drifting worlds."""
+    """Compare the confidence sequence on a window with the window's own average, in drifting worlds."""
     head = [
         "",
         "",
@@ -362,7 +407,7 @@ def _recent(rows: Sequence[Row]) -> str:
 
 
 def _auto(rows: Sequence[Row]) -> str:
-    """The worst rates with the default limit of the weights, where it ran, compared with no limit and the right one."""
+    """Compare the worst rates with the default limit of the weights with no limit and with the right one."""
     kinds = {"none": "empirical_likelihood", "auto": AUTO, "right": LIMITED}
     by = _grouped([row for row in rows if row.average in FIXED], lambda row: (row.world, row.kind))
     body = []
@@ -389,7 +434,7 @@ TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
 
 
 def _grouped(rows: Sequence[Row], key: Callable[[Row], tuple[str, ...]]) -> dict[tuple[str, ...], list[Row]]:
-    return {name: list(some) for name, some in groupby(sorted(rows, key=key), key=key)}
+    return {name: list(group) for name, group in groupby(sorted(rows, key=key), key=key)}
 
 
 def _text(world: World) -> str:
@@ -405,14 +450,14 @@ def _text(world: World) -> str:
 
 
 def _effects(effects: Sequence[Effect]) -> str:
-    by = {(each.world, each.policy): f"{each.mean:.2f} ± {each.deviation:.2f}" for each in effects}
-    asks = {each.world: _share(each.asks) for each in effects}
+    by = {(effect.world, effect.policy): f"{effect.mean:.2f} ± {effect.deviation:.2f}" for effect in effects}
+    asks = {effect.world: _share(effect.asks) for effect in effects}
     body = [[_text(SHOWN[world]), by[world, LOGGING], by[world, "one"], asks[world]] for world in asks]
     return _table(["world", "mean reward", "value of a candidate", "asked for a `unit`, % of runs"], body)
 
 
 def _share(share: float) -> str:
-    """A share in percent."""
+    """Format a share in percent."""
     return f"{100 * share:.1f}"
 
 

@@ -1,4 +1,4 @@
-"""The worlds of the study: logging policies, candidates, rewards that drift and cluster, and the true values."""
+"""Define the worlds of the study: logging policies, candidates, drifting and clustered rewards, and true values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOGGING, DEPLOYED, CANDIDATES = "logging", "deployed", ("one", "two")
 SESSION = 20
 """Events per session."""
 CROWD = 50
-"""Simultaneous sessions in a `crowd`; in `sessions` they come one after the other."""
+"""Simultaneous sessions in a `crowd`. In `sessions` they come one after the other."""
 CORRELATION = 0.2
 """Correlation of two rewards of one session for the same action."""
 SWING = 0.6
@@ -34,10 +34,12 @@ LESSON, DRAWS = 100, 200
 
 
 class Stage(NamedTuple):
-    """Equally likely contexts, and actions: `effect` [contexts, actions] times the level is the mean reward.
+    """Hold equally likely contexts, actions and policies.
 
-    `policies`: probabilities [contexts, actions] of each policy; for a learning logging policy, the initial ones.
-    `floor`: the share of its events that such a policy spreads evenly over the actions.
+    Args:
+        effect: Mean reward of each action in each context as a multiple of the level, [contexts, actions].
+        policies: Probabilities of each policy, [contexts, actions]. A logging policy that learns starts with these.
+        floor: Share of its events that a logging policy that learns spreads evenly over the actions.
     """
 
     effect: Floats
@@ -46,7 +48,7 @@ class Stage(NamedTuple):
 
 
 def _mild() -> Stage:
-    """Four actions, logged evenly: weights are .5 and 1.5."""
+    """Return four actions that are logged evenly. Importance weights are .5 and 1.5."""
     policies = {
         LOGGING: np.full((1, 4), 0.25),
         DEPLOYED: np.array([[0.125, 0.125, 0.375, 0.375]]),
@@ -57,9 +59,9 @@ def _mild() -> Stage:
 
 
 def _heavy() -> Stage:
-    """Ten contexts and five actions; the favourite is logged with .92, each other action with .02.
+    """Return ten contexts and five actions. The favourite is logged with .92, every other action with .02.
 
-    The others are greedy, and differ from the favourite in one context or two: weights are 0, 1.087 and 50.
+    The other policies are greedy and differ from the favourite in one or two contexts. Weights are 0, 1.087 and 50.
     """
     logging = np.full((10, 5), 0.02)
     logging[:, 0] = 0.92
@@ -71,7 +73,10 @@ def _heavy() -> Stage:
 
 
 def _heavy_to_learn() -> Stage:
-    """Four actions; a learning policy keeps 8 % exploration: an action that it has abandoned has a weight of 50."""
+    """Return four actions for a policy that learns with 8 % exploration.
+
+    An action that it has abandoned has a weight of 50.
+    """
     policies = {
         LOGGING: np.full((1, 4), 0.25),
         DEPLOYED: np.array([[0.5, 0.5, 0.0, 0.0]]),
@@ -83,7 +88,15 @@ def _heavy_to_learn() -> Stage:
 
 @dataclass(frozen=True)
 class World:
-    """A kind of stream. `number` determines its seeds; `named`: whether events log their session as `unit`."""
+    """Describe a kind of stream.
+
+    Args:
+        number: Determines the seeds.
+        weights: Size of the importance weights.
+        level: Mean reward, before the effect of the action.
+        shape: How rewards drift, or are clustered, and whether the logging policy learns.
+        named: Whether events log their session as `unit`.
+    """
 
     number: int
     weights: Weights
@@ -93,35 +106,35 @@ class World:
 
     @property
     def name(self) -> str:
-        """The name, also that of its file."""
+        """Return the name, which is also the name of its file of results."""
         shape = f"{self.shape}-named" if self.named else self.shape
         return f"{shape}-{self.weights}-{self.level:g}"
 
     @property
     def stage(self) -> Stage:
-        """The logging policy and the candidates."""
+        """Return the logging policy and the candidates."""
         if self.weights == "mild":
             return _mild()
         return _heavy_to_learn() if self.shape == "learning" else _heavy()
 
     @property
     def largest_weight(self) -> float:
-        """Upper limit of the importance weights."""
+        """Return an upper limit of the importance weights."""
         stage = self.stage
         least = stage.policies[LOGGING] if self.shape != "learning" else np.array(stage.floor / 4)
         return float(max((policy / least).max() for policy in stage.policies.values()))
 
 
 def _worlds() -> dict[str, World]:
-    """Worlds that differ only in `named` have the same number, and so the same events."""
+    """Return all worlds by name. Worlds that differ only in `named` have the same number, so the same events."""
     shapes: tuple[Shape, ...] = ("still", "drifting", "sessions", "crowd", "learning")
-    found = []
+    worlds = []
     for number, (shape, weights, level) in enumerate(
         (shape, weights, level) for shape in shapes for weights in ("mild", "heavy") for level in (0.3, 0.03)
     ):
         for named in (False, True) if shape in ("sessions", "crowd") else (False,):
-            found.append(World(number, weights, level, shape, named))  # type: ignore[arg-type]
-    return {world.name: world for world in found}
+            worlds.append(World(number, weights, level, shape, named))  # type: ignore[arg-type]
+    return {world.name: world for world in worlds}
 
 
 WORLDS = _worlds()
@@ -132,14 +145,14 @@ SEED = 20_261_121
 
 
 class Stream(NamedTuple):
-    """One run: its events, and the value of each policy at each of them, [events]."""
+    """Hold the events of one run, and the value of each policy at each event, [events]."""
 
     batch: EventBatch
     truth: Mapping[str, Floats]
 
 
 def draw(world: World, run: int, events: int) -> Stream:
-    """The events of a run, with the true values at each event."""
+    """Draw the events of a run, with the true values at each event."""
     rng = np.random.default_rng([SEED, world.number, run])
     stage = world.stage
     context = rng.integers(len(stage.effect), size=events)
@@ -166,12 +179,12 @@ def draw(world: World, run: int, events: int) -> Stream:
 
 
 def _value(policy: Floats, effect: Floats) -> Floats:
-    """The contribution of each action to the value of a policy, [actions]."""
+    """Return the contribution of each action to the value of a policy, [actions]."""
     return np.asarray((policy * effect).mean(axis=0))
 
 
 def _waves(shape: Shape, actions: int, events: int) -> Floats:
-    """The factor of the mean reward of each action at each event, [events, actions]."""
+    """Return the factor of the mean reward of each action at each event, [events, actions]."""
     if shape == "waves":
         return np.repeat(1 + np.sin(2 * np.pi / WAVE * np.arange(events))[:, None], actions, axis=1)
     if shape != "drifting":
@@ -181,15 +194,15 @@ def _waves(shape: Shape, actions: int, events: int) -> Floats:
 
 
 def _moods(shape: Shape, rng: np.random.Generator, events: int) -> tuple[Floats, Integers]:
-    """A uniform number per event, which is rewarded if it lies below the mean; and its session.
+    """Draw a uniform number for each event, which is rewarded if the number is below the mean reward, and its session.
 
-    With probability `sqrt(correlation)` it is the number of the session: two events of a session have the same
-    number in a share `correlation` of all pairs, which correlates their rewards, whatever their means are.
+    An event takes the number of its session with probability `sqrt(correlation)`. Two events of a session share their
+    number in a fraction `correlation` of all pairs, which correlates their rewards for any means.
     """
-    place = np.arange(events)
-    session = place // SESSION
+    index = np.arange(events)
+    session = index // SESSION
     if shape == "crowd":
-        session = place // (SESSION * CROWD) * CROWD + rng.integers(CROWD, size=events)
+        session = index // (SESSION * CROWD) * CROWD + rng.integers(CROWD, size=events)
     own = rng.random(events)
     if shape not in ("sessions", "crowd"):
         return own, session
@@ -198,8 +211,10 @@ def _moods(shape: Shape, rng: np.random.Generator, events: int) -> tuple[Floats,
 
 
 def _learn(stage: Stage, level: float, mood: Floats, rng: np.random.Generator) -> tuple[Integers, Floats, Floats]:
-    """Actions, propensities [events, actions] and rewards of Thompson sampling. A probability is the share of
-    draws from the posterior that the action wins, apart from the floor."""
+    """Return actions, propensities [events, actions] and rewards of Thompson sampling.
+
+    The probability of an action, apart from the floor, is the share of draws from the posterior that it wins.
+    """
     mean, actions = level * stage.effect[0], stage.effect.shape[1]
     won, lost = np.ones(actions), np.ones(actions)
     action, logged, reward = np.empty(len(mood), dtype=np.int64), np.empty((len(mood), actions)), np.empty(len(mood))

@@ -1,4 +1,4 @@
-"""Error of each estimator against its parameter, and with unsupported actions."""
+"""Measure the error of each estimator against its parameter, and with unsupported actions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODEL = Ridge(horizon=100_000, penalty=1.0)
 
 
 def estimators(caps: Sequence[float] = CAPS, taus: Sequence[float] = TAUS) -> list[AnyEstimator]:
-    """Every estimator with every value of its parameter, which is part of its name."""
+    """Return every estimator with every value of its parameter, which is part of its name."""
     capped = [kind(cap=cap, name=f"{label} {cap:g}") for label, kind in CAPPED.items() for cap in caps]
     return [*FIXED, *capped, *(StaticBlend(tau=tau, name=f"static_blend {tau:g}") for tau in taus)]
 
@@ -31,25 +31,32 @@ def estimators(caps: Sequence[float] = CAPS, taus: Sequence[float] = TAUS) -> li
 def estimates(
     digits: Digits, logs: int, events: int, caps: Sequence[float] = CAPS, taus: Sequence[float] = TAUS
 ) -> Mapping[str, Array]:
-    """Estimates of each estimator on many logs, [logs]."""
-    found: dict[str, list[float]] = {}
+    """Return the estimates of each estimator on many logs, [logs]."""
+    by_label: dict[str, list[float]] = {}
     for seed in range(logs):
         evaluator = Evaluator(
             [CANDIDATE], estimators=estimators(caps, taus), averages=[Cumulative()], reward_model=MODEL, drift="off"
         )
         evaluator.update(digits.log(events, seed))
-        for each in evaluator.report().estimates:
-            if each.policy == CANDIDATE:
-                found.setdefault(each.estimator, []).append(each.value)
-    return {label: np.array(values) for label, values in found.items()}
+        for estimate in evaluator.report().estimates:
+            if estimate.policy == CANDIDATE:
+                by_label.setdefault(estimate.estimator, []).append(estimate.value)
+    return {label: np.array(values) for label, values in by_label.items()}
 
 
-def mean_squared_errors(found: Mapping[str, Array], truth: float) -> dict[str, float]:
-    """Errors by estimator."""
-    return {label: float(np.mean((values - truth) ** 2)) for label, values in found.items()}
+def mean_squared_errors(estimates: Mapping[str, Array], truth: float) -> dict[str, float]:
+    """Return the errors by estimator."""
+    return {label: float(np.mean((values - truth) ** 2)) for label, values in estimates.items()}
 
 
-def with_support(supported: int, logs: int, events: int, cap: float) -> tuple[Digits, Mapping[str, Array]]:
-    """Estimates on logs of a logging policy with this number of supported actions."""
+def estimates_with_support(supported: int, logs: int, events: int, cap: float) -> tuple[Digits, Mapping[str, Array]]:
+    """Return digits with a logging policy that takes only the likeliest actions, and estimates on their logs.
+
+    Args:
+        supported: Number of actions that the logging policy takes for an image.
+        logs: Number of logs.
+        events: Events of a log.
+        cap: Cap of the capped estimators.
+    """
     digits = Digits.prepared(exploration=0.1, supported=supported)
     return digits, estimates(digits, logs, events, caps=(cap,), taus=())

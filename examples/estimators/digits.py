@@ -1,7 +1,8 @@
-"""Handwritten digits as a bandit: an image is the context, the ten digits are the actions, the correct one earns 1.
+"""Turn handwritten digits into a bandit.
 
-A small part of the images trains the logging policy, another part the target policy. Events are drawn from the rest:
-only the logged action's reward is observed, but the true value is known, because every image has a label.
+An image is the context, the ten digits are the actions, and the right one earns 1. A small part of the images trains
+the logging policy, another part the target policy. Events are drawn from the rest. Only the reward of the logged action
+is observed, but the true value is known, because every image has a label.
 """
 
 from __future__ import annotations
@@ -29,9 +30,13 @@ FOR_LOGGING, FOR_TARGET = 40, 400
 
 @dataclass(frozen=True)
 class Digits:
-    """The images from which events are drawn, with both policies' distributions over the ten digits [images, 10].
+    """Hold images as contexts of events, with the distributions of both policies.
 
-    `features` [images, 10, d]: the inputs of the reward model for each digit of an image.
+    Args:
+        label: Digit of each image, [images].
+        logging: Distributions of the logging policy, [images, 10].
+        target: Distributions of the target policy, [images, 10].
+        features: Inputs of the reward model for each digit, [images, 10, d].
     """
 
     label: NDArray[np.int64]
@@ -41,10 +46,12 @@ class Digits:
 
     @classmethod
     def prepared(cls, exploration: float = 0.01, supported: int = DIGITS, seed: int = 0) -> Digits:
-        """Policies trained on images that no event is drawn from.
+        """Train the policies on images that no event is drawn from.
 
-        `exploration`: probability that the logging policy takes a uniformly random action. `supported`: number of top
-        actions that it ever takes for an image.
+        Args:
+            exploration: Probability that the logging policy takes a uniformly random action.
+            supported: Number of top actions that the logging policy ever takes for an image.
+            seed: Seed of the order of the images.
         """
         images, label = load_digits(return_X_y=True)
         order = np.random.default_rng(seed).permutation(len(label))
@@ -58,17 +65,17 @@ class Digits:
             label[rest],
             _exploring(_sharpened(logging.predict_proba(images[rest]), 2.0), exploration, supported),
             _sharpened(target.predict_proba(images[rest]), 1.5),
-            _by_name(seen),
+            _digit_features(seen),
         )
 
     @cached_property
     def value(self) -> float:
-        """The target's true value."""
+        """Return the target's true value."""
         return float(self.target[np.arange(len(self.label)), self.label].mean())
 
     @cached_property
     def unsupported(self) -> float:
-        """Share of the target's actions that the logging policy never takes."""
+        """Return the share of the target's actions that the logging policy never takes."""
         return float((self.target * (self.logging == 0)).sum(axis=1).mean())
 
     def log(self, events: int, seed: int) -> EventBatch:
@@ -92,7 +99,7 @@ def _sharpened(probabilities: Array, power: float) -> Array:
 
 
 def _exploring(probabilities: Array, exploration: float, supported: int) -> Array:
-    """Distributions on the likeliest actions, mixed with uniform exploration of these."""
+    """Return distributions on the likeliest actions, mixed with uniform exploration of these."""
     least = np.sort(probabilities, axis=1)[:, [DIGITS - supported]]
     kept = np.where(probabilities >= least, probabilities, 0.0)
     any_of_them = (kept > 0) / (kept > 0).sum(axis=1, keepdims=True)
@@ -100,8 +107,11 @@ def _exploring(probabilities: Array, exploration: float, supported: int) -> Arra
     return np.minimum(mixed, 1.0)  # rounding
 
 
-def _by_name(seen: Array) -> Array:
-    """The digit as an indicator, with the features of the image in its place: a linear model per digit."""
+def _digit_features(seen: Array) -> Array:
+    """Return features for a linear model per digit.
+
+    An indicator of the digit and the features of the image stand in the columns of that digit.
+    """
     images, components = seen.shape
     features = np.zeros((images, DIGITS, DIGITS * (1 + components)))
     block = np.concatenate([np.ones((images, 1)), seen], axis=1)

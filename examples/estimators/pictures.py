@@ -1,4 +1,7 @@
-"""The two figures of the README, and `results.json`: `python pictures.py`, some minutes. Needs matplotlib."""
+"""Draw the two figures of the README, and write `results.json`: `python pictures.py`, some minutes.
+
+Needs matplotlib.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from blending import CAPS, SUPPORTED, TAUS, Array, estimates, mean_squared_errors, with_support
+from blending import CAPS, SUPPORTED, TAUS, Array, estimates, estimates_with_support, mean_squared_errors
 from digits import DIGITS, Digits
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -29,13 +32,13 @@ LOOKS = {
 
 
 def curve(axes: Axes, label: str, x: Array, y: Array, **looks: Any) -> None:
-    """The line of one estimator in its colour."""
+    """Draw the line of one estimator in its colour."""
     name, colour, style, width = LOOKS[label]
     axes.plot(x, y, **{"color": colour, "linestyle": style, "linewidth": width, "label": name} | looks)
 
 
 def plain(axes: Axes) -> None:
-    """Minimal axes."""
+    """Draw minimal axes."""
     axes.grid(color=GRIDS, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -43,20 +46,20 @@ def plain(axes: Axes) -> None:
 
 
 def blends(path: Path) -> dict[str, float]:
-    """Mean squared error against the cap, or against tau; by estimator and parameter."""
+    """Draw the mean squared error against the cap or tau, and return errors by estimator and parameter."""
     digits = Digits.prepared()
-    found = mean_squared_errors(estimates(digits, LOGS, EVENTS), digits.value)
+    errors = mean_squared_errors(estimates(digits, LOGS, EVENTS), digits.value)
     caps, taus = np.array(CAPS), np.array(TAUS)
     figure = Figure(figsize=(8.6, 5.4), dpi=150, facecolor="white")
     axes = figure.add_axes((0.09, 0.1, 0.65, 0.72))
     for label in ("dm", "dr", "ips"):
-        curve(axes, label, caps[[0, -1]], np.full(2, found[label]))
+        curve(axes, label, caps[[0, -1]], np.full(2, errors[label]))
     upper = axes.twiny()
-    curve(upper, "static_blend", taus, np.array([found[f"static_blend {tau:g}"] for tau in TAUS]))
+    curve(upper, "static_blend", taus, np.array([errors[f"static_blend {tau:g}"] for tau in TAUS]))
     for label in ("clipped_ips", "switch", "cab_dr", "cab"):
-        curve(axes, label, caps, np.array([found[f"{label} {cap:g}"] for cap in CAPS]))
-    best = min(CAPS, key=lambda cap: found[f"cab {cap:g}"])
-    axes.plot([best], [found[f"cab {best:g}"]], "o", color=LOOKS["cab"][1], markersize=7)
+        curve(axes, label, caps, np.array([errors[f"{label} {cap:g}"] for cap in CAPS]))
+    best = min(CAPS, key=lambda cap: errors[f"cab {cap:g}"])
+    axes.plot([best], [errors[f"cab {best:g}"]], "o", color=LOOKS["cab"][1], markersize=7)
     axes.set(xscale="log", yscale="log", xlim=(caps[0], caps[-1]), ylim=(1e-4, 1))
     axes.set_xlabel("cap M", color=FAINT, fontsize=9)
     axes.set_ylabel("mean squared error", color=FAINT, fontsize=9)
@@ -70,22 +73,22 @@ def blends(path: Path) -> dict[str, float]:
     figure.legend(handles=legend, loc="center left", bbox_to_anchor=(0.75, 0.46), frameon=False, fontsize=9)
     title(figure, "Between the model and the weights", f"{LOGS} logs of {EVENTS:,} events; digits as a bandit")
     figure.savefig(path)
-    return {label: rounded(error) for label, error in found.items()}
+    return {label: rounded(error) for label, error in errors.items()}
 
 
 def supports(path: Path) -> dict[str, Any]:
-    """Mean estimates and errors against the number of supported actions."""
+    """Draw and return mean estimates and errors against the number of supported actions."""
     shown = {"cab": f"cab {CAP:g}", "switch": f"switch {CAP:g}", "dr": "dr", "dm": "dm", "ips": "ips"}
     logs, events = 30, EVENTS
-    runs = [with_support(supported, logs, events, CAP) for supported in SUPPORTED]
+    runs = [estimates_with_support(supported, logs, events, CAP) for supported in SUPPORTED]
     truth, missing = runs[0][0].value, [digits.unsupported for digits, _ in runs]
     figure = Figure(figsize=(8.6, 4.6), dpi=150, facecolor="white")
     left, right = figure.add_axes((0.08, 0.26, 0.4, 0.62)), figure.add_axes((0.58, 0.26, 0.4, 0.62))
     estimated: dict[str, list[float]] = {}
     left.axhline(truth, color=INK, linewidth=1.0)
     left.annotate("truth", (SUPPORTED[-1], truth), xytext=(0, 4), textcoords="offset points", ha="right", fontsize=9)
-    for label, each in shown.items():
-        values = np.array([found[each] for _, found in runs])
+    for label, name in shown.items():
+        values = np.array([estimates_by_name[name] for _, estimates_by_name in runs])
         curve(left, label, np.array(SUPPORTED), values.mean(axis=1), linestyle="-", marker="o", markersize=3.5)
         error = np.sqrt(((values - truth) ** 2).mean(axis=1))
         curve(right, label, np.array(SUPPORTED), error, linestyle="-", marker="o", markersize=3.5)
@@ -113,12 +116,12 @@ def supports(path: Path) -> dict[str, Any]:
 
 
 def rounded(number: float) -> float:
-    """A number as it is stored."""
+    """Round a number for storage."""
     return float(f"{number:.4g}")
 
 
 def title(figure: Figure, message: str, remark: str) -> None:
-    """The title, with the settings in small print."""
+    """Add the title, with the settings in small print."""
     figure.text(0.02, 0.945, message, fontsize=13, fontweight="bold", color=INK)
     figure.text(0.98, 0.947, remark, fontsize=9, color=FAINT, ha="right")
 

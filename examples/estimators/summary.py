@@ -1,4 +1,4 @@
-"""The figures in the text of README.md, from results.json: `python summary.py`."""
+"""Fill in the figures in the text of README.md from results.json: `python summary.py`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ HERE = Path(__file__).parent
 
 def fill_in(document: str, results: Mapping[str, Any]) -> str:
     """Replace figures, each before `<!-- =name -->`."""
-    known = figures(results)
-    return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda found: f"{known[found[1]]}<!-- ={found[1]} -->", document)
+    texts = figures(results)
+    return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda match: f"{texts[match[1]]}<!-- ={match[1]} -->", document)
 
 
 def figures(results: Mapping[str, Any]) -> dict[str, str]:
-    """The figures of the text by name: errors at the best cap of `cab`, and values with three of ten actions."""
+    """Return the figures of the text by name: errors at the best cap of `cab`, and values with three of ten actions."""
     errors, support = results["errors"], results["support"]
-    cab, cab_dr = by_cap(errors, "cab"), by_cap(errors, "cab_dr")
+    cab, cab_dr = errors_by_cap(errors, "cab"), errors_by_cap(errors, "cab_dr")
     best = min(cab, key=lambda cap: cab[cap])
     better = [cap for cap, error in cab_dr.items() if error < errors["dr"]]
     three = support["supported"].index(3)
@@ -39,8 +39,8 @@ def figures(results: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def by_cap(errors: Mapping[str, float], label: str) -> dict[float, float]:
-    """The errors of an estimator by its cap."""
+def errors_by_cap(errors: Mapping[str, float], label: str) -> dict[float, float]:
+    """Return the errors of an estimator by its cap."""
     names = {name: name.split(" ") for name in errors}
     return {float(parts[1]): errors[name] for name, parts in names.items() if parts[0] == label}
 

@@ -1,4 +1,4 @@
-"""The compared estimators and averages, and an A/B test, all on the same stream."""
+"""Compare estimators and averages, and an A/B test, on the same stream."""
 
 from __future__ import annotations
 
@@ -39,7 +39,13 @@ AB_TEST = "A/B test"
 
 @dataclass(frozen=True)
 class Contestant:
-    """An estimator on an average, with its published interval (`drift_aware` on a mixture) or `bound`."""
+    """Combine an estimator with an average and an interval.
+
+    Args:
+        estimator: Estimator.
+        average: Average.
+        bound: Interval. By default `drift_aware` on a mixture, otherwise `normal`.
+    """
 
     estimator: AnyEstimator
     average: AnyAverage
@@ -47,7 +53,7 @@ class Contestant:
 
     @property
     def name(self) -> str:
-        """The name in tables and results.
+        """Return the name in tables and results.
 
         >>> Contestant(IPS(), Decay()).name
         'ips / decay'
@@ -60,7 +66,7 @@ def _usual(average: AnyAverage) -> AnyInterval:
 
 
 class Answer(NamedTuple):
-    """Estimates and the bounds of their intervals, one per candidate; NaN while there is none."""
+    """Hold estimates and the bounds of their intervals, one per candidate. NaN stands for an absent number."""
 
     value: Floats
     lower: Floats
@@ -68,17 +74,17 @@ class Answer(NamedTuple):
 
 
 class Team(Protocol):
-    """Contestants that see the same events."""
+    """Follow a stream with contestants that see the same events."""
 
     def watch(self, moments: Sequence[Moment]) -> None:
         """Process the next batches of the stream."""
 
     def answers(self) -> Mapping[str, Answer]:
-        """The current estimates of each contestant, by its name."""
+        """Return the current estimates of each contestant by its name."""
 
 
 class Estimators:
-    """Contestants that share one evaluator, which computes each of their estimators on each of their averages."""
+    """Run contestants in one evaluator, which computes each of their estimators on each of their averages."""
 
     def __init__(self, contestants: Iterable[Contestant], candidates: Sequence[str]) -> None:
         contestants = list(contestants)
@@ -89,7 +95,9 @@ class Estimators:
             candidates=self._candidates,
             estimators=estimators,
             averages=list(dict.fromkeys(contestant.average for contestant in contestants)),
-            intervals={each.average.label: each.bound or _usual(each.average) for each in contestants},
+            intervals={
+                contestant.average.label: contestant.bound or _usual(contestant.average) for contestant in contestants
+            },
         )
 
     def watch(self, moments: Sequence[Moment]) -> None:
@@ -109,7 +117,13 @@ class Estimators:
 
 
 class ABTest:
-    """Every candidate deployed on as many events, its reward averaged over the last 10,000."""
+    """Simulate a test that deploys every candidate on as many events.
+
+    Args:
+        candidates: Names of the candidates.
+        seed: Seed of the rewards.
+        window: Number of latest events over which rewards are averaged.
+    """
 
     def __init__(self, candidates: Sequence[str], seed: int, window: int = 10_000) -> None:
         self._random = np.random.default_rng([seed, window])
@@ -152,7 +166,7 @@ IN_TABLE: tuple[Contestant, ...] = (
     Contestant(IPS(), Window(name="window, Bernstein"), EmpiricalBernstein()),
     Contestant(IPS(), Window(name="window, normal with drift"), Normal(drift="include")),
 )
-"""The rows of the table, and the window of 10,000 events twice more for its other intervals."""
+"""Rows of the table, and the window of 10,000 events twice more for its other intervals."""
 
 ALPHAS = (0.998, 0.999, 0.9995, 0.9998, 0.9999, 0.99995, 0.99998, 0.99999, 0.999995)
 WINDOWS = (500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000)
@@ -161,18 +175,18 @@ FORGETTING: tuple[Contestant, ...] = (
     *(Contestant(IPS(), Decay(alpha=alpha, name=f"decay {alpha:g}")) for alpha in ALPHAS),
     *(Contestant(IPS(), Window(tau=tau, name=f"window {tau}")) for tau in WINDOWS),
 )
-"""The same estimator with nine decays and nine windows."""
+"""One estimator with nine decays and nine windows."""
 
 LINE_UPS: Mapping[str, tuple[Contestant, ...]] = {"table": IN_TABLE, "forgetting": FORGETTING}
 
 
 def teams(contestants: Sequence[Contestant], world: World, seed: int) -> list[Team]:
-    """The contestants, and the A/B test, in as few evaluators as their estimators and averages allow."""
-    on: dict[AnyAverage, list[Contestant]] = {}
+    """Distribute the contestants to as few evaluators as their estimators and averages allow, and add the A/B test."""
+    by_average: dict[AnyAverage, list[Contestant]] = {}
     for contestant in contestants:
-        on.setdefault(contestant.average, []).append(contestant)
-    together: dict[frozenset[AnyEstimator], list[Contestant]] = {}
-    for some in on.values():
-        together.setdefault(frozenset(each.estimator for each in some), []).extend(some)
-    members = (Estimators(some, world.candidates) for some in together.values())
+        by_average.setdefault(contestant.average, []).append(contestant)
+    by_estimators: dict[frozenset[AnyEstimator], list[Contestant]] = {}
+    for group in by_average.values():
+        by_estimators.setdefault(frozenset(contestant.estimator for contestant in group), []).extend(group)
+    members = (Estimators(group, world.candidates) for group in by_estimators.values())
     return [*members, ABTest(world.candidates, seed)]

@@ -1,4 +1,4 @@
-"""One run: a world, a kind of drift and a seed give the error and the coverage of every contestant."""
+"""Measure the error and the coverage of every contestant in one run of a world, a kind of drift and a seed."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ EARLY_MOMENTS = (100, 200, 300, 500, 700, 1_000, 2_000, 3_000, 5_000, 7_000, 10_
 EARLY_FROM = (100, 500)
 PHASES = 10
 PUBLISHED_FIRST, PUBLISHED_EVERY = 100, 10_000
-"""The authors score after 100 events, and every 10,000 from then on."""
+"""The authors score after 100 events, and then every 10,000 events."""
 
 
 class Track(NamedTuple):
-    """All estimates at some times of one run.
+    """Hold all estimates at some times of one run.
 
-    `events` [moments]: number of events so far. `truth` [moments, candidates]. `answers`: by contestant, each
-    [moments, candidates].
+    Args:
+        events: Number of events so far, [moments].
+        truth: True values, [moments, candidates].
+        answers: Estimates by contestant, [moments, candidates] each.
     """
 
     events: NDArray[np.int64]
@@ -35,12 +37,23 @@ class Track(NamedTuple):
 
 
 class Score(msgspec.Struct, frozen=True):
-    """The scores of a contestant in one run, averaged over times and candidates.
+    """Hold the scores of a contestant in one run, averaged over times and candidates.
 
-    `mse`, `coverage` of the current value and `half_width` are on the scoring grid; None without an interval.
-    Before the grid: `early_coverage` and `early_half_width` after 100, 200, ... 10,000 events (EARLY_MOMENTS),
-    and `coverage_from`: the mean over all batches from 100 and from 500 to 10,000 events. `phase_*`: on the grid, at
-    each tenth of the time between two jumps. `published_mse`: on the grid of the authors, None where not measured.
+    Args:
+        world: Name of the world.
+        setting: Kind of drift.
+        seed: Seed of the run.
+        events: Events of the run.
+        contestant: Name of the contestant.
+        mse: Mean squared error on the scoring grid.
+        coverage: Coverage of the current value on the scoring grid, None without an interval.
+        half_width: Half-width on the scoring grid, None without an interval.
+        early_coverage: Coverage after each number of events in EARLY_MOMENTS, before the grid.
+        early_half_width: Half-width after each number of events in EARLY_MOMENTS.
+        coverage_from: Mean coverage over all batches from each number of events in EARLY_FROM to 10,000.
+        phase_mse: Error on the grid, for each tenth of the time between two jumps.
+        phase_coverage: Coverage on the grid, for each tenth of the time between two jumps.
+        published_mse: Error on the grid of the authors, None if it was not measured.
     """
 
     world: str
@@ -60,32 +73,38 @@ class Score(msgspec.Struct, frozen=True):
 
 
 def scored_batches(events: int) -> range:
-    """The batches after which a run of this many events is scored: 100, 110, ... (after 10,100, 11,100, ... events)."""
+    """Return the batches after which a run of this many events is scored.
+
+    These are 100, 110, ..., so a run is scored after 10,100, 11,100, ... events.
+    """
     return range(100, events // BATCH, 10)
 
 
 def follow(contestants: Sequence[Contestant], world: World, drift: Drift, events: int, seed: int) -> Track:
-    """Feed a stream to the contestants, and read them after every batch at first, later on the scoring grid."""
-    asked = {*range(EARLY // BATCH), *scored_batches(events)}
+    """Feed a stream to the contestants, and read them after every batch at first, then on the scoring grid."""
+    scored = {*range(EARLY // BATCH), *scored_batches(events)}
     watching, waiting = teams(contestants, world, seed), []
-    count, truth, given = [], [], []
+    count, truth, answers_by_moment = [], [], []
     describe = any(contestant.estimator.needs for contestant in contestants)
     for batch, moment in enumerate(simulate(world, drift, events, seed, action_sets=describe)):
         waiting.append(moment)
-        if batch in asked:
+        if batch in scored:
             for team in watching:
                 team.watch(waiting)
             waiting = []
             count.append(BATCH * (batch + 1))
             truth.append(moment.truth[1:])
-            given.append({name: answer for team in watching for name, answer in team.answers().items()})
-    answers = {name: Answer(*np.array([answers[name] for answers in given]).swapaxes(0, 1)) for name in given[0]}
+            answers_by_moment.append({name: answer for team in watching for name, answer in team.answers().items()})
+    answers = {
+        name: Answer(*np.array([answers[name] for answers in answers_by_moment]).swapaxes(0, 1))
+        for name in answers_by_moment[0]
+    }
     wanted = [AB_TEST, *(contestant.name for contestant in contestants)]
     return Track(np.array(count), np.array(truth), {name: answers[name] for name in wanted})
 
 
 def scores(track: Track, world: str, drift: Drift, events: int, seed: int) -> Iterable[Score]:
-    """The scores of all contestants."""
+    """Yield the scores of all contestants."""
     late, early = track.events > EARLY, np.isin(track.events, EARLY_MOMENTS)
     published = track.events % PUBLISHED_EVERY == PUBLISHED_FIRST
     phase = track.events[late] % drift.span * PHASES // drift.span
@@ -111,11 +130,11 @@ def scores(track: Track, world: str, drift: Drift, events: int, seed: int) -> It
 
 
 def _covered(answer: Answer, truth: Floats) -> Floats:
-    """1 if the interval covers the truth, 0 if it does not, NaN if there is none."""
+    """Return 1 if the interval covers the truth, 0 if it does not, and NaN if there is no interval."""
     inside = (answer.lower <= truth) & (truth <= answer.upper)
     return np.where(np.isnan(answer.lower), np.nan, inside)
 
 
 def _mean(values: Floats) -> float | None:
-    known = values[~np.isnan(values)]
-    return float(f"{known.mean():.4g}") if len(known) else None
+    present = values[~np.isnan(values)]
+    return float(f"{present.mean():.4g}") if len(present) else None

@@ -1,4 +1,4 @@
-"""Figures: estimates against the truth, error against memory, and the time after a jump."""
+"""Draw estimates against the truth, error against memory, and the time after a jump."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MOVING: tuple[DriftKind, ...] = ("smooth", "abrupt")
 
 
 def estimates(scene: Scene, path: Path, events: int, seed: int = 0) -> None:
-    """One candidate's value over time, smooth above and abrupt below: the truth, three estimates, their intervals."""
+    """Draw the truth and three estimates for one candidate, with smooth change above and abrupt change below."""
     world = scene.make()
     chosen = [contestant for contestant in IN_TABLE if contestant.name in DRAWN]
     figure = Figure(figsize=(10.5, 7.4), dpi=150, facecolor="white")
@@ -68,9 +68,9 @@ def _estimates(axes: Axes, track: Track, candidate: int) -> None:
     axes.set_ylabel("reward per event", color=FAINT, fontsize=9)
 
 
-def forgetting(found: Sequence[Mean], path: Path) -> None:
-    """The error of decays and windows against their memory, with the default's as a line."""
-    by = {(each.contestant, each.setting): each for each in found}
+def forgetting(means: Sequence[Mean], path: Path) -> None:
+    """Draw the error of decays and windows against their memory, with the error of the default as a line."""
+    by = {(mean.contestant, mean.setting): mean for mean in means}
     figure = Figure(figsize=(10.5, 4.3), dpi=150, facecolor="white")
     settings = ("smooth", "abrupt", "stationary")
     for axes, setting in zip(figure.subplots(1, 3, sharey=True), settings, strict=True):
@@ -87,7 +87,7 @@ def forgetting(found: Sequence[Mean], path: Path) -> None:
         make_plain(axes, "both")
         axes.set_title(setting, loc="left", fontsize=11, color=INK, pad=8)
         axes.set_xlabel("events remembered: 1/(1 - alpha), or the window", loc="left", color=FAINT, fontsize=8.5)
-    lowest = min(each.mse for each in found if each.contestant == DEFAULT)
+    lowest = min(mean.mse for mean in means if mean.contestant == DEFAULT)
     figure.axes[0].set_ylim(bottom=0.8 * lowest * THOUSANDTHS)  # a horizontal line does not extend the axis
     figure.axes[0].set_ylabel("mean squared error, thousandths", color=FAINT, fontsize=9)
     handles, labels = figure.axes[0].get_legend_handles_labels()
@@ -95,12 +95,12 @@ def forgetting(found: Sequence[Mean], path: Path) -> None:
     title = "No single memory suits every world; the mixture needs no setting"
     figure.text(0.06, 0.93, title, fontsize=14, fontweight="bold", color=INK)
     figure.subplots_adjust(left=0.06, right=0.985, top=0.745, bottom=0.13, wspace=0.08)
-    figure.savefig(path, metadata={"Software": None, "Results": f"{crc32(repr(found).encode()):08x}"})
+    figure.savefig(path, metadata={"Software": None, "Results": f"{crc32(repr(means).encode()):08x}"})
 
 
-def after_jumps(found: Sequence[Mean], path: Path, span: int) -> None:
-    """Error and coverage in the abrupt setting, by the time since the last jump."""
-    abrupt = {each.contestant: each for each in found if each.setting == "abrupt"}
+def jumps(means: Sequence[Mean], path: Path, span: int) -> None:
+    """Draw error and coverage in the abrupt setting by the time since the last jump."""
+    abrupt = {mean.contestant: mean for mean in means if mean.setting == "abrupt"}
     names = ("ips / adaptive_decay, published", "ips / window", DEFAULT)
     colours = (PINK, GREEN, BLUE)
     figure = Figure(figsize=(10.5, 4.2), dpi=150, facecolor="white")
@@ -127,7 +127,7 @@ def after_jumps(found: Sequence[Mean], path: Path, span: int) -> None:
     figure.legend(handles, labels, loc="upper right", bbox_to_anchor=(0.99, 0.91), ncols=4, frameon=False, fontsize=9)
     figure.text(0.06, 0.935, "After a jump", fontsize=14, fontweight="bold", color=INK)
     figure.subplots_adjust(left=0.06, right=0.975, top=0.8, bottom=0.125, wspace=0.18)
-    figure.savefig(path, metadata={"Software": None, "Results": f"{crc32(repr(found).encode()):08x}"})
+    figure.savefig(path, metadata={"Software": None, "Results": f"{crc32(repr(means).encode()):08x}"})
 
 
 def _thousands(count: float, _: int | None) -> str:
@@ -135,7 +135,7 @@ def _thousands(count: float, _: int | None) -> str:
 
 
 def make_plain(axes: Axes, grid: Literal["both", "x", "y"] = "both") -> None:
-    """The style of all figures: a line below, and a faint grid."""
+    """Apply the style of all figures: a line below, and a faint grid."""
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(FAINT)
     axes.grid(axis=grid, color=GRIDS, linewidth=0.8)

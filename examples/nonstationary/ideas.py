@@ -1,4 +1,4 @@
-"""Ideas to make the default, `stratified_dr` on a mixture, more accurate: each on the same streams as the default."""
+"""Try ideas to make `stratified_dr` on a mixture, the default, more accurate on the same streams."""
 
 from __future__ import annotations
 
@@ -27,7 +27,14 @@ ESTIMATORS: Sequence[AnyEstimator] = (
 
 
 class Look(NamedTuple):
-    """Values, lifts and squared errors of values by estimator, [candidates]; the default's value of production."""
+    """Hold the numbers of all estimators at one time.
+
+    Args:
+        value: Values by estimator, [candidates].
+        lift: Lifts by estimator, [candidates].
+        error: Estimated squared errors of the values by estimator, [candidates].
+        production: Value of production according to the default.
+    """
 
     value: Mapping[str, Floats]
     lift: Mapping[str, Floats]
@@ -36,9 +43,12 @@ class Look(NamedTuple):
 
     @classmethod
     def of(cls, report: Report, candidates: Sequence[str], production: str) -> Look:
-        """The numbers on the mixture. A squared error is that of sampling plus the disagreement of the decays."""
+        """Read the numbers on the mixture.
+
+        A squared error is the sampling variance plus the squared disagreement of the decays.
+        """
         value, lift, error = dict[str, Floats](), dict[str, Floats](), dict[str, Floats]()
-        for label in (each.label for each in ESTIMATORS):
+        for label in (estimator.label for estimator in ESTIMATORS):
             rows = [report.get(name, label, "mixture") for name in candidates]
             numbers = [(row.value, row.lift, row.details["se"], row.details["spread"]) for row in rows]
             value[label], lift[label], sampling, disagreement = np.array(numbers, dtype=float).T
@@ -47,9 +57,14 @@ class Look(NamedTuple):
 
 
 def shrunk(value: Floats, model: Floats, error: Floats) -> Floats:
-    """The values [candidates] with their corrections of the model shrunk towards the mean correction.
+    """Shrink the corrections of the model towards their mean, as far as chance explains their differences.
 
-    James-Stein: as far as chance explains how much corrections differ.
+    This is the estimator of James and Stein.
+
+    Args:
+        value: Values of the candidates, [candidates].
+        model: Values according to the reward model alone, [candidates].
+        error: Squared errors of the values, [candidates].
 
     >>> shrunk(np.array([0.1, 0.2, 0.3, 0.4, 0.5]), np.zeros(5), np.full(5, 0.1))
     array([0.3, 0.3, 0.3, 0.3, 0.3])
@@ -84,7 +99,7 @@ IDEAS: Mapping[str, Callable[[Look], Floats]] = {
 
 
 def errors_of_ideas(world: str, setting: DriftKind, events: int, seed: int) -> Floats:
-    """The mean squared errors of all candidates over the times of the study, [ideas, candidates]."""
+    """Return the mean squared errors of all candidates over the times of the study, [ideas, candidates]."""
     stage = scene(world)
     made = stage.make()
     candidates, production = tuple(made.candidates), "logging"
@@ -102,12 +117,12 @@ def errors_of_ideas(world: str, setting: DriftKind, events: int, seed: int) -> F
 
 
 def rows_of_ideas(world: str, events: int, seeds: Sequence[int]) -> Iterator[list[str]]:
-    """Rows of a table: the world, the idea, and for each setting the error in thousandths.
+    """Yield rows of a table: the world, the idea, and for each setting the error in thousandths.
 
-    In brackets, the error of the candidate with the largest. Both are means over the seeds.
+    The error of the worst candidate follows in brackets. Both are means over the seeds.
     """
-    found = [[errors_of_ideas(world, setting, events, seed) for seed in seeds] for setting in SETTINGS]
-    for number, idea in enumerate(IDEAS):
-        errors = [1e3 * np.array([each[number] for each in runs]) for runs in found]
-        cells = [f"{each.mean():.3f} ({each.max(axis=1).mean():.3f})" for each in errors]
+    errors_by_setting = [[errors_of_ideas(world, setting, events, seed) for seed in seeds] for setting in SETTINGS]
+    for index, idea in enumerate(IDEAS):
+        errors = [1e3 * np.array([values[index] for values in runs]) for runs in errors_by_setting]
+        cells = [f"{values.mean():.3f} ({values.max(axis=1).mean():.3f})" for values in errors]
         yield [scene(world).name, idea, *(re.sub(r"\b0\.", ".", cell) for cell in cells)]

@@ -1,7 +1,7 @@
-"""A world from the raw HetRec 2011 files: listening data, friendships, and tags of artists.
+"""Build a world from the raw HetRec 2011 files: listening data, friendships, and tags of artists.
 
-Artists become points by the words of their tags, users become clusters by their friendships, and policies are
-trained by LinUCB: the logging policy on all clusters equally, one candidate on each. Needs scikit-learn.
+Artists become points by the words of their tags. Users become clusters by their friendships. LinUCB trains the
+policies: the logging policy on all clusters equally, and one candidate on each cluster. Needs scikit-learn.
 """
 
 from __future__ import annotations
@@ -34,9 +34,14 @@ CONFIDENCE_WIDTH = 0.1
 
 
 class Raw(NamedTuple):
-    """The files as pairs of numbers from 0: [user, artist], [artist, word of a tag] and [user, user].
+    """Hold the files as pairs of numbers from 0.
 
-    Keeps only artists with a tag, and only users who listened to one of them.
+    Only artists with a tag are kept, and only users who listened to such an artist.
+
+    Args:
+        listens: Pairs of user and artist.
+        words: Pairs of artist and word of a tag.
+        friends: Pairs of users.
     """
 
     listens: Integers
@@ -45,7 +50,11 @@ class Raw(NamedTuple):
 
 
 def read_raw(directory: Path) -> Raw:
-    """Read the files of hetrec2011-lastfm-2k, plain or gzipped. Raises InputError if one is missing."""
+    """Read the files of hetrec2011-lastfm-2k, plain or gzipped.
+
+    Raises:
+        InputError: A file is missing.
+    """
     tagged = _numbers(directory, "user_taggedartists.dat")[:, 1:3]
     listens = _numbers(directory, "user_artists.dat")[:, :2]
     friends = _numbers(directory, "user_friends.dat")[:, :2]
@@ -78,7 +87,7 @@ def _rows(directory: Path, name: str) -> list[list[str]]:
 
 
 def item_features(words: Integers) -> Floats:
-    """Artists in 25 dimensions: TF-IDF of the words of their tags, sublinear in their number, and truncated SVD."""
+    """Embed artists in 25 dimensions by truncated SVD of the sublinear TF-IDF of the words of their tags."""
     from scipy.sparse import coo_matrix
     from sklearn.decomposition import TruncatedSVD
     from sklearn.feature_extraction.text import TfidfTransformer
@@ -89,7 +98,7 @@ def item_features(words: Integers) -> Floats:
 
 
 def user_clusters(friends: Integers, users: int) -> Integers:
-    """Ten clusters of users with common friends, the largest first."""
+    """Divide users into ten clusters with common friends, the largest first."""
     from sklearn.cluster import SpectralClustering
 
     friend = np.zeros((users, users))
@@ -103,7 +112,13 @@ def user_clusters(friends: Integers, users: int) -> Integers:
 
 
 class Likes(NamedTuple):
-    """Likes of users: user u likes `items[start[u]:start[u + 1]]`, and belongs to `cluster[u]`."""
+    """Hold the liked items of users.
+
+    Args:
+        start: User u likes `items[start[u]:start[u + 1]]`.
+        items: Items of all users.
+        cluster: Cluster of each user.
+    """
 
     start: Integers
     items: Integers
@@ -111,20 +126,21 @@ class Likes(NamedTuple):
 
     @classmethod
     def of(cls, listens: Integers, cluster: Integers) -> Likes:
-        """Build from pairs [user, artist]."""
+        """Build from pairs of user and artist."""
         user, artist = np.unique(listens, axis=0).T
         return cls(np.searchsorted(user, np.arange(len(cluster) + 1)), artist, cluster)
 
     def draw(self, clusters: Integers, random: np.random.Generator) -> Integers:
-        """[n]: a random liked item of a user in each of these clusters."""
+        """Draw a random liked item of a random user in each of these clusters, [n]."""
         user = np.array([random.choice(np.flatnonzero(self.cluster == cluster)) for cluster in clusters])
         return np.asarray(self.items[random.integers(self.start[user], self.start[user + 1])])
 
 
 def linucb(features: Floats, likes: Likes, clusters: Integers, random: np.random.Generator) -> Floats:
-    """Linear scores learned by LinUCB from users of these clusters, one round each; learns after every 100 rounds.
+    """Learn linear scores by LinUCB from users of these clusters, one round each.
 
-    A round offers one liked item and 24 random ones. Source: Li, Chu, Langford & Schapire, WWW 2010.
+    It updates after every 100 rounds. A round offers one liked item and 24 random ones. Source: Li, Chu, Langford &
+    Schapire, WWW 2010.
     """
     gram, product = np.eye(DIMENSIONS), np.zeros(DIMENSIONS)
     for batch in clusters.reshape(-1, BATCH):
@@ -140,7 +156,12 @@ def linucb(features: Floats, likes: Likes, clusters: Integers, random: np.random
 
 
 def prepare(raw: Raw, progress: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """The arrays of a world; `progress` is called after each of the 11 policies is trained."""
+    """Build the arrays of a world.
+
+    Args:
+        raw: Raw files.
+        progress: Called after each of the 11 policies is trained.
+    """
     features = item_features(raw.words)
     users = int(raw.listens[:, 0].max()) + 1
     likes = Likes.of(raw.listens, user_clusters(raw.friends, users))

@@ -1,4 +1,4 @@
-"""The experiment of "When people change their mind", with the published estimators and those of streameval.
+"""Repeat the experiment of "When people change their mind" with the published estimators and streameval's.
 
 python study.py prepare RAW lastfm.npz      a world from the raw HetRec 2011 files
 python study.py run lastfm.npz              20 seeds x 3 settings, resumable
@@ -34,7 +34,7 @@ from streameval.ope.estimators import AnyEstimator
 from streameval.simulation import DriftKind
 
 SEEDS = range(20)
-"""Fixed before the first run; no run was discarded."""
+"""Fixed before the first run. No run was discarded."""
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 DOCUMENTS = [HERE / "README.md", HERE.parents[1] / "README.md"]
@@ -66,7 +66,7 @@ def run(
     average: Annotated[
         list[str] | None, typer.Option(help="... on averages, e.g. '{kind: decay, alpha: .999}'")
     ] = None,
-    settings: Annotated[list[str] | None, typer.Option(help="smooth, abrupt, stationary; default all")] = None,
+    settings: Annotated[list[str] | None, typer.Option(help="smooth, abrupt or stationary (default all)")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="0, 1, 2 and so on")] = len(SEEDS),
     events: Annotated[int, typer.Option(min=20_000, help="of one run")] = 1_000_000,
     processes: Annotated[int, typer.Option(min=1, help="runs at a time")] = os.cpu_count() or 1,
@@ -119,12 +119,12 @@ def figures(
     results: Results = RESULTS,
 ) -> None:
     """Draw the figures from the tables and from one more run."""
-    from figures import after_jumps, estimates, forgetting
+    from figures import estimates, forgetting, jumps
 
     stage = scene(world)
-    found = stored(results / f"{stage.name}.json")
-    forgetting(found, results / f"{stage.name}_forgetting.png")
-    after_jumps(found, results / f"{stage.name}_jumps.png", stage.span)
+    means = stored(results / f"{stage.name}.json")
+    forgetting(means, results / f"{stage.name}_forgetting.png")
+    jumps(means, results / f"{stage.name}_jumps.png", stage.span)
     estimates(stage, results / f"{stage.name}_estimates.png", events)
 
 
@@ -134,7 +134,7 @@ def _progress(what: str) -> Progress:
 
 
 def _contestants(estimators: list[str] | None, averages: list[str] | None) -> tuple[Contestant, ...]:
-    """Every estimator on every average, written as in a configuration."""
+    """Combine every estimator with every average, both written as in a configuration."""
     on = [TypeAdapter(AnyAverage).validate_python(_spelled(text)) for text in averages or ["mixture"]]
     return tuple(
         Contestant(TypeAdapter(AnyEstimator).validate_python(_spelled(text)), average)

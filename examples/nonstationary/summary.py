@@ -1,4 +1,4 @@
-"""Means over seeds, as JSON, as tables of a world, and as the tables of README.md."""
+"""Average scores over seeds, and write them as JSON, as tables of a world, and as tables of README.md."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INTERVALS = {
     "ips / window, normal with drift": "normal, drift included",
     "ips / window, Bernstein": "empirical_bernstein",
 }
-"""Contestants whose intervals are in the tables, and the kind of interval."""
+"""Kind of interval of the contestants with intervals in the tables."""
 PUBLISHED = {
     "ips, cumulative": ("ips / cumulative",),
     "ips, window 10,000": ("ips / window",),
@@ -48,13 +48,16 @@ FORGETTING = [name for row, names in PUBLISHED.items() if row != "ips, cumulativ
 SHOWN_EARLY = (DEFAULT, "stratified_ips / mixture", "ips / window", "ips / window, Bernstein")
 SYNTHETIC = ("softmax-slow", "softmax-fast")
 Means = Mapping[str, Sequence["Mean"]]
-"""The means of each world, by its name."""
+"""Means of each world by its name."""
 ONLY_INTERVALS = {contestant.name for contestant in IN_TABLE if contestant.bound is not None}
-"""Their estimates equal those of the same average without its own interval."""
+"""Contestants that differ from another one only in their interval, so their estimates are not shown again."""
 
 
 class Mean(msgspec.Struct, frozen=True):
-    """A contestant in one setting, averaged over seeds; `*_se` are standard errors (None for one seed)."""
+    """Hold the scores of a contestant in one setting, averaged over seeds.
+
+    Names that end in `_se` are standard errors, None for a single seed. The other numbers are described in `Score`.
+    """
 
     world: str
     setting: str
@@ -75,31 +78,33 @@ class Mean(msgspec.Struct, frozen=True):
 
 
 def means(scores: Iterable[Score]) -> list[Mean]:
-    """One row per setting and contestant, in order of first appearance."""
+    """Return one row per setting and contestant, in order of first appearance."""
     order: dict[tuple[str, str, str, int], list[Score]] = {}
-    for score in sorted(scores, key=lambda each: SETTINGS.index(each.setting)):
+    for score in sorted(scores, key=lambda score: SETTINGS.index(score.setting)):
         order.setdefault((score.world, score.setting, score.contestant, score.events), []).append(score)
-    return [_mean_of(*key, some) for key, some in order.items()]
+    return [_mean_of(*key, group) for key, group in order.items()]
 
 
-def _mean_of(world: str, setting: str, contestant: str, events: int, some: Sequence[Score]) -> Mean:
-    mse, spread = _mean_and_error([score.mse for score in some])
-    published = [score.published_mse for score in some if score.published_mse is not None]
+def _mean_of(world: str, setting: str, contestant: str, events: int, scores: Sequence[Score]) -> Mean:
+    mse, spread = _mean_and_error([score.mse for score in scores])
+    published = [score.published_mse for score in scores if score.published_mse is not None]
     published_mse, published_spread = _mean_and_error(published) if published else (None, None)
     columns = {
-        name: tuple(_known_mean(column) for column in zip(*(getattr(score, name) for score in some), strict=True))
+        name: tuple(
+            _mean_of_present(column) for column in zip(*(getattr(score, name) for score in scores), strict=True)
+        )
         for name in ("early_coverage", "early_half_width", "coverage_from", "phase_mse", "phase_coverage")
     }
     return Mean(
         world,
         setting,
         contestant,
-        len(some),
+        len(scores),
         events,
         mse,
         spread,
-        _known_mean([score.coverage for score in some]),
-        _known_mean([score.half_width for score in some]),
+        _mean_of_present([score.coverage for score in scores]),
+        _mean_of_present([score.half_width for score in scores]),
         **columns,
         published_mse=published_mse,
         published_mse_se=published_spread,
@@ -107,14 +112,14 @@ def _mean_of(world: str, setting: str, contestant: str, events: int, some: Seque
 
 
 def _mean_and_error(errors: Sequence[float]) -> tuple[float, float | None]:
-    """The mean, and its standard error."""
+    """Return the mean and its standard error."""
     spread = _short(float(np.std(errors, ddof=1) / len(errors) ** 0.5)) if len(errors) > 1 else None
     return _short(float(np.mean(errors))), spread
 
 
-def _known_mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return _short(float(np.mean(known))) if known else None
+def _mean_of_present(values: Iterable[float | None]) -> float | None:
+    present = [value for value in values if value is not None]
+    return _short(float(np.mean(present))) if present else None
 
 
 def _short(number: float) -> float:
@@ -122,10 +127,13 @@ def _short(number: float) -> float:
 
 
 def write(scores: Sequence[Score], path: Path) -> None:
-    """`path` with the suffixes .md and .json, in which rows of contestants that were not run again stay."""
-    found = means(scores)
-    kept = {_key(each): each for each in stored(path.with_suffix(".json"))} | {_key(each): each for each in found}
-    merged = sorted(kept.values(), key=lambda each: SETTINGS.index(each.setting))
+    """Write the means to `path` with the suffixes .md and .json.
+
+    Rows of contestants that were not run again are kept.
+    """
+    new = means(scores)
+    by_key = {_key(mean): mean for mean in stored(path.with_suffix(".json"))} | {_key(mean): mean for mean in new}
+    merged = sorted(by_key.values(), key=lambda mean: SETTINGS.index(mean.setting))
     path.with_suffix(".md").write_text(markdown(merged))
     path.with_suffix(".json").write_bytes(b"[\n" + b",\n".join(map(msgspec.json.encode, merged)) + b"\n]\n")
 
@@ -135,12 +143,12 @@ def _key(mean: Mean) -> tuple[str, str, int]:
 
 
 def stored(path: Path) -> list[Mean]:
-    """The means of a world that `write` wrote; none if there is no such file."""
+    """Return the means of a world that `write` wrote, or none if there is no such file."""
     return msgspec.json.decode(path.read_bytes(), type=list[Mean]) if path.exists() else []
 
 
 def read(results: Path) -> dict[str, list[Mean]]:
-    """The means of all worlds that `write` wrote."""
+    """Return the means of all worlds that `write` wrote."""
     return {world: stored(results / f"{world}.json") for world in ("lastfm", *SYNTHETIC)}
 
 
@@ -151,7 +159,7 @@ def fill_in(document: str, worlds: Means, variants: Mapping[str, list[list[str]]
         "errors": _table(["", *settings], _errors(worlds["lastfm"])),
         "intervals": _table(["", "interval", *settings], _covered(worlds["lastfm"])),
         "early": _early(worlds["lastfm"], SHOWN_EARLY),
-        "synthetic": _table(["", "", *settings], [row for each in SYNTHETIC for row in _synthetic(each, worlds[each])]),
+        "synthetic": _table(["", "", *settings], [row for name in SYNTHETIC for row in _synthetic(name, worlds[name])]),
         "published": _table(["", "", *settings], _published(worlds["lastfm"], variants["published"])),
         "variants": _table(["idea", *settings, ""], variants["ideas"]),
         "ridges": _table(["", "", *settings], variants["ridges"]),
@@ -160,42 +168,42 @@ def fill_in(document: str, worlds: Means, variants: Mapping[str, list[list[str]]
         "tried": _table(["", "idea", *settings], variants["tried"]),
     }
     pattern = r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*"
-    document = re.sub(pattern, lambda found: f"{found[1]}{tables[found[2]]}\n", document)
-    known = figures(worlds, variants)
-    return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda found: f"{known[found[1]]}<!-- ={found[1]} -->", document)
+    document = re.sub(pattern, lambda match: f"{match[1]}{tables[match[2]]}\n", document)
+    texts = figures(worlds, variants)
+    return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda match: f"{texts[match[1]]}<!-- ={match[1]} -->", document)
 
 
 def figures(worlds: Means, variants: Mapping[str, list[list[str]]]) -> dict[str, str]:
-    """The figures of the text by name, most of them errors in thousandths."""
-    by = {(each.contestant, each.setting): each for each in worlds["lastfm"]}
-    fast = {(each.contestant, each.setting): each for each in worlds["softmax-fast"]}
-    known = {
+    """Return the figures of the text by name. Most of them are errors in thousandths."""
+    by = {(mean.contestant, mean.setting): mean for mean in worlds["lastfm"]}
+    fast = {(mean.contestant, mean.setting): mean for mean in worlds["softmax-fast"]}
+    texts = {
         f"coverage_fast_{setting}": f"{100 * (fast[DEFAULT, setting].coverage or 0.0):.1f}" for setting in SETTINGS
     }
     for setting in SETTINGS:
         cumulative, default = by["ips / cumulative", setting], by[DEFAULT, setting]
-        best = min((by[name, setting] for name in FORGETTING), key=lambda each: each.mse)
-        known[f"default_{setting}"] = _ratio(default.mse / best.mse)
+        best = min((by[name, setting] for name in FORGETTING), key=lambda mean: mean.mse)
+        texts[f"default_{setting}"] = _ratio(default.mse / best.mse)
         for name in ("cumulative", "window", "decay", "mixture", "adaptive_decay, published"):
-            known[f"{name.partition(',')[0]}_{setting}"] = _without_zero(by[f"ips / {name}", setting], False)
+            texts[f"{name.partition(',')[0]}_{setting}"] = _error_text(by[f"ips / {name}", setting], False)
         for name in ("window", "decay"):
-            known[f"{name}_over_cumulative_{setting}"] = _ratio(by[f"ips / {name}", setting].mse / cumulative.mse)
-            shown = [each for each in worlds["lastfm"] if each.contestant.startswith(f"ips / {name} ")]
-            least = min((each for each in shown if each.setting == setting), key=lambda each: each.mse)
-            known[f"best_{name}_{setting}"] = f"{_horizon(least.contestant):,}"
+            texts[f"{name}_over_cumulative_{setting}"] = _ratio(by[f"ips / {name}", setting].mse / cumulative.mse)
+            shown = [mean for mean in worlds["lastfm"] if mean.contestant.startswith(f"ips / {name} ")]
+            least = min((mean for mean in shown if mean.setting == setting), key=lambda mean: mean.mse)
+            texts[f"best_{name}_{setting}"] = f"{_horizon(least.contestant):,}"
     for alpha in ("0.9995", "0.9999", "0.99998"):
         name = f"ips / decay {alpha}"
-        known[f"decay_of_{_horizon(name)}"] = _without_zero(by[name, "smooth"], False)
+        texts[f"decay_of_{_horizon(name)}"] = _error_text(by[name, "smooth"], False)
     cumulative = by["ips / cumulative", "stationary"]
-    known["spread_stationary"] = _without_zero(cumulative, True).partition("± ")[2]
-    known["default_over_cumulative"] = f"{by[DEFAULT, 'stationary'].mse / cumulative.mse:.1f}"
-    known["coverage_after_jump"] = f"{100 * (by[DEFAULT, 'abrupt'].phase_coverage[0] or 0.0):.0f}"
-    notes = {f"{name}_{place}": figure for name, row in variants["notes"] for place, figure in enumerate(row)}
-    return known | notes
+    texts["spread_stationary"] = _error_text(cumulative, True).partition("± ")[2]
+    texts["default_over_cumulative"] = f"{by[DEFAULT, 'stationary'].mse / cumulative.mse:.1f}"
+    texts["coverage_after_jump"] = f"{100 * (by[DEFAULT, 'abrupt'].phase_coverage[0] or 0.0):.0f}"
+    notes = {f"{name}_{index}": figure for name, row in variants["notes"] for index, figure in enumerate(row)}
+    return texts | notes
 
 
 def _horizon(contestant: str) -> int:
-    """The events of `ips / window 500`, or 1 over 1 - alpha of `ips / decay 0.998`."""
+    """Return the events of `ips / window 500`, or `1 / (1 - alpha)` of `ips / decay 0.998`."""
     number = float(contestant.rpartition(" ")[2])
     return round(number if number > 1 else 1 / (1 - number))
 
@@ -204,76 +212,81 @@ def _ratio(share: float) -> str:
     return f"{share:.2f}".removeprefix("0")
 
 
-def _errors(found: Sequence[Mean]) -> Iterable[list[str]]:
-    by = {(each.contestant, each.setting): each for each in found}
+def _errors(means: Sequence[Mean]) -> Iterable[list[str]]:
+    by = {(mean.contestant, mean.setting): mean for mean in means}
     for row, names in ERRORS.items():
-        cells = [
-            " / ".join(_without_zero(by[name, setting], len(names) == 1) for name in names) for setting in SETTINGS
-        ]
+        cells = [" / ".join(_error_text(by[name, setting], len(names) == 1) for name in names) for setting in SETTINGS]
         yield [row, *(f"**{cell}**" if names == (DEFAULT,) else cell for cell in cells)]
 
 
-def _published(found: Sequence[Mean], reported: Sequence[Sequence[str]]) -> Iterable[list[str]]:
-    """The errors that the authors report, if any, and those of the same estimators here on the grid of the authors."""
-    by = {(each.contestant, each.setting): each for each in found}
+def _published(means: Sequence[Mean], reported: Sequence[Sequence[str]]) -> Iterable[list[str]]:
+    """Yield the errors that the authors report, if any, and the errors of the same estimators here on their grid."""
+    by = {(mean.contestant, mean.setting): mean for mean in means}
     for name, *errors in reported:
         if errors:
             yield [name, "thesis", *errors]
-        yield ["" if errors else name, "here", *(_on_published_grid(by[name, setting]) for setting in SETTINGS)]
+        yield ["" if errors else name, "here", *(_published_error(by[name, setting]) for setting in SETTINGS)]
 
 
-def _on_published_grid(mean: Mean) -> str:
+def _published_error(mean: Mean) -> str:
     if mean.published_mse is None:
         return NONE
-    return _without_zero(msgspec.structs.replace(mean, mse=mean.published_mse, mse_se=mean.published_mse_se), True)
+    return _error_text(msgspec.structs.replace(mean, mse=mean.published_mse, mse_se=mean.published_mse_se), True)
 
 
-def _covered(found: Sequence[Mean]) -> Iterable[list[str]]:
-    by = {(each.contestant, each.setting): each for each in found}
+def _covered(means: Sequence[Mean]) -> Iterable[list[str]]:
+    by = {(mean.contestant, mean.setting): mean for mean in means}
     for name, kind in INTERVALS.items():
         if name != "ips / mixture":
             yield [name, f"`{kind}`", *(_interval(by[name, setting]) for setting in SETTINGS)]
 
 
-def _synthetic(world: str, found: Sequence[Mean]) -> Iterable[list[str]]:
-    """The best published form of each setting, and the mixtures."""
-    by = {(each.contestant, each.setting): each for each in found}
-    best = [min((by[name, setting] for name in FORGETTING), key=lambda each: each.mse) for setting in SETTINGS]
-    forms = [f"{_without_zero(each, False)} ({each.contestant.removeprefix('ips / ')})" for each in best]
+def _synthetic(world: str, means: Sequence[Mean]) -> Iterable[list[str]]:
+    """Yield the best published form in each setting, and the mixtures."""
+    by = {(mean.contestant, mean.setting): mean for mean in means}
+    best = [min((by[name, setting] for name in FORGETTING), key=lambda mean: mean.mse) for setting in SETTINGS]
+    forms = [f"{_error_text(mean, False)} ({mean.contestant.removeprefix('ips / ')})" for mean in best]
     yield [world, "best published", *forms]
     for name in ("stratified_ips / mixture", DEFAULT):
-        yield ["", name, *(_without_zero(by[name, setting], True) for setting in SETTINGS)]
+        yield ["", name, *(_error_text(by[name, setting], True) for setting in SETTINGS)]
     yield ["", f"coverage and half-width of {DEFAULT}", *(_interval(by[DEFAULT, setting]) for setting in SETTINGS)]
 
 
-def _without_zero(mean: Mean, spread: bool) -> str:
-    """An error in thousandths as `.133 ± .003`."""
+def _error_text(mean: Mean, spread: bool) -> str:
+    """Format an error in thousandths, such as `.133 ± .003`."""
     return re.sub(r"\b0\.", ".", _error(mean) if spread else _error(msgspec.structs.replace(mean, mse_se=None)))
 
 
-def markdown(found: Sequence[Mean]) -> str:
-    """The tables of one world."""
-    parts = [f"# {found[0].world}: {found[0].events:,} events a run"]
-    seeds_of = {row: max(each.seeds for each in found if each.contestant == row) for row in _rows(found)}
+def markdown(means: Sequence[Mean]) -> str:
+    """Return the tables of one world."""
+    parts = [f"# {means[0].world}: {means[0].events:,} events a run"]
+    seeds_of = {row: max(mean.seeds for mean in means if mean.contestant == row) for row in _rows(means)}
     for seeds in sorted(set(seeds_of.values()), reverse=True):
         rows = {row: "" for row, its_seeds in seeds_of.items() if its_seeds == seeds and row not in ONLY_INTERVALS}
         parts.append(f"## Mean squared error, thousandths (± standard error), seeds 0 to {seeds - 1}")
-        parts.append(_by_setting("", found, _error, rows))
-    if any(each.contestant in INTERVALS for each in found):
+        parts.append(_setting_table("", means, _error, rows))
+    if any(mean.contestant in INTERVALS for mean in means):
         parts.append("## Coverage of the value now, and half-width of the 95% interval")
-        parts.append(_by_setting("interval", found, _interval, INTERVALS))
+        parts.append(_setting_table("interval", means, _interval, INTERVALS))
         parts.append("## Coverage early, all settings together")
-        parts.append(_early(found, INTERVALS))
+        parts.append(_early(means, INTERVALS))
     return "\n\n".join(parts) + "\n"
 
 
-def _rows(found: Iterable[Mean]) -> list[str]:
-    return list(dict.fromkeys(each.contestant for each in found))
+def _rows(means: Iterable[Mean]) -> list[str]:
+    return list(dict.fromkeys(mean.contestant for mean in means))
 
 
-def _by_setting(note: str, found: Sequence[Mean], cell: Callable[[Mean], str], rows: Mapping[str, str]) -> str:
-    """One line per contestant, with a note (no such column without a heading), and one column per setting."""
-    by = {(each.contestant, each.setting): each for each in found}
+def _setting_table(note: str, means: Sequence[Mean], cell: Callable[[Mean], str], rows: Mapping[str, str]) -> str:
+    """Return a table with one line per contestant and one column per setting.
+
+    Args:
+        note: Heading of the notes. Empty leaves out their column.
+        means: Means of one world.
+        cell: Formats a mean.
+        rows: Notes by contestant.
+    """
+    by = {(mean.contestant, mean.setting): mean for mean in means}
     notes = {row: [text] if note else [] for row, text in rows.items()}
     head = ["", *([note] if note else []), *SETTINGS]
     body = [
@@ -296,16 +309,16 @@ def _error(mean: Mean) -> str:
 
 
 def _interval(mean: Mean) -> str:
-    known = mean.coverage is not None and mean.half_width is not None
-    return f"{mean.coverage:.3f}, ± {mean.half_width:.4f}" if known else NONE
+    shown = mean.coverage is not None and mean.half_width is not None
+    return f"{mean.coverage:.3f}, ± {mean.half_width:.4f}" if shown else NONE
 
 
-def _early(found: Sequence[Mean], rows: Iterable[str]) -> str:
+def _early(means: Sequence[Mean], rows: Iterable[str]) -> str:
     head = ["events", *(f"{count:,}" for count in EARLY_MOMENTS), *(f"{count} to {EARLY:,}" for count in EARLY_FROM)]
     body = []
     for row in rows:
-        some = [(*each.early_coverage, *each.coverage_from) for each in found if each.contestant == row]
-        if some:
-            known = map(_known_mean, zip(*some, strict=True))
-            body.append([row, *(NONE if share is None else f"{share:.3f}" for share in known)])
+        coverages = [(*mean.early_coverage, *mean.coverage_from) for mean in means if mean.contestant == row]
+        if coverages:
+            shares = map(_mean_of_present, zip(*coverages, strict=True))
+            body.append([row, *(NONE if share is None else f"{share:.3f}" for share in shares)])
     return _table(head, body)

@@ -1,4 +1,4 @@
-"""The worlds of the experiment, prepared from data or synthetic, and their speed of drift."""
+"""Define the worlds of the experiment, prepared from data or synthetic, and their speed of drift."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from streameval.simulation import Drift, DriftKind, World
 
 @dataclass(frozen=True)
 class Scene:
-    """A world, the events from one cluster to the next, and whether the first cluster follows the last."""
+    """Describe a world and how it drifts.
+
+    Args:
+        name: Name of the world.
+        make: Makes the world.
+        span: Events from one cluster to the next.
+        cycle: Whether the first cluster follows the last.
+    """
 
     name: str
     make: Callable[[], World]
@@ -23,12 +30,12 @@ class Scene:
     cycle: bool = False
 
     def drift(self, kind: DriftKind, world: World) -> Drift:
-        """The drift of this scene in one of the settings."""
+        """Return the drift of this scene in one of the settings."""
         return Drift(kind, clusters=world.clusters, span=self.span, cycle=self.cycle)
 
 
 TEMPERATURE = 0.3
-"""Softmax candidates with continuous importance weights; the favourite gets .73 on average."""
+"""Gives softmax candidates continuous importance weights. Their favourite has a probability of .73 on average."""
 
 SYNTHETIC: Mapping[str, Scene] = {
     scene.name: scene
@@ -41,7 +48,11 @@ SYNTHETIC: Mapping[str, Scene] = {
 
 
 def scene(name_or_path: str) -> Scene:
-    """A synthetic scene by its name, or a prepared world from an `.npz` file. Raises InputError for other names."""
+    """Return a synthetic scene by its name, or a prepared world from an `.npz` file.
+
+    Raises:
+        InputError: There is no such scene or file.
+    """
     if name_or_path in SYNTHETIC:
         return SYNTHETIC[name_or_path]
     path = Path(name_or_path)

@@ -1,8 +1,8 @@
-"""A/A streams: candidates that choose differently from the logging policy, but have the same value.
+"""Simulate A/A streams: candidates that choose differently from the logging policy, but have the same value.
 
 Rewards do not depend on actions. Each candidate draws independent weights, as if the log were for it alone. Given the
 rewards, the candidates of a stream are then independent, and a valid rule promotes each with at most the nominal
-probability: the number of promoted candidates is at most binomial, although a hundred of them share the rewards.
+probability. The number of promoted candidates is at most binomial, although a hundred of them share the rewards.
 """
 
 from __future__ import annotations
@@ -29,20 +29,26 @@ REWARD = 0.1
 """Probability of a reward for every action."""
 AT_ONCE = 5_000
 LONG, FEW, WAVE = 1_000_000, 20, 25_000
-"""Events and candidates of a long stream; the period of rewards that are `waving`, between 0 and twice their mean."""
+"""Events and candidates of a long stream, and the period of `waving` rewards, between 0 and twice their mean."""
 PROOF = "proof alone"
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Importance weights with mean 1, and their probabilities. Every event logs `propensity`."""
+    """Describe importance weights with mean 1.
+
+    Args:
+        values: Possible weights.
+        shares: Their probabilities.
+        propensity: Propensity that every event logs.
+    """
 
     values: tuple[float, ...]
     shares: tuple[float, ...]
     propensity: float
 
     def draw(self, random: np.random.Generator, events: int, candidates: int) -> Floats:
-        """Independent weights, [events, candidates]."""
+        """Draw independent weights, [events, candidates]."""
         upper = np.cumsum(self.shares)[:-1]
         return np.asarray(self.values)[np.searchsorted(upper, random.random((events, candidates)), side="right")]
 
@@ -52,14 +58,20 @@ KINDS: Mapping[str, Weights] = {
     "heavy": Weights((0.0, 1 / 0.808, 125.0), (0.592, 0.404, 0.004), propensity=0.008),
 }
 """Mild: four actions logged evenly, taken with .05, .15, .25 and .55. Heavy: a greedy candidate against an
-epsilon-greedy logging policy on 25 actions (epsilon .2), whose favourite it shares half of the time."""
+epsilon-greedy logging policy on 25 actions (epsilon .2). They have the same favourite half of the time."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """Number of candidates of one stream that were ever promotable, by rule.
+    """Count the candidates of one stream that were ever promotable.
 
-    Each with the error probability of `confidence`; `PROOF` counts the proof of `anytime` alone, from the first block.
-    `family`: with the default shares of the error of a hundred candidates.
+    Args:
+        weights: One of KINDS.
+        seed: Seed of the stream.
+        candidates: Number of candidates.
+        events: Number of events.
+        ever: Number of promotable candidates by rule, each with the error probability of `confidence`. `PROOF` stands
+            for the proof of `anytime` alone, from the first block.
+        family: Number of promotable candidates with the default shares of the error of a hundred candidates.
     """
 
     weights: str
@@ -71,7 +83,16 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class LongOutcome(msgspec.Struct, frozen=True):
-    """Number of candidates of one long stream that were ever promotable by `paired`; `rewards`: still or waving."""
+    """Count the candidates of one long stream that were ever promotable by `paired`.
+
+    Args:
+        weights: One of KINDS.
+        rewards: `still` or `waving`.
+        seed: Seed of the stream.
+        candidates: Number of candidates.
+        events: Number of events.
+        ever: Number of candidates that were ever promotable.
+    """
 
     weights: str
     rewards: str
@@ -83,7 +104,7 @@ class LongOutcome(msgspec.Struct, frozen=True):
 
 def follow_long(kind: str, rewards: str, seed: int) -> LongOutcome:
     """Run one long stream with the rule `paired` at its default settings."""
-    names = [f"candidate {place}" for place in range(1, FEW + 1)]
+    names = [f"candidate {number}" for number in range(1, FEW + 1)]
     evaluator = Evaluator(names, [StratifiedIPS()], [Mixture()], promotion="paired", drift=None)
     waving = rewards == "waving"
     for first in range(0, LONG, AT_ONCE):
@@ -98,7 +119,7 @@ def follow_long(kind: str, rewards: str, seed: int) -> LongOutcome:
 
 def follow(kind: str, seed: int, candidates: int = CANDIDATES, events: int = EVENTS) -> Outcome:
     """Run one stream with all rules, and with the proof of `anytime` alone."""
-    names = [f"candidate {place}" for place in range(1, candidates + 1)]
+    names = [f"candidate {number}" for number in range(1, candidates + 1)]
     promotion = Promotion.of({"rule": RULES, "family_size": 1})
     evaluator = Evaluator(names, [StratifiedIPS()], [Mixture()], promotion=promotion, drift=None)
     proof = LiftTest((0.0, 1.0))

@@ -1,4 +1,4 @@
-"""Predictors of the error of a lift: possible components of a bound, compared with the squared error."""
+"""Compare possible components of a bound with the squared error of a lift."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from streameval.simulation import BATCH, DriftKind, simulate
 Floats = NDArray[np.float64]
 
 FIRST_SEED = 100
-"""Seeds from here on are for choosing constants; the tables of the rules exclude them."""
+"""First seed for choosing constants. The tables of the rules exclude these seeds."""
 SETTLED = 60_000
-"""Number of events after which drift is known as well."""
+"""Number of events after which drift is known, too."""
 NAMES: Mapping[str, str] = {
     "sampling": "its sampling variance, `se^2`",
     "spread": "current disagreement of the decays, `spread^2`",
@@ -33,9 +33,15 @@ NAMES: Mapping[str, str] = {
 
 
 class ErrorScores(msgspec.Struct, frozen=True):
-    """The correlation of each component with the squared error of the lifts in one run, by name.
+    """Hold how well each component predicts the squared error of the lifts in one run.
 
-    `size`: the root mean square of errors in units of the error that each of the two bounds assumes.
+    Args:
+        world: Name of the world.
+        setting: Kind of drift.
+        seed: Seed of the run.
+        events: Events of the run.
+        correlation: Correlation of each component with the squared error.
+        size: Root mean square of the errors, in units of the error that each of the two bounds assumes.
     """
 
     world: str
@@ -47,7 +53,7 @@ class ErrorScores(msgspec.Struct, frozen=True):
 
 
 def error_scores(world_name: str, setting: DriftKind, seed: int, events: int) -> ErrorScores:
-    """One run: the lifts of all candidates every 1,000 events, their components, and the true leads."""
+    """Run once, and compare lifts and their components with the true leads of all candidates, every 1,000 events."""
     stage = scene(world_name)
     world = stage.make()
     drift = stage.drift(setting, world)
@@ -67,19 +73,19 @@ def error_scores(world_name: str, setting: DriftKind, seed: int, events: int) ->
 
 
 def _look(report: Report, candidates: Sequence[str]) -> Floats:
-    """The lift, and its sampling variance, squared spread and squared drift, [4, candidates]."""
-    found = {each.policy: each for each in report.estimates if each.lift is not None}
+    """Return the lift, and its sampling variance, squared spread and squared drift, [4, candidates]."""
+    estimates = {estimate.policy: estimate for estimate in report.estimates if estimate.lift is not None}
     rows = []
     for name in candidates:
-        details = found[name].details
+        details = estimates[name].details
         effect = max(1.0, details["lift_design_effect"] or 1.0)
         squares = [(details[f"lift_{part}"] or 0.0) ** 2 for part in ("se", "spread", "drift")]
-        rows.append([found[name].lift, effect * squares[0], *squares[1:]])
+        rows.append([estimates[name].lift, effect * squares[0], *squares[1:]])
     return np.array(rows, dtype=float).T
 
 
 def parts_of(value: Floats, sampling: Floats, spread: Floats, drift: Floats) -> dict[str, Floats]:
-    """All components by name, [looks, candidates], from the evidence at each look."""
+    """Return all components by name, [looks, candidates], from the evidence at each look."""
 
     def mean(values: Floats) -> Floats:
         return recent_mean(values, np.zeros((values.shape[1], 2)), EVERY)[0]
@@ -98,7 +104,16 @@ def parts_of(value: Floats, sampling: Floats, spread: Floats, drift: Floats) -> 
 
 
 def held_against(error: Floats, parts: Mapping[str, Floats]) -> tuple[dict[str, float], dict[str, float]]:
-    """Correlations of all components with the squared error, and its size in units of both bounds, once all are known.
+    """Correlate components with the squared error, and measure the error in units of both bounds.
+
+    Looks before SETTLED events are left out, because some components are unknown there.
+
+    Args:
+        error: Errors of the lifts, [looks, candidates].
+        parts: Components by name, [looks, candidates].
+
+    Returns:
+        Correlations and sizes, both by name.
 
     >>> error = np.tile([1.0, -2.0, 3.0], (61, 1))
     >>> held_against(error, {"paired": error**2, "drift_aware": 4 * error**2})

@@ -1,4 +1,4 @@
-"""One run: a stream, evaluated by every promotion rule."""
+"""Evaluate every promotion rule on one stream."""
 
 from __future__ import annotations
 
@@ -10,11 +10,18 @@ from streameval.simulation import Drift, World, simulate
 
 RULES: tuple[str, ...] = ("paired", "anytime", "sea", "bsea")
 AT_ONCE = 60
-"""Batches between two Reports. Rules see every block; Reports only show the results."""
+"""Batches between two Reports. Rules see every block. Reports only show the results."""
 
 
 class Stretch(NamedTuple):
-    """A candidate (0-based) is promotable by a rule from block end `start` to `end` (None: the end of the run)."""
+    """Hold a period in which a rule called a candidate promotable.
+
+    Args:
+        rule: Name of the rule.
+        candidate: Index of the candidate.
+        start: Event at which the period starts, the end of a block.
+        end: Event at which the period ends, None for the end of the run.
+    """
 
     rule: str
     candidate: int
@@ -29,9 +36,14 @@ Change = tuple[str, str, int]
 def watch(
     world: World, drift: Drift, events: int, seed: int, look: Callable[[Report], object] | None = None
 ) -> list[Stretch]:
-    """Times at which each candidate was promotable by each rule, exact to the block, with default settings.
+    """Return the times at which each candidate was promotable by each rule, exact to the block, with default settings.
 
-    `look` is called with a Report every 6,000 events.
+    Args:
+        world: The world.
+        drift: Its drift.
+        events: Events of the run.
+        seed: Seed of the run.
+        look: Called with a Report every 6,000 events.
     """
     evaluator = Evaluator(world.candidates, [StratifiedDR()], [Mixture()], promotion=RULES, drift=None)
     changes: dict[Change, bool] = {}
@@ -53,35 +65,43 @@ def watch(
 
 
 def _changes(report: Report) -> Iterator[tuple[Change, bool]]:
-    for each in report.transitions:
-        yield (each.rule, each.policy, each.event), each.promotable
+    for transition in report.transitions:
+        yield (transition.rule, transition.policy, transition.event), transition.promotable
 
 
 def stretches_of(changes: Mapping[Change, bool], candidates: Sequence[str]) -> list[Stretch]:
-    """Stretches from changes (True: became promotable), in the order of rules and candidates.
+    """Return stretches from changes, in the order of rules and candidates.
+
+    Args:
+        changes: Whether a policy became promotable, otherwise it ceased to be.
+        candidates: Names of the candidates.
 
     >>> stretches_of({("sea", "a", 300): True, ("sea", "a", 900): False, ("sea", "a", 1000): True}, ["a"])
     [Stretch(rule='sea', candidate=0, start=300, end=900), Stretch(rule='sea', candidate=0, start=1000, end=None)]
     """
     stretches = []
     for rule in RULES:
-        for place, candidate in enumerate(candidates):
-            own = {event: is_start for (by, of, event), is_start in changes.items() if (by, of) == (rule, candidate)}
+        for index, candidate in enumerate(candidates):
+            own = {
+                event: is_start
+                for (by, policy, event), is_start in changes.items()
+                if (by, policy) == (rule, candidate)
+            }
             starts = sorted(event for event, is_start in own.items() if is_start)
             ends = sorted(event for event, is_start in own.items() if not is_start)
             stretches += [
-                Stretch(rule, place, start, ends[number] if number < len(ends) else None)
+                Stretch(rule, index, start, ends[number] if number < len(ends) else None)
                 for number, start in enumerate(starts)
             ]
     return stretches
 
 
 def _check(stretches: Sequence[Stretch], report: Report, candidates: Sequence[str]) -> None:
-    """Check that no change was missed: a Report keeps the newest 200, decisions count all."""
+    """Check that no change was missed. A Report keeps the newest 200 changes, but decisions count all of them."""
     for decision in report.promotion:
-        place = candidates.index(decision.policy)
-        found = sum((each.rule, each.candidate) == (decision.rule, place) for each in stretches)
-        if found != decision.times:
+        index = candidates.index(decision.policy)
+        starts = sum((stretch.rule, stretch.candidate) == (decision.rule, index) for stretch in stretches)
+        if starts != decision.times:
             raise RuntimeError(
-                f"{decision.times - found} starts of {decision.rule} were forgotten before they were read"
+                f"{decision.times - starts} starts of {decision.rule} were forgotten before they were read"
             )

@@ -1,4 +1,4 @@
-"""Figures: one run with its lift, its interval and the decisions of each rule; delays and false starts."""
+"""Draw one run with its lift, its interval and the decisions of each rule, and delays and false starts."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7
 INK, FAINT, GRIDS = "#222222", "#6f6f6f", "#e6e6e6"
 
 BLUE, ORANGE, GREEN, PINK = COLOURS[:4]
-OF_RULE = dict(zip(RULES, (BLUE, GREEN, ORANGE, PINK), strict=True))
+RULE_COLOURS = dict(zip(RULES, (BLUE, GREEN, ORANGE, PINK), strict=True))
 Floats = NDArray[np.float64]
 
 
 class Looks(NamedTuple):
-    """The lift of each candidate and its lower and upper bound over time, [moments, candidates]."""
+    """Hold the lift of each candidate and its bounds over time, [moments, candidates]."""
 
     events: Floats
     value: Floats
@@ -37,7 +37,10 @@ class Looks(NamedTuple):
 
 
 def one_run(scene: Scene, path: Path, events: int, seed: int = 0) -> None:
-    """Smooth: lift, true lead and decisions for the candidate that `sea` was wrong about for longest."""
+    """Draw lift, true lead and decisions for one candidate under smooth change.
+
+    It is the candidate that `sea` was wrong about for longest.
+    """
     world = scene.make()
     drift = scene.drift("smooth", world)
     reports: list[Report] = []
@@ -45,8 +48,10 @@ def one_run(scene: Scene, path: Path, events: int, seed: int = 0) -> None:
     looks = _looks(reports, world.candidates)
     checks = np.arange(EVERY, events + 1, EVERY)
     lead = leads(world, drift, checks)
-    kept = promotable_at([each for each in stretches if each.rule == "sea"], checks, len(world.candidates))
-    candidate = int((kept & (lead < 0)).sum(axis=0).argmax())
+    promotable = promotable_at(
+        [stretch for stretch in stretches if stretch.rule == "sea"], checks, len(world.candidates)
+    )
+    candidate = int((promotable & (lead < 0)).sum(axis=0).argmax())
     figure = Figure(figsize=(10.5, 6.2), dpi=150, facecolor="white")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3.2, 1))
     lower, upper = looks.lower[:, candidate], looks.upper[:, candidate]
@@ -82,41 +87,41 @@ def one_run(scene: Scene, path: Path, events: int, seed: int = 0) -> None:
 
 def _looks(reports: Sequence[Report], candidates: Sequence[str]) -> Looks:
     numbers = np.full((3, len(reports), len(candidates)), np.nan)
-    for place, report in enumerate(reports):
+    for index, report in enumerate(reports):
         for estimate in report.estimates:
             if estimate.policy in candidates:
-                found = (estimate.lift, estimate.lift_lower, estimate.lift_upper)
+                lift_numbers = (estimate.lift, estimate.lift_lower, estimate.lift_upper)
                 column = candidates.index(estimate.policy)
-                numbers[:, place, column] = [np.nan if number is None else number for number in found]
+                numbers[:, index, column] = [np.nan if number is None else number for number in lift_numbers]
     return Looks(np.array([float(report.events.accepted) for report in reports]), *numbers)
 
 
 def _rules(axes: Axes, stretches: Sequence[Stretch], candidate: int, events: int) -> None:
     for height, rule in enumerate(reversed(RULES)):
-        own = [each for each in stretches if (each.rule, each.candidate) == (rule, candidate)]
-        bars = [(each.start, (events if each.end is None else each.end) - each.start) for each in own]
-        axes.broken_barh(bars, (height - 0.3, 0.6), color=OF_RULE[rule], linewidth=0, zorder=3)
+        own = [stretch for stretch in stretches if (stretch.rule, stretch.candidate) == (rule, candidate)]
+        bars = [(stretch.start, (events if stretch.end is None else stretch.end) - stretch.start) for stretch in own]
+        axes.broken_barh(bars, (height - 0.3, 0.6), color=RULE_COLOURS[rule], linewidth=0, zorder=3)
     axes.set_yticks(range(len(RULES)), [f"{rule}" for rule in reversed(RULES)])
     axes.set_ylim(-0.5, len(RULES) - 0.5)
 
 
 def delays(scores: Sequence[Score], path: Path) -> None:
-    """Share of the leads that each rule has found by number of events, in drifting settings."""
-    settings = [name for name in ("smooth", "abrupt") if any(each.setting == name for each in scores)]
+    """Draw the share of leads that each rule has found by number of events, in drifting settings."""
+    settings = [name for name in ("smooth", "abrupt") if any(score.setting == name for score in scores)]
     figure = Figure(figsize=(10.5, 4.3), dpi=150, facecolor="white")
     panels = figure.subplots(1, len(settings), sharey=True, squeeze=False)[0]
     for axes, setting in zip(panels, settings, strict=True):
         for rule in RULES:
-            own = [each for each in scores if (each.setting, each.rule) == (setting, rule)]
-            waited = np.sort([math.inf if delay is None else delay for each in own for delay in each.delays])
+            own = [score for score in scores if (score.setting, score.rule) == (setting, rule)]
+            waited = np.sort([math.inf if delay is None else delay for score in own for delay in score.delays])
             if len(waited):
                 share = np.arange(1, len(waited) + 1) / len(waited)
-                known = np.isfinite(waited)
+                finite = np.isfinite(waited)
                 axes.step(
-                    waited[known],
-                    share[known],
+                    waited[finite],
+                    share[finite],
                     where="post",
-                    color=OF_RULE[rule],
+                    color=RULE_COLOURS[rule],
                     linewidth=1.7,
                     label=_text(rule, own),
                 )
@@ -136,8 +141,8 @@ def delays(scores: Sequence[Score], path: Path) -> None:
 
 
 def _text(rule: str, own: Sequence[Score]) -> str:
-    promotable = sum(each.promotable for each in own)
-    worse = sum(each.worse for each in own) / max(1, promotable)
+    promotable = sum(score.promotable for score in own)
+    worse = sum(score.worse for score in own) / max(1, promotable)
     return f"{rule}: {worse:.1%} of what it promotes is worse"
 
 
@@ -146,7 +151,7 @@ def _thousands(count: float, _: int | None) -> str:
 
 
 def make_plain(axes: Axes, grid: Literal["both", "x", "y"] = "both") -> None:
-    """The style of all figures: a line below, and a faint grid."""
+    """Apply the style of all figures: a line below, and a faint grid."""
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(FAINT)
     axes.grid(axis=grid, color=GRIDS, linewidth=0.8)

@@ -1,4 +1,4 @@
-"""Runs on several processes, each stored on completion; stored runs are not repeated."""
+"""Run the study in several processes, and store each run when it is complete. Stored runs are not repeated."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ Job = TypeVar("Job")
 
 
 class Store(Generic[Line]):
-    """Lines of JSON in a file."""
+    """Store lines of JSON in a file."""
 
     def __init__(self, path: Path, kind: type[Line]) -> None:
         self.path, self.kind = path, kind
 
     def read(self) -> list[Line]:
-        """All lines, without a last one that was truncated by an interruption."""
+        """Return all lines, without a last line that an interruption truncated."""
         return [msgspec.json.decode(line, type=self.kind) for line in self._whole().splitlines()]
 
-    def add(self, some: Iterable[Line]) -> None:
-        """Append lines, replacing a truncated last one."""
+    def add(self, lines: Iterable[Line]) -> None:
+        """Append lines, and replace a truncated last line."""
         with self.path.open("ab") as file:
             file.truncate(len(self._whole()))
-            file.write(b"".join(msgspec.json.encode(each) + b"\n" for each in some))
+            file.write(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
 
     def _whole(self) -> bytes:
         return b"".join(self.path.read_bytes().rpartition(b"\n")[:2]) if self.path.exists() else b""
@@ -46,8 +46,8 @@ class Store(Generic[Line]):
 def missing_runs(
     store: Store[Score], world: str, settings: Iterable[DriftKind], seeds: Iterable[int], events: int
 ) -> list[tuple[str, Run]]:
-    """Runs that are not stored yet, setting by setting; a run is stored as a whole or not at all."""
-    rules = Counter((each.world, each.setting, each.seed, each.events) for each in store.read())
+    """Return the runs that are not stored yet, setting by setting. A run without scores of all rules is repeated."""
+    rules = Counter((score.world, score.setting, score.seed, score.events) for score in store.read())
     done = {run for run, count in rules.items() if count == len(RULES)}
     runs = [Run(scene(world).name, setting, seed, events) for setting in settings for seed in seeds]
     return [(world, run) for run in runs if (run.world, run.setting, run.seed, run.events) not in done]
@@ -64,8 +64,8 @@ def perform(job: tuple[str, Run]) -> list[Score]:
 
 
 def missing_streams(store: Store[Outcome], streams: int, events: int) -> list[tuple[str, int, int]]:
-    """A/A streams that are not stored yet."""
-    done = {(each.weights, each.seed, each.events) for each in store.read()}
+    """Return the A/A streams that are not stored yet."""
+    done = {(outcome.weights, outcome.seed, outcome.events) for outcome in store.read()}
     jobs = [(kind, seed, events) for seed in range(streams) for kind in KINDS]
     return [job for job in jobs if job not in done]
 
@@ -77,8 +77,8 @@ def perform_stream(job: tuple[str, int, int]) -> list[Outcome]:
 
 
 def missing_long(store: Store[LongOutcome], streams: int) -> list[tuple[str, str, int]]:
-    """Long A/A streams that are not stored yet."""
-    done = {(each.weights, each.rewards, each.seed) for each in store.read()}
+    """Return the long A/A streams that are not stored yet."""
+    done = {(outcome.weights, outcome.rewards, outcome.seed) for outcome in store.read()}
     jobs = [(kind, rewards, seed) for seed in range(streams) for kind in KINDS for rewards in ("still", "waving")]
     return [job for job in jobs if job not in done]
 
@@ -91,8 +91,8 @@ def perform_long(job: tuple[str, str, int]) -> list[LongOutcome]:
 def missing_errors(
     store: Store[ErrorScores], world: str, settings: Iterable[DriftKind], seeds: int, events: int
 ) -> list[tuple[str, DriftKind, int, int]]:
-    """Runs without stored errors, on separate seeds."""
-    done = {(each.world, each.setting, each.seed, each.events) for each in store.read()}
+    """Return the runs without stored errors, on separate seeds."""
+    done = {(score.world, score.setting, score.seed, score.events) for score in store.read()}
     jobs = [(world, setting, FIRST_SEED + seed, events) for setting in settings for seed in range(seeds)]
     return [job for job in jobs if (scene(world).name, *job[1:]) not in done]
 
@@ -105,11 +105,19 @@ def perform_errors(job: tuple[str, DriftKind, int, int]) -> list[ErrorScores]:
 def perform_all(
     work: Callable[[Job], list[Line]], jobs: Sequence[Job], store: Store[Line], processes: int, done: Callable[[], None]
 ) -> None:
-    """Run all jobs, storing each on completion; `done` is called with every one."""
+    """Perform all jobs, and store each when it is complete.
+
+    Args:
+        work: Performs a job.
+        jobs: What to perform.
+        store: Receives the results.
+        processes: Number of processes.
+        done: Called after each job.
+    """
     for threads in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(threads, "1")  # one core per run: new processes read this when they load numpy
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         for finished in as_completed([pool.submit(work, job) for job in jobs]):
-            known = store.read()  # runs are deterministic: lines stored before an interruption are skipped
-            store.add([line for line in finished.result() if line not in known])
+            stored = store.read()  # runs are deterministic: lines stored before an interruption are skipped
+            store.add([line for line in finished.result() if line not in stored])
             done()

@@ -1,4 +1,4 @@
-"""Scores of a rule in one run: false starts, power and delays, against the true lead of every candidate."""
+"""Score a rule in one run by false starts, power and delays, against the true lead of every candidate."""
 
 from __future__ import annotations
 
@@ -26,13 +26,28 @@ EPISODE = 20_000
 
 
 class Score(msgspec.Struct, frozen=True):
-    """The score of a rule in one run. The lead is the true value minus that of the deployed logging policy.
+    """Hold the score of a rule in one run. A lead is the true value minus the value of the deployed logging policy.
 
-    `false_starts`: the candidate, event and lead of each start at a lead below 0, exact to the block. Checks, one per
-    candidate and 1,000 events: `worse`, `much_worse`: promotable at a lead below 0, and below -.01; `within`: at leads
-    of .02 to .05, and `found`: promotable among these. `delays`: for each lead that turned positive and remained so for
-    20,000 events, the events until the candidate was promotable; None: never. `stretches`: candidate, start and end
-    of all promotable periods.
+    A check is made for every candidate every 1,000 events.
+
+    Args:
+        world: Name of the world.
+        setting: Kind of drift.
+        seed: Seed of the run.
+        events: Events of the run.
+        rule: Name of the rule.
+        starts: Number of times that a candidate became promotable.
+        false_starts: Candidate, event and lead of each start at a lead below 0, exact to the block.
+        checks: Number of checks.
+        promotable: Checks with a promotable candidate.
+        worse: Checks with a promotable candidate at a lead below 0.
+        much_worse: Checks with a promotable candidate at a lead below -.01.
+        lowest_lead: Lowest lead of a promotable candidate.
+        within: Checks at leads of .02 to .05.
+        found: Checks with a promotable candidate at leads of .02 to .05.
+        delays: Events until a candidate was promotable, None for never. One number for each lead that turned positive
+            and remained so for 20,000 events.
+        stretches: Candidate, start and end of all promotable periods.
     """
 
     world: str
@@ -54,7 +69,7 @@ class Score(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """World, setting and seed of a run."""
+    """Identify a run."""
 
     world: str
     setting: DriftKind
@@ -63,13 +78,13 @@ class Run(msgspec.Struct, frozen=True):
 
 
 def score(run: Run, rule: str, stretches: Sequence[Stretch], world: World, drift: Drift) -> Score:
-    """The score of one rule from all stretches of a run."""
-    own = [each for each in stretches if each.rule == rule]
+    """Score one rule from all stretches of a run."""
+    own_stretches = [stretch for stretch in stretches if stretch.rule == rule]
     checks = np.arange(EVERY, run.events + 1, EVERY)
     lead = leads(world, drift, checks)
-    on = promotable_at(own, checks, lead.shape[1])
-    started = leads(world, drift, np.array([each.start for each in own], dtype=np.int64))
-    at_start = [float(row[each.candidate]) for row, each in zip(started, own, strict=True)]
+    promotable = promotable_at(own_stretches, checks, lead.shape[1])
+    started = leads(world, drift, np.array([stretch.start for stretch in own_stretches], dtype=np.int64))
+    at_start = [float(row[stretch.candidate]) for row, stretch in zip(started, own_stretches, strict=True)]
     within = (lead >= WORTH_FINDING[0]) & (lead <= WORTH_FINDING[1])
     return Score(
         run.world,
@@ -77,38 +92,40 @@ def score(run: Run, rule: str, stretches: Sequence[Stretch], world: World, drift
         run.seed,
         run.events,
         rule,
-        starts=len(own),
+        starts=len(own_stretches),
         false_starts=tuple(
-            (each.candidate, each.start, float(f"{lead:.3g}"))
-            for each, lead in zip(own, at_start, strict=True)
+            (stretch.candidate, stretch.start, float(f"{lead:.3g}"))
+            for stretch, lead in zip(own_stretches, at_start, strict=True)
             if lead < 0
         ),
-        checks=on.size,
-        promotable=int(on.sum()),
-        worse=int((on & (lead < 0)).sum()),
-        much_worse=int((on & (lead < MUCH_WORSE)).sum()),
-        lowest_lead=float(f"{lead[on].min():.3g}") if on.any() else None,
+        checks=promotable.size,
+        promotable=int(promotable.sum()),
+        worse=int((promotable & (lead < 0)).sum()),
+        much_worse=int((promotable & (lead < MUCH_WORSE)).sum()),
+        lowest_lead=float(f"{lead[promotable].min():.3g}") if promotable.any() else None,
         within=int(within.sum()),
-        found=int((on & within).sum()),
-        delays=tuple(delays(on, lead)),
-        stretches=tuple((each.candidate, each.start, each.end) for each in own),
+        found=int((promotable & within).sum()),
+        delays=tuple(delays(promotable, lead)),
+        stretches=tuple((stretch.candidate, stretch.start, stretch.end) for stretch in own_stretches),
     )
 
 
 def promotable_at(stretches: Sequence[Stretch], moments: NDArray[np.int64], candidates: int) -> Masks:
-    """Whether each candidate is promotable, by number of events, [moments, candidates].
+    """Return whether each candidate is promotable, by number of events, [moments, candidates].
 
     >>> promotable_at([Stretch("paired", 0, 200, 400)], np.array([100, 200, 300, 400]), 1).ravel()
     array([False,  True,  True, False])
     """
-    on = np.zeros((len(moments), candidates), dtype=bool)
-    for each in stretches:
-        on[(moments >= each.start) & (moments < (np.inf if each.end is None else each.end)), each.candidate] = True
-    return on
+    promotable = np.zeros((len(moments), candidates), dtype=bool)
+    for stretch in stretches:
+        promotable[
+            (moments >= stretch.start) & (moments < (np.inf if stretch.end is None else stretch.end)), stretch.candidate
+        ] = True
+    return promotable
 
 
 def episodes(lead: Floats) -> Iterator[tuple[int, int, int]]:
-    """Candidate, first check, and end of each period of a positive lead that lasted long enough.
+    """Yield candidate, first check, and end of each period of a positive lead that lasted long enough.
 
     >>> lead = np.full((60, 1), -1.0)
     >>> lead[5:20] = lead[30:50] = 1.0
@@ -122,8 +139,8 @@ def episodes(lead: Floats) -> Iterator[tuple[int, int, int]]:
                 yield candidate, first, end
 
 
-def delays(on: Masks, lead: Floats) -> Iterator[int | None]:
-    """Events from the first check of each episode until the candidate was promotable; None: never."""
+def delays(promotable: Masks, lead: Floats) -> Iterator[int | None]:
+    """Yield the events from the first check of each episode until the candidate was promotable, or None for never."""
     for candidate, first, end in episodes(lead):
-        found = np.flatnonzero(on[first:end, candidate])
-        yield EVERY * int(found[0]) if len(found) else None
+        hits = np.flatnonzero(promotable[first:end, candidate])
+        yield EVERY * int(hits[0]) if len(hits) else None

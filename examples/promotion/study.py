@@ -1,4 +1,4 @@
-"""Error rates and delays of the promotion rules, on drifting worlds and on candidates with the same value.
+"""Measure error rates and delays of the promotion rules, on drifting worlds and on equally good candidates.
 
 python study.py run lastfm.npz      20 seeds x 3 settings, resumable
 python study.py errors lastfm.npz   predictors of the error of a lift, on other seeds
@@ -42,7 +42,7 @@ from streameval import InputError
 from streameval.simulation import DriftKind
 
 SEEDS = range(20)
-"""Fixed before the first run; no run was discarded."""
+"""Fixed before the first run. No run was discarded."""
 CHOOSING = 2
 """Seeds from 100 on, for the predictors of errors."""
 STREAMS = 50
@@ -59,7 +59,7 @@ Processes = Annotated[int, typer.Option(min=1, help="runs at a time")]
 @app.command()
 def run(
     world: Annotated[str, typer.Argument(help="a prepared .npz file, or softmax")],
-    settings: Annotated[list[str] | None, typer.Option(help="smooth, abrupt, stationary; default all")] = None,
+    settings: Annotated[list[str] | None, typer.Option(help="smooth, abrupt or stationary (default all)")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="0, 1, 2 and so on")] = len(SEEDS),
     events: Annotated[int, typer.Option(min=20_000, help="of one run")] = 1_000_000,
     processes: Processes = CORES,
@@ -70,14 +70,14 @@ def run(
     results.mkdir(parents=True, exist_ok=True)
     store = Store(results / f"{scene(world).name}.jsonl", Score)
     jobs = missing_runs(store, world, kinds, range(seeds), events)
-    _with_progress(len(jobs), lambda done: perform_all(perform, jobs, store, processes, done))
+    _show_progress(len(jobs), lambda done: perform_all(perform, jobs, store, processes, done))
 
 
 @app.command()
 def errors(
     world: Annotated[str, typer.Argument(help="a prepared .npz file, or softmax")],
     settings: Annotated[
-        list[str] | None, typer.Option(help="smooth, abrupt, stationary; default the first two")
+        list[str] | None, typer.Option(help="smooth, abrupt or stationary (default the first two)")
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="100, 101 and so on")] = CHOOSING,
     events: Annotated[int, typer.Option(min=100_000, help="of one run")] = 1_000_000,
@@ -89,7 +89,7 @@ def errors(
     results.mkdir(parents=True, exist_ok=True)
     store = Store(results / "errors.jsonl", ErrorScores)
     jobs = missing_errors(store, world, kinds, seeds, events)
-    _with_progress(len(jobs), lambda done: perform_all(perform_errors, jobs, store, processes, done))
+    _show_progress(len(jobs), lambda done: perform_all(perform_errors, jobs, store, processes, done))
 
 
 @app.command()
@@ -103,7 +103,7 @@ def same(
     results.mkdir(parents=True, exist_ok=True)
     store = Store(results / "same.jsonl", aa_streams.Outcome)
     jobs = missing_streams(store, streams, events)
-    _with_progress(len(jobs), lambda done: perform_all(perform_stream, jobs, store, processes, done))
+    _show_progress(len(jobs), lambda done: perform_all(perform_stream, jobs, store, processes, done))
 
 
 @app.command()
@@ -116,12 +116,12 @@ def long(
     results.mkdir(parents=True, exist_ok=True)
     store = Store(results / "long.jsonl", aa_streams.LongOutcome)
     jobs = missing_long(store, streams)
-    _with_progress(len(jobs), lambda done: perform_all(perform_long, jobs, store, processes, done))
+    _show_progress(len(jobs), lambda done: perform_all(perform_long, jobs, store, processes, done))
 
 
 @app.command()
 def table(
-    world: Annotated[str, typer.Option(help="whose results, by the name of its file")] = "lastfm",
+    world: Annotated[str, typer.Option(help="world of the results, by the name of its file")] = "lastfm",
     results: Results = RESULTS,
     readme: Annotated[Path, typer.Option(help="document whose tables are filled in")] = HERE / "README.md",
 ) -> None:
@@ -147,7 +147,7 @@ def figures(
     one_run(stage, results / f"{stage.name}_run.png", events)
 
 
-def _with_progress(jobs: int, work: Callable[[Callable[[], None]], None]) -> None:
+def _show_progress(jobs: int, work: Callable[[Callable[[], None]], None]) -> None:
     columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         bar = progress.add_task("", total=jobs)

@@ -1,4 +1,4 @@
-"""Tables of README.md from stored runs."""
+"""Make the tables of README.md from stored runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from worlds import SETTINGS
 from streameval.ope.intervals.sequences import error_shares
 
 CHOSEN_ON: Mapping[str, Collection[int]] = {"smooth": (1, 2, 3, 4, 5), "abrupt": (1, 2, 3, 4), "stationary": ()}
-"""Seeds inspected while the bound of `paired` was chosen; further ones, from 100 on, are in no table."""
+"""Seeds inspected while the bound of `paired` was chosen. Further ones, from 100 on, are in no table."""
 CANDIDATE_EVENTS = 10_000_000
 SURE = 0.999
 NONE = "–"
@@ -26,12 +26,27 @@ BY_RANK = f"{PROOF}, default shares"
 
 
 class Row(NamedTuple):
-    """A rule in one setting, over all runs.
+    """Hold the results of a rule in one setting, over all runs.
 
-    `false_starts` per ten million candidate-events, and the upper bound of their one-sided 95% interval (Poisson).
-    `worse`, `much_worse`: checks at which a candidate was promotable at a lead below 0, and below -.01. `power` is that
-    of all runs together, `power_se` its standard error over runs. `delay`: the median over all episodes, infinite for
-    those that were never found.
+    Args:
+        setting: Kind of drift.
+        rule: Name of the rule.
+        runs: Number of runs.
+        starts: Starts per run.
+        false_starts: Number of starts at a lead below 0.
+        false_rate: False starts per ten million candidate-events.
+        false_upper: Upper bound of the one-sided 95% interval of `false_rate` (Poisson).
+        checks: Number of checks.
+        promotable: Checks with a promotable candidate.
+        worse: Checks with a promotable candidate at a lead below 0.
+        much_worse: Checks with a promotable candidate at a lead below -.01.
+        lowest_lead: Lowest lead of a promotable candidate.
+        within: Checks at leads that should be found.
+        power: Share of these checks with a promotable candidate, all runs together.
+        power_se: Standard error of `power` over runs.
+        episodes: Number of leads that lasted long enough.
+        unfound: Number of these leads that were never found.
+        delay: Median delay over all episodes. The delay of an episode that was never found is infinite.
     """
 
     setting: str
@@ -55,35 +70,40 @@ class Row(NamedTuple):
 
 
 def rows_of(scores: Sequence[Score], *, fresh: bool = False) -> list[Row]:
-    """One row per setting and rule; `fresh`: without the seeds on which constants were chosen."""
+    """Return one row per setting and rule.
+
+    Args:
+        scores: Scores of all runs.
+        fresh: Whether to leave out the seeds on which constants were chosen.
+    """
     rows = []
     for setting in SETTINGS:
         for rule in RULES:
-            some = [each for each in scores if (each.setting, each.rule) == (setting, rule)]
-            some = [each for each in some if not fresh or each.seed not in CHOSEN_ON[setting]]
-            if some:
-                rows.append(_row(setting, rule, some))
+            group = [score for score in scores if (score.setting, score.rule) == (setting, rule)]
+            group = [score for score in group if not fresh or score.seed not in CHOSEN_ON[setting]]
+            if group:
+                rows.append(_row(setting, rule, group))
     return rows
 
 
-def _row(setting: str, rule: str, some: Sequence[Score]) -> Row:
-    false = sum(len(each.false_starts) for each in some)
-    exposure = sum(each.checks for each in some) * EVERY / CANDIDATE_EVENTS
-    delays = [math.inf if delay is None else delay for each in some for delay in each.delays]
-    within, found = (np.array([getattr(each, name) for each in some]) for name in ("within", "found"))
-    lowest = [each.lowest_lead for each in some if each.lowest_lead is not None]
+def _row(setting: str, rule: str, group: Sequence[Score]) -> Row:
+    false = sum(len(score.false_starts) for score in group)
+    exposure = sum(score.checks for score in group) * EVERY / CANDIDATE_EVENTS
+    delays = [math.inf if delay is None else delay for score in group for delay in score.delays]
+    within, found = (np.array([getattr(score, name) for score in group]) for name in ("within", "found"))
+    lowest = [score.lowest_lead for score in group if score.lowest_lead is not None]
     return Row(
         setting,
         rule,
-        len(some),
-        sum(each.starts for each in some) / len(some),
+        len(group),
+        sum(score.starts for score in group) / len(group),
         false,
         false / exposure,
         float(chi2.ppf(0.95, 2 * (false + 1)) / 2 / exposure),
-        sum(each.checks for each in some),
-        sum(each.promotable for each in some),
-        sum(each.worse for each in some),
-        sum(each.much_worse for each in some),
+        sum(score.checks for score in group),
+        sum(score.promotable for score in group),
+        sum(score.worse for score in group),
+        sum(score.much_worse for score in group),
         min(lowest, default=None),
         int(within.sum()),
         float(found.sum() / max(1, within.sum())),
@@ -95,7 +115,7 @@ def _row(setting: str, rule: str, some: Sequence[Score]) -> Row:
 
 
 def _error_of_ratio(found: np.ndarray, within: np.ndarray) -> float:
-    """Standard error of `sum found / sum within` over runs; NaN for one."""
+    """Return the standard error of `sum found / sum within` over runs, NaN for a single run."""
     runs, total = len(found), within.sum()
     if runs < 2 or not total:
         return math.nan
@@ -104,9 +124,16 @@ def _error_of_ratio(found: np.ndarray, within: np.ndarray) -> float:
 
 
 class SameRow(NamedTuple):
-    """Number of candidates with the same value that were ever promotable, and the nominal probability.
+    """Count candidates with the same value as production that were ever promotable.
 
-    `bound`: the 99.9% quantile of that number under the nominal probability; None without a guarantee.
+    Args:
+        weights: Kind of weights.
+        rule: Name of the rule.
+        candidates: Number of candidates.
+        events: Events of a stream.
+        ever: Number of candidates that were ever promotable.
+        promised: Nominal probability, None without a guarantee.
+        bound: 99.9% quantile of `ever` under the nominal probability, None without a guarantee.
     """
 
     weights: str
@@ -123,23 +150,23 @@ PROMISES: Collection[str] = ("anytime", "sea", PROOF)
 
 
 def same_rows(outcomes: Sequence[Outcome]) -> list[SameRow]:
-    """One row per kind of weights and rule; the last uses the default shares of the error."""
+    """Return one row per kind of weights and rule. The last row of a kind uses the default shares of the error."""
     rows = []
-    for weights in dict.fromkeys(each.weights for each in outcomes):
-        some = [each for each in outcomes if each.weights == weights]
+    for weights in dict.fromkeys(outcome.weights for outcome in outcomes):
+        group = [outcome for outcome in outcomes if outcome.weights == weights]
         for rule in (*RULES[1:], PROOF):
             promised = 1 - CONFIDENCE if rule in PROMISES else None
-            rows.append(_same_row(rule, some, [each.ever[rule] for each in some], promised))
-        shares = error_shares(1 - CONFIDENCE, range(1, some[0].candidates + 1))
-        rows.append(_same_row(BY_RANK, some, [each.family[PROOF] for each in some], float(shares.mean())))
+            rows.append(_same_row(rule, group, [outcome.ever[rule] for outcome in group], promised))
+        shares = error_shares(1 - CONFIDENCE, range(1, group[0].candidates + 1))
+        rows.append(_same_row(BY_RANK, group, [outcome.family[PROOF] for outcome in group], float(shares.mean())))
     return rows
 
 
-def _same_row(rule: str, some: Sequence[Outcome], ever: Sequence[int], promised: float | None) -> SameRow:
-    """The binomial bound is conservative for unequal shares (Hoeffding)."""
-    candidates = sum(each.candidates for each in some)
+def _same_row(rule: str, group: Sequence[Outcome], ever: Sequence[int], promised: float | None) -> SameRow:
+    """Return a row. Its binomial bound is conservative for unequal shares (Hoeffding)."""
+    candidates = sum(outcome.candidates for outcome in group)
     bound = None if promised is None else int(binom.ppf(SURE, candidates, promised))
-    return SameRow(some[0].weights, rule, candidates, some[0].events, sum(ever), promised, bound)
+    return SameRow(group[0].weights, rule, candidates, group[0].events, sum(ever), promised, bound)
 
 
 def fill_in(
@@ -160,21 +187,21 @@ def fill_in(
         "long": _long(long),
     }
     pattern = r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*"
-    document = re.sub(pattern, lambda found: f"{found[1]}{tables[found[2]]}\n", document)
-    known = {**figures(rows_of(scores)), **figures_of_streams(long)}
-    return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda found: f"{known[found[1]]}<!-- ={found[1]} -->", document)
+    document = re.sub(pattern, lambda match: f"{match[1]}{tables[match[2]]}\n", document)
+    texts = {**figures(rows_of(scores)), **figures_of_streams(long)}
+    return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda match: f"{texts[match[1]]}<!-- ={match[1]} -->", document)
 
 
 def figures(rows: Sequence[Row]) -> dict[str, str]:
-    """The figures of the text by name, in percent."""
+    """Return the figures of the text by name, in percent."""
     published = [row for row in rows if row.rule in ("sea", "bsea") and row.setting != "stationary"]
     wrong = [100 * row.worse / row.promotable for row in published if row.promotable] or [math.nan]
     return {"wrong_low": f"{min(wrong):.0f}", "wrong_high": f"{max(wrong):.0f}"}
 
 
 def figures_of_streams(long: Sequence[LongOutcome]) -> dict[str, str]:
-    """The figures of the text about long streams with a promotable candidate."""
-    return {"long_ever": f"{sum(bool(each.ever) for each in long)}"}
+    """Return the figures of the text about long streams with a promotable candidate."""
+    return {"long_ever": f"{sum(bool(outcome.ever) for outcome in long)}"}
 
 
 def _rules(rows: Iterable[Row]) -> str:
@@ -238,7 +265,14 @@ def _events(count: float) -> str:
 
 
 class Target(NamedTuple):
-    """A target of `paired` in some settings, the text of the result, and whether it is reached."""
+    """Describe a target of `paired` in some settings.
+
+    Args:
+        text: Description of the target.
+        settings: Settings in which it applies.
+        claim: Formats the result of a row.
+        reached: Returns whether a row reaches the target.
+    """
 
     text: str
     settings: tuple[str, ...]
@@ -278,7 +312,7 @@ TARGETS = (
 def _targets(rows: Sequence[Row], fresh: Sequence[Row]) -> str:
     head = ["`paired` should", "", "all seeds", "seeds not used for choosing"]
     body = [
-        [target.text, setting, *(_reached(target, setting, some) for some in (rows, fresh))]
+        [target.text, setting, *(_reached(target, setting, group) for group in (rows, fresh))]
         for target in TARGETS
         for setting in target.settings
     ]
@@ -310,28 +344,30 @@ def _same(rows: Iterable[SameRow]) -> str:
 
 
 def _long(long: Sequence[LongOutcome]) -> str:
-    """Streams of a million events in which `paired` ever called a candidate promotable."""
+    """Show in how many streams of a million events `paired` ever called a candidate promotable."""
     head = ["weights", "rewards", "streams", "candidates", "streams with a promotable candidate", "such candidates"]
     body = []
-    for weights, rewards in dict.fromkeys((each.weights, each.rewards) for each in long):
-        some = [each for each in long if (each.weights, each.rewards) == (weights, rewards)]
-        ever = [each.ever for each in some]
-        numbers = (len(some), sum(each.candidates for each in some), np.count_nonzero(ever), sum(ever))
+    for weights, rewards in dict.fromkeys((outcome.weights, outcome.rewards) for outcome in long):
+        group = [outcome for outcome in long if (outcome.weights, outcome.rewards) == (weights, rewards)]
+        ever = [outcome.ever for outcome in group]
+        numbers = (len(group), sum(outcome.candidates for outcome in group), np.count_nonzero(ever), sum(ever))
         body.append([weights, rewards, *(f"{number:,}" for number in numbers)])
     return _table(head, body)
 
 
 def _errors(errors: Sequence[ErrorScores]) -> str:
-    """Means over runs; one column per world and setting."""
-    columns = sorted({(each.world, each.setting) for each in errors}, key=lambda of: (of[0], SETTINGS.index(of[1])))
-    groups = [[each for each in errors if (each.world, each.setting) == of] for of in columns]
+    """Show means over runs, one column per world and setting."""
+    columns = sorted(
+        {(score.world, score.setting) for score in errors}, key=lambda column: (column[0], SETTINGS.index(column[1]))
+    )
+    groups = [[score for score in errors if (score.world, score.setting) == column] for column in columns]
     body = [
-        [message, *(f"{np.mean([each.correlation[name] for each in some]):.2f}" for some in groups)]
+        [message, *(f"{np.mean([score.correlation[name] for score in group]):.2f}" for group in groups)]
         for name, message in NAMES.items()
     ]
     for name in ("paired", "drift_aware"):
         message = f"root mean square of the errors in units of the error that `{name}` assumes"
-        body.append([message, *(f"{np.mean([each.size[name] for each in some]):.2f}" for some in groups)])
+        body.append([message, *(f"{np.mean([score.size[name] for score in group]):.2f}" for group in groups)])
     return _table(["correlation with the squared error", *(f"{world}, {setting}" for world, setting in columns)], body)
 
 

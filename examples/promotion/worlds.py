@@ -1,4 +1,4 @@
-"""The worlds of the study, prepared from data or synthetic, and their speed of drift."""
+"""Define the worlds of the study, prepared from data or synthetic, and their speed of drift."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ from streameval.simulation import BATCH, Drift, DriftKind, World
 
 @dataclass(frozen=True)
 class Scene:
-    """A world, the events from one cluster to the next, and whether the first cluster follows the last."""
+    """Describe a world and how it drifts.
+
+    Args:
+        name: Name of the world.
+        make: Makes the world.
+        span: Events from one cluster to the next.
+        cycle: Whether the first cluster follows the last.
+    """
 
     name: str
     make: Callable[[], World]
@@ -24,7 +31,7 @@ class Scene:
     cycle: bool = False
 
     def drift(self, kind: DriftKind, world: World) -> Drift:
-        """The drift of this scene in one of the settings."""
+        """Return the drift of this scene in one of the settings."""
         return Drift(kind, clusters=world.clusters, span=self.span, cycle=self.cycle)
 
 
@@ -37,7 +44,11 @@ SYNTHETIC: Mapping[str, Scene] = {
 
 
 def scene(name_or_path: str) -> Scene:
-    """A synthetic scene by its name, or a prepared world from an `.npz` file. Raises InputError for other names."""
+    """Return a synthetic scene by its name, or a prepared world from an `.npz` file.
+
+    Raises:
+        InputError: There is no such scene or file.
+    """
     if name_or_path in SYNTHETIC:
         return SYNTHETIC[name_or_path]
     path = Path(name_or_path)
@@ -53,9 +64,12 @@ def _prepared(path: Path) -> World:
 
 
 def leads(world: World, drift: Drift, events: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The lead of each candidate over the deployed logging policy, by number of events.
+    """Return the lead of each candidate over the deployed logging policy, [moments, candidates].
 
-    [moments, candidates]. `events` are multiples of 100; the world is that of the next batch.
+    Args:
+        world: The world.
+        drift: Its drift.
+        events: Numbers of events, multiples of 100. A lead is computed for the next batch.
     """
     value = drift.mixture(events - BATCH) @ world.value
     return np.asarray(value[:, 1:] - value[:, :1])

@@ -1,4 +1,4 @@
-"""Candidates as code: streameval calls them, so that neither the recommender nor the log needs them."""
+"""Define candidates as code. streameval calls them, so the recommender and the log do not need them."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,7 +10,7 @@ Policy = Callable[[Decisions], Sequence[Sequence[float]]]
 
 
 def loyal(exploration: float = 0.1) -> Policy:
-    """Show an item of the genre that the visitor saw last; with probability `exploration`, any item.
+    """Show an item of the genre that the visitor saw last, or any item with probability `exploration`.
 
     The arguments are the `options` of the configuration.
     """

@@ -1,4 +1,4 @@
-"""The figures of the README from results.json: `python figures.py`. Needs matplotlib."""
+"""Draw the figures of the README from results.json: `python figures.py`. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ CHANGE = 40_000
 
 
 def draw_errors(results: Mapping[str, Any]) -> None:
-    """RMSE against the number of clicks, one panel for each model of clicks."""
+    """Draw the root mean squared error against the number of clicks, one panel for each model of clicks."""
     figure, panels = plt.subplots(1, len(results["errors"]), figsize=(10, 4.2), sharey=True)
     figure.set_layout_engine("constrained", rect=(0, 0.1, 1, 0.9))
-    for axes, (model, found) in zip(panels, results["errors"].items(), strict=True):
-        clicks = np.array(found["clicks"])
+    for axes, (model, model_errors) in zip(panels, results["errors"].items(), strict=True):
+        clicks = np.array(model_errors["clicks"])
         for name, colour in COLOURS.items():
-            axes.loglog(clicks, found[name], color=colour, label=LABELS[name], lw=2, marker="o", ms=4)
-        falling = found["corrected"][0] * np.sqrt(clicks[0] / clicks)
+            axes.loglog(clicks, model_errors[name], color=colour, label=LABELS[name], lw=2, marker="o", ms=4)
+        falling = model_errors["corrected"][0] * np.sqrt(clicks[0] / clicks)
         axes.loglog(clicks, falling, ":", color="#767676", label="1 / sqrt(clicks)", lw=1.2)
         axes.set_title(model, fontsize=10, loc="left")
         axes.set_xlabel("clicks")
@@ -38,7 +38,7 @@ def draw_errors(results: Mapping[str, Any]) -> None:
 
 
 def draw_layout(results: Mapping[str, Any]) -> None:
-    """The learned probability of a look at rank 4 and the lift, before and after a new layout."""
+    """Draw the learned probability of a look at rank 4 and the lift, before and after a new layout."""
     layout = results["layout"]
     pages, truth = np.array(layout["pages"]), np.where(np.array(layout["pages"]) <= CHANGE, 4**-1.0, 4**-0.5)
     figure, panels = plt.subplots(2, 1, figsize=(9, 6), sharex=True)

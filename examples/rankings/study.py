@@ -1,4 +1,4 @@
-"""The results of the README: `python study.py [FOLDER]`, some minutes on one core. Needs scikit-learn.
+"""Compute the results of the README: `python study.py [FOLDER]`, some minutes on one core. Needs scikit-learn.
 
 `FOLDER` has other data in the form of `data`. Then `python figures.py` draws the pictures, and `python summary.py`
 writes the numbers into the README.
@@ -21,17 +21,17 @@ SIZES = (300, 1_000, 3_000, 10_000, 30_000)
 RUNS = 100
 TRAINING_PAGES = 40_000
 SHOWN, LAYOUT_PAGES, CHANGE, LOOK = 8, 80_000, 40_000, 2_000
-"""Of the run with a new layout: items on a page, pages, the first page of the new layout, pages between two Reports."""
+"""Items on a page, pages, the first page of the new layout, and pages between two Reports, in the run with a change."""
 CORRECTIONS = {"corrected": 1.0, "naive": 0.0}
-"""How users are assumed to look at rank k: with probability `k ** -eta`."""
+"""Assumed exponents eta: users look at rank k with probability `k ** -eta`."""
 
 
 def rankers(queries: Queries, model: str) -> dict[str, Array]:
-    """The weights of production, and of candidates that are trained on grades or on clicks on production."""
+    """Return the weights of production, and of candidates that are trained on grades or on clicks on production."""
     random = np.random.default_rng(2)
     attractive = np.array(CLICKS[model])[queries.grade]
-    every, grade = np.arange(queries.count), queries.grade.astype(float)
-    production = trained(queries, grade, every[:10])
+    all_queries, grade = np.arange(queries.count), queries.grade.astype(float)
+    production = trained(queries, grade, all_queries[:10])
     ranks = queries.ranks(production)
     asked, clicked = Traffic(queries, ranks, attractive).clicks(TRAINING_PAGES, random)
     clicks = np.zeros((queries.count, clicked.shape[1]))
@@ -39,9 +39,9 @@ def rankers(queries: Queries, model: str) -> dict[str, Array]:
     counted = clicks[queries.owner, ranks - 1]
     return {
         "production": production,
-        "grades": trained(queries, grade, every),
-        "clicks": trained(queries, counted, every),
-        "weighted clicks": trained(queries, counted * ranks, every),
+        "grades": trained(queries, grade, all_queries),
+        "clicks": trained(queries, counted, all_queries),
+        "weighted clicks": trained(queries, counted * ranks, all_queries),
         "random": random.normal(size=len(production)),
     }
 
@@ -52,12 +52,12 @@ def evaluator(candidates: list[str], eta: float) -> Evaluator:
 
 
 def errors(training: Queries, judged: Queries, model: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The root mean squared error of lifts against the number of clicks, and all candidates after one run."""
+    """Return the root mean squared error of lifts against the number of clicks, and all candidates after one run."""
     weights = rankers(training, model)
     attractive = np.array(CLICKS[model])[judged.grade]
-    ranks = {name: judged.ranks(each) for name, each in weights.items()}
+    ranks = {name: judged.ranks(ranker) for name, ranker in weights.items()}
     traffic = Traffic(judged, ranks.pop("production"), attractive)
-    truth = {name: judged.value(each, attractive) for name, each in ranks.items()}
+    truth = {name: judged.value(order, attractive) for name, order in ranks.items()}
     base = judged.value(traffic.production, attractive)
     clicks = np.zeros(len(SIZES))
     squares = {name: np.zeros(len(SIZES)) for name in CORRECTIONS}
@@ -69,20 +69,22 @@ def errors(training: Queries, judged: Queries, model: str) -> tuple[dict[str, An
         clicks += np.nancumsum(np.nansum(clicked, axis=1))[np.array(SIZES) - 1] / RUNS
         for name, eta in CORRECTIONS.items():
             learner = evaluator([*ranks], eta)
-            for place, (first, size) in enumerate(zip((0, *SIZES), SIZES, strict=False)):
+            for index, (first, size) in enumerate(zip((0, *SIZES), SIZES, strict=False)):
                 learner.update(batch[first:size])
                 report = learner.report()
-                rows = {each: report.get(each, "click_ips", "cumulative") for each in ranks}
-                squares[name][place] += np.mean([(rows[each].lift - last[each]["truth"]) ** 2 for each in ranks]) / RUNS
-            for each, row in rows.items():
-                last[each][name] = [row.lift, row.lift_lower, row.lift_upper]
-                covered += name == "corrected" and row.lift_lower <= last[each]["truth"] <= row.lift_upper
-    found = {name: np.sqrt(each).tolist() for name, each in squares.items()}
-    return {"clicks": clicks.tolist(), **found, "covered": covered / RUNS / len(ranks)}, last
+                rows = {candidate: report.get(candidate, "click_ips", "cumulative") for candidate in ranks}
+                squares[name][index] += (
+                    np.mean([(rows[candidate].lift - last[candidate]["truth"]) ** 2 for candidate in ranks]) / RUNS
+                )
+            for candidate, row in rows.items():
+                last[candidate][name] = [row.lift, row.lift_lower, row.lift_upper]
+                covered += name == "corrected" and row.lift_lower <= last[candidate]["truth"] <= row.lift_upper
+    rmse = {name: np.sqrt(square).tolist() for name, square in squares.items()}
+    return {"clicks": clicks.tolist(), **rmse, "covered": covered / RUNS / len(ranks)}, last
 
 
 def new_layout(training: Queries, judged: Queries) -> dict[str, Any]:
-    """Pages of the first items of production with swaps, on which users suddenly look further down."""
+    """Evaluate pages with swaps of production's first items. After a change, users look further down the page."""
     model = "position-biased"
     weights = rankers(training, model)
     attractive = np.array(CLICKS[model])[judged.grade]
@@ -94,24 +96,24 @@ def new_layout(training: Queries, judged: Queries) -> dict[str, Any]:
         ["mixture"],
         ranking={"metric": {"kind": "dcg", "at": SHOWN}, "examination": {"kind": "swaps", "ranks": SHOWN}},
     )
-    found: dict[str, Any] = {"truth": lift, "pages": [], "ok": [], "lift": [], "looks": []}
+    layout: dict[str, Any] = {"truth": lift, "pages": [], "ok": [], "lift": [], "looks": []}
     for first in range(0, LAYOUT_PAGES, LOOK):
         learner.update(batch[first : first + LOOK])
         report = learner.report()
-        known = [each for each in report.estimates if each.policy == "weighted clicks"]
-        if len(report.examination) < SHOWN or not known or known[0].lift is None:
+        lifts = [estimate for estimate in report.estimates if estimate.policy == "weighted clicks"]
+        if len(report.examination) < SHOWN or not lifts or lifts[0].lift is None:
             continue
-        found["pages"].append(first + LOOK)
-        found["ok"].append(all(each.ok for each in report.trust if each.check == "examination"))
-        found["lift"].append([known[0].lift, known[0].lift_lower, known[0].lift_upper])
-        found["looks"].append([[each.value, each.lower, each.upper] for each in report.examination])
-    failed = [page for page, ok in zip(found["pages"], found["ok"], strict=True) if not ok]
+        layout["pages"].append(first + LOOK)
+        layout["ok"].append(all(estimate.ok for estimate in report.trust if estimate.check == "examination"))
+        layout["lift"].append([lifts[0].lift, lifts[0].lift_lower, lifts[0].lift_upper])
+        layout["looks"].append([[estimate.value, estimate.lower, estimate.upper] for estimate in report.examination])
+    failed = [page for page, ok in zip(layout["pages"], layout["ok"], strict=True) if not ok]
     alarms = [page for page in failed if page <= CHANGE]
-    return found | {"false_alarms": float(len(alarms)), "noticed_after": float(min(failed) - CHANGE)}
+    return layout | {"false_alarms": float(len(alarms)), "noticed_after": float(min(failed) - CHANGE)}
 
 
 def shown_pages(queries: Queries, production: Integers, scores: Array, attractive: Array) -> tuple[EventBatch, float]:
-    """The pages of a run with a new layout, and the mean of the true lift of a candidate with these scores."""
+    """Return the pages of a run with a new layout, and the mean true lift of a candidate with these scores."""
     random = np.random.default_rng(4)
     traffic = Traffic(queries, production, attractive)
     enough = np.flatnonzero(np.diff(queries.start) >= SHOWN)
@@ -121,7 +123,7 @@ def shown_pages(queries: Queries, production: Integers, scores: Array, attractiv
     order[rows, 0], order[rows, other[rows]] = other[rows], 0
     swap = np.zeros((LAYOUT_PAGES, 2))
     swap[rows] = np.column_stack([np.ones(len(rows)), other[rows] + 1])
-    liked, scored = (traffic.at_rank(each)[asked[:, None], order] for each in (attractive, scores))
+    liked, scored = (traffic.rank_table(values)[asked[:, None], order] for values in (attractive, scores))
     eta = np.where(np.arange(LAYOUT_PAGES) < CHANGE, 1.0, 0.5)[:, None]
     looks = np.arange(1.0, SHOWN + 1) ** -eta
     clicks = (random.random(liked.shape) < liked * looks).astype(float)
@@ -132,11 +134,11 @@ def shown_pages(queries: Queries, production: Integers, scores: Array, attractiv
 
 
 def rounded(value: Any) -> Any:
-    """The numbers as they are stored."""
+    """Round the numbers for storage."""
     if isinstance(value, dict):
-        return {name: rounded(each) for name, each in value.items()}
+        return {name: rounded(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [rounded(each) for each in value]
+        return [rounded(item) for item in value]
     return float(f"{value:.4g}") if isinstance(value, float) else value
 
 

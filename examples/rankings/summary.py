@@ -1,4 +1,4 @@
-"""The tables and the figures of README.md, from results.json: `python summary.py`."""
+"""Fill in the tables and the figures of README.md from results.json: `python summary.py`."""
 
 from __future__ import annotations
 
@@ -12,48 +12,48 @@ import numpy as np
 
 HERE = Path(__file__).parent
 JUDGED = "position-biased"
-"""The clicks of the table of candidates."""
+"""Model of clicks in the table of candidates."""
 
 
 def fill_in(document: str, results: Mapping[str, Any]) -> str:
-    """Replace the tables after lines `<!-- table: name -->`, and figures, each before `<!-- =name -->`."""
+    """Replace tables, each after a line `<!-- table: name -->`, and figures, each before `<!-- =name -->`."""
     for name, lines in (("candidates", candidates(results)), ("errors", errors(results))):
         head = f"<!-- table: {name} -->\n"
         document = re.sub(rf"{head}(?:\|[^\n]*\n)*", head + lines, document)
-    known = figures(results)
-    return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda found: f"{known[found[1]]}<!-- ={found[1]} -->", document)
+    texts = figures(results)
+    return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda match: f"{texts[match[1]]}<!-- ={match[1]} -->", document)
 
 
 def candidates(results: Mapping[str, Any]) -> str:
-    """The lifts of all candidates after the largest run."""
+    """Return the table of the lifts of all candidates after the largest run."""
     lines = ["| candidate | true lift | `click_ips` | interval | plain clicks |", f"|{'---|' * 5}"]
-    for name, each in results["lifts"][JUDGED].items():
-        lift, lower, upper = each["corrected"]
-        cells = (signed(each["truth"]), signed(lift), f"{signed(lower)} to {signed(upper)}", signed(each["naive"][0]))
+    for name, row in results["lifts"][JUDGED].items():
+        lift, lower, upper = row["corrected"]
+        cells = (signed(row["truth"]), signed(lift), f"{signed(lower)} to {signed(upper)}", signed(row["naive"][0]))
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
 def errors(results: Mapping[str, Any]) -> str:
-    """The errors after the smallest and the largest run."""
+    """Return the table of the errors after the smallest and the largest run."""
     lines = ["| clicks | `click_ips`: first | last | exponent | plain clicks: first | last |", f"|{'---|' * 6}"]
-    for name, each in results["errors"].items():
-        ends = [short(each[kind][place]) for kind in ("corrected", "naive") for place in (0, -1)]
+    for name, row in results["errors"].items():
+        ends = [short(row[kind][index]) for kind in ("corrected", "naive") for index in (0, -1)]
         lines.append(
-            f"| {name} | {ends[0]} | {ends[1]} | {slope(each):.2f} | {ends[2]} | {ends[3]} |".replace("-0.", "-.")
+            f"| {name} | {ends[0]} | {ends[1]} | {slope(row):.2f} | {ends[2]} | {ends[3]} |".replace("-0.", "-.")
         )
     return "\n".join(lines) + "\n"
 
 
-def slope(found: Mapping[str, Any]) -> float:
-    """The exponent with which the error changes with the number of clicks."""
-    return float(np.polyfit(np.log(found["clicks"]), np.log(found["corrected"]), 1)[0])
+def slope(row: Mapping[str, Any]) -> float:
+    """Return the exponent of the error as a power of the number of clicks."""
+    return float(np.polyfit(np.log(row["clicks"]), np.log(row["corrected"]), 1)[0])
 
 
 def figures(results: Mapping[str, Any]) -> dict[str, str]:
-    """The figures of the text by name."""
+    """Return the figures of the text by name."""
     judged, layout = results["lifts"][JUDGED], results["layout"]
-    covered = np.mean([each["covered"] for each in results["errors"].values()])
+    covered = np.mean([row["covered"] for row in results["errors"].values()])
     return {
         "covered": f"{100 * covered:.1f}",
         "best": signed(judged["weighted clicks"]["truth"]),

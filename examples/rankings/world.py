@@ -1,4 +1,4 @@
-"""Queries with graded documents, users who click, and rankers of which one is in production."""
+"""Simulate queries with graded documents, users who click, and rankers, one of them in production."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ CLICKS = {
     "position-biased": (0.1, 0.1, 0.1, 1.0, 1.0),
     "near random": (0.4, 0.45, 0.5, 0.55, 0.6),
 }
-"""The probability of a click on a document of each grade at which the user looks: Jagerman's thesis, Table 4.3."""
+"""Probability of a click on a document of each grade if the user looks at it: Jagerman's thesis, Table 4.3."""
 
 
 @dataclass(frozen=True)
 class Queries:
-    """Documents of queries, laid end to end.
+    """Hold the documents of queries, laid end to end.
 
-    features: [documents, 300]; grade: [documents] from 0 to 4
-    start: [queries + 1] query i owns the documents `start[i]:start[i + 1]`
+    Args:
+        features: Features of the documents, [documents, 300].
+        grade: Grades from 0 to 4, [documents].
+        start: Query i owns the documents `start[i]:start[i + 1]`, [queries + 1].
     """
 
     features: Array
@@ -41,7 +43,11 @@ class Queries:
 
     @classmethod
     def read(cls, folder: Path = DATA) -> Queries:
-        """The data, or other data in the same form: `rank.train.gz` in svmlight form, sizes in `rank.train.query`."""
+        """Read the data, or other data in the same form.
+
+        Args:
+            folder: Has `rank.train.gz` in svmlight form, and the numbers of documents in `rank.train.query`.
+        """
         with gzip.open(folder / "rank.train.gz", "rt") as lines:
             documents = [line.split() for line in lines]
         features = np.zeros((len(documents), FEATURES))
@@ -53,7 +59,7 @@ class Queries:
         return cls(features, np.array([int(grade) for grade, *_ in documents]), np.concatenate([[0], np.cumsum(sizes)]))
 
     def part(self, first: int, step: int) -> Queries:
-        """Every `step`-th query from the first one."""
+        """Return every `step`-th query, beginning with `first`."""
         chosen = np.arange(first, self.count, step)
         rows = np.isin(self.owner, chosen)
         sizes = np.diff(self.start)[chosen]
@@ -61,29 +67,36 @@ class Queries:
 
     @property
     def count(self) -> int:
-        """The number of queries."""
+        """Return the number of queries."""
         return len(self.start) - 1
 
     @cached_property
     def owner(self) -> Integers:
-        """The query of each document."""
+        """Return the query of each document."""
         return np.repeat(np.arange(self.count), np.diff(self.start))
 
     def ranks(self, weights: Array) -> Integers:
-        """The rank of each document in the order of a linear ranker, from 1."""
+        """Return the rank of each document in the order of a linear ranker, from 1."""
         order = np.lexsort((-(self.features @ weights), self.owner))
         ranks = np.empty(len(order), dtype=np.int64)
         ranks[order] = np.arange(len(order)) - self.start[self.owner] + 1
         return ranks
 
     def value(self, ranks: Integers, attractive: Array) -> float:
-        """The expected DCG at 10 of a page, over queries drawn at random, if users looked at every rank."""
+        """Return the expected DCG at 10 of a page if users looked at every rank, averaged over queries."""
         return float((attractive * np.where(ranks <= CUT, 1 / np.log2(1.0 + ranks), 0.0)).sum()) / self.count
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Users of production: they look at rank k with probability `k ** -eta`, and click by grade."""
+    """Simulate users of production. They look at rank k with probability `k ** -eta`, and click by grade.
+
+    Args:
+        queries: Queries that users ask.
+        production: Ranks of the documents in production.
+        attractive: Probability of a click on each document if a user looks at it.
+        eta: Exponent of the probability of a look.
+    """
 
     queries: Queries
     production: Integers
@@ -91,38 +104,52 @@ class Traffic:
     eta: float = 1.0
 
     def clicks(self, pages: int, random: np.random.Generator) -> tuple[Integers, Array]:
-        """The query of each page, and its clicks by rank of production, [pages, longest]; NaN after its end."""
+        """Return the query of each page, and its clicks by rank of production, [pages, longest].
+
+        NaN stands after the last document of a page.
+        """
         asked = random.integers(self.queries.count, size=pages)
-        known = ~np.isnan(self._by_rank[asked])
-        clicked = random.random(known.shape) < self._by_rank[asked] * self._looks
-        return asked, np.where(known, clicked, np.nan)
+        shown = ~np.isnan(self._attractive_ranks[asked])
+        clicked = random.random(shown.shape) < self._attractive_ranks[asked] * self._looks
+        return asked, np.where(shown, clicked, np.nan)
 
     @cached_property
     def _looks(self) -> Array:
         return np.asarray(np.arange(1.0, np.diff(self.queries.start).max() + 1) ** -self.eta)
 
     @cached_property
-    def _by_rank(self) -> Array:
-        return self.at_rank(self.attractive)
+    def _attractive_ranks(self) -> Array:
+        return self.rank_table(self.attractive)
 
-    def at_rank(self, values: Array) -> Array:
-        """Values of documents by query and rank of production, [queries, longest]; NaN after the end."""
+    def rank_table(self, values: Array) -> Array:
+        """Return values of documents by query and rank of production, [queries, longest].
+
+        NaN stands after the last document of a query.
+        """
         table = np.full((self.queries.count, int(np.diff(self.queries.start).max())), np.nan)
         table[self.queries.owner, self.production - 1] = values
         return table
 
     def batch(self, asked: Integers, clicked: Array, candidates: Mapping[str, Integers]) -> EventBatch:
-        """The pages as events, with the ranks of candidates."""
-        ranks = {name: self.at_rank(each.astype(float))[asked] for name, each in candidates.items()}
+        """Return the pages as events, with the ranks of candidates."""
+        ranks = {
+            name: self.rank_table(candidate_ranks.astype(float))[asked] for name, candidate_ranks in candidates.items()
+        }
         return EventBatch.from_rankings(clicks=clicked, ranks=ranks)
 
 
 def trained(queries: Queries, gains: Array, chosen: Sequence[int] | Integers, strength: float = 0.01) -> Array:
-    """The weights of a linear ranker, by logistic regression of pairs of documents.
+    """Train a linear ranker by logistic regression on pairs of documents, and return its weights.
 
-    In each pair of documents of a query with different `gains`, the first has the larger one; the pair counts their
-    difference. With clicks divided by the probabilities of looks as gains, this is the propensity-weighted training of
+    In each pair of documents of a query with different gains, the first has the larger one. The pair counts as much as
+    they differ. If gains are clicks divided by the probabilities of looks, this is the propensity-weighted training of
     Joachims, Swaminathan & Schnabel (WSDM 2017).
+
+    Args:
+        queries: Queries with their documents.
+        gains: Gain of each document, [documents].
+        chosen: Queries to train on.
+        strength: Inverse strength of the regularization.
     """
     pairs, weight = [], []
     for query in chosen:

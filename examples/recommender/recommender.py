@@ -1,10 +1,11 @@
-"""A small recommender that logs the events that streameval needs, with simulated users whose preferences change.
+"""Run a small recommender that logs the events that streameval needs, with simulated users.
 
     python recommender.py --events 20000 > log.ndjson           a file, as fast as possible
     python recommender.py --kafka localhost:9092 --rate 200     a topic, at this rate, until it is stopped
     python recommender.py --truth                               the true values
 
-Your own recommender needs the upper half (policies, exploration, the event); the lower half simulates users.
+Your own recommender needs the upper half (policies, exploration, the event). The lower half simulates users, and their
+preferences change.
 """
 
 from __future__ import annotations
@@ -30,34 +31,39 @@ EXPLORATION = 0.2
 
 
 def softmax(scores: Sequence[float]) -> list[float]:
-    """Probabilities that grow with the scores; none is 0."""
+    """Return probabilities that grow with the scores. None of them is 0."""
     weights = [math.exp(score - max(scores)) for score in scores]
     return [weight / sum(weights) for weight in weights]
 
 
 def exploring(probabilities: list[float], share: float) -> list[float]:
-    """The same with a floor: with probability EXPLORATION, a uniformly random item."""
+    """Mix the probabilities with uniformly random items.
+
+    Args:
+        probabilities: Probability of each item.
+        share: Probability of a uniformly random item.
+    """
     return [(1 - share) * probability + share / len(probabilities) for probability in probabilities]
 
 
 def scores() -> list[float]:
-    """Scores of the production model for each item, the same for all users."""
+    """Return the production model's score of each item, the same for all users."""
     return [POPULARITY[genre] + quality for genre, quality in ITEMS.values()]
 
 
 def production(context: Context) -> list[float]:
-    """Production: popular items for all users, with exploration."""
+    """Show popular items to all users, with exploration."""
     return exploring(softmax(scores()), EXPLORATION)
 
 
 def personal(context: Context) -> list[float]:
-    """A candidate: items similar to those that this user viewed last."""
+    """Show items similar to those that this user viewed last (a candidate)."""
     liked = [2.0 * (genre == context["recent"]) for genre, _ in ITEMS.values()]
     return softmax([score + like for score, like in zip(scores(), liked, strict=True)])
 
 
 def bold(context: Context) -> list[float]:
-    """A candidate: popular items, with little exploration."""
+    """Show popular items with little exploration (a candidate)."""
     return softmax([3 * score for score in scores()])
 
 
@@ -67,15 +73,15 @@ CANDIDATES: dict[str, Policy] = {"personal": personal, "bold": bold}
 def decide(context: Context, rng: random.Random) -> dict[str, Any]:
     """Choose an item and return its event, still without a reward.
 
-    The item is drawn from the logged list, and the candidates are evaluated at the same time, for the same items and
-    with the same information: it cannot be reconstructed later.
+    The item is drawn from the logged list. The candidates are evaluated at the same time, for the same items and with
+    the same information, because that cannot be reconstructed later.
     """
     propensities = production(context)
     return {
         "event_id": f"{rng.getrandbits(64):016x}",
         "context": context,
         "actions": NAMES,
-        "features": [[*(float(genre == each) for each in GENRES), quality] for genre, quality in ITEMS.values()],
+        "features": [[*(float(genre == name) for name in GENRES), quality] for genre, quality in ITEMS.values()],
         "propensities": propensities,
         "action": rng.choices(NAMES, propensities)[0],
         "policies": {name: policy(context) for name, policy in CANDIDATES.items()},
@@ -86,38 +92,38 @@ def decide(context: Context, rng: random.Random) -> dict[str, Any]:
 # From here on: simulated users.
 
 PERIOD = 1800.0
-"""Seconds in which most people move from news to sport to music and back."""
+"""Seconds that most people take to move from news to sport to music and back."""
 
 
 def tastes(moment: float) -> list[float]:
-    """The share of people who prefer each genre, at some time."""
+    """Return the share of people who prefer each genre at some time."""
     phase = 2 * math.pi * moment / PERIOD
     return softmax([1.5 * math.cos(phase - 2 * math.pi * number / len(GENRES)) for number in range(len(GENRES))])
 
 
 def click_rate(taste: str, item: str) -> float:
-    """Probability of a click on the item by a person with this taste."""
+    """Return the probability of a click on the item by a person with this taste."""
     genre, quality = ITEMS[item]
     return 0.02 + (0.15 * quality if genre == taste else 0.0)
 
 
-def recent_given(taste: str) -> list[float]:
-    """The genre that a person with this taste viewed last: mostly the preferred one."""
+def recent_genres(taste: str) -> list[float]:
+    """Return the probability that a person with this taste viewed each genre last. It is mostly the preferred genre."""
     return [0.8 if genre == taste else 0.1 for genre in GENRES]
 
 
 def value(policy: Policy, moment: float) -> float:
-    """The true value that streameval estimates: clicks per decision if this policy made them now."""
+    """Return the true value that streameval estimates: clicks per decision if this policy made them now."""
     return sum(
         share * seen * chance * click_rate(taste, item)
         for taste, share in zip(GENRES, tastes(moment), strict=True)
-        for recent, seen in zip(GENRES, recent_given(taste), strict=True)
+        for recent, seen in zip(GENRES, recent_genres(taste), strict=True)
         for item, chance in zip(NAMES, policy({"recent": recent}), strict=True)
     )
 
 
 def truth() -> Iterator[str]:
-    """A table of true values over half an hour: the value of each policy, and the cost of exploration."""
+    """Yield a table of true values over half an hour: the value of each policy, and the cost of exploration."""
     policies = {
         "production": production,
         **CANDIDATES,
@@ -133,13 +139,19 @@ def truth() -> Iterator[str]:
 def visit(moment: float, rng: random.Random) -> dict[str, Any]:
     """Simulate one visit: a person is shown an item, and clicks or does not."""
     taste = rng.choices(GENRES, tastes(moment))[0]
-    event = decide({"recent": rng.choices(GENRES, recent_given(taste))[0]}, rng)
+    event = decide({"recent": rng.choices(GENRES, recent_genres(taste))[0]}, rng)
     clicked = rng.random() < click_rate(taste, event["action"])
     return {**event, "timestamp": moment, "unit": f"user-{rng.randrange(10_000)}", "reward": int(clicked)}
 
 
 def visits(started: float, rate: float, seed: int | None) -> Iterator[dict[str, Any]]:
-    """Simulate visits without end, `rate` per second from `started` on (epoch seconds)."""
+    """Simulate visits without end.
+
+    Args:
+        started: Time of the first visit in epoch seconds.
+        rate: Visits per second.
+        seed: Seed of the visits.
+    """
     rng = random.Random(seed)
     number = 0
     while True:
@@ -159,13 +171,13 @@ def send(events: Iterator[dict[str, Any]], servers: str, topic: str) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--events", type=int, help="stop after this number of events; 10,000 without --kafka")
+    parser.add_argument("--events", type=int, help="stop after this number of events (without --kafka 10,000)")
     parser.add_argument("--rate", type=float, default=200.0, help="visits per second, by their timestamps")
     parser.add_argument("--kafka", metavar="HOST:PORT", help="write to a Kafka topic instead of standard output")
     parser.add_argument("--topic", default="interactions")
-    parser.add_argument("--seed", type=int, help="equal seeds give equal visits; 1 without --kafka")
+    parser.add_argument("--seed", type=int, help="equal seeds give equal visits (without --kafka 1)")
     parser.add_argument("--truth", action="store_true", help="print the true values, in clicks per decision")
     chosen = parser.parse_args()
     if chosen.truth:
@@ -180,7 +192,7 @@ def main() -> None:
 
 
 def first(events: Iterator[dict[str, Any]], count: int) -> Iterator[dict[str, Any]]:
-    """The first `count` of them."""
+    """Return the first `count` events."""
     return (event for event, _ in zip(events, range(count), strict=False))
 
 

@@ -1,7 +1,8 @@
-"""Handwritten digits as a bandit: an image is the context, the ten digits are the actions, the correct one earns 1.
+"""Turn handwritten digits into a bandit.
 
-The baseline is a classifier that has seen few images. Only the reward of the chosen digit is observed, but the true
-value of every policy is known, because every image has a label.
+An image is the context, the ten digits are the actions, and the right one earns 1. The baseline is a classifier that
+has seen few images. Only the reward of the chosen digit is observed, but the true value of every policy is known,
+because every image has a label.
 """
 
 from __future__ import annotations
@@ -23,13 +24,19 @@ DIGITS = 10
 EXPLORATION = 0.2
 """Probability that the recommender chooses a uniformly random digit."""
 FOR_BASELINE = 25
-"""Number of images that the baseline is trained on; its accuracy is then about .6."""
+"""Number of images that the baseline is trained on. Its accuracy is then about .6."""
 PRODUCTION = "production"
 
 
 @dataclass(frozen=True)
 class Digits:
-    """The images from which events are drawn: `features` [images, d], a constant and the pixels; `label` [images]."""
+    """Hold images as contexts of events, with the distributions of the baseline.
+
+    Args:
+        features: A constant and the pixels, [images, d].
+        label: Digit of each image, [images].
+        baseline: Distributions of the baseline, [images, 10]. Each puts all probability on one digit.
+    """
 
     features: Array
     label: NDArray[np.int64]
@@ -37,43 +44,51 @@ class Digits:
 
     @classmethod
     def prepared(cls, seed: int, dataset: Path | None = None) -> Digits:
-        """All images but those of the baseline; `baseline` [images, 10] are its distributions, each on one digit.
+        """Train the baseline on some images, and keep the others.
 
-        `dataset`: a file in the format of LIBSVM, such as `usps.bz2`, in place of the digits; actions are its labels.
+        Args:
+            seed: Seed of the order of the images.
+            dataset: File in the format of LIBSVM, such as `usps.bz2`, in place of the digits. Its labels are the
+                actions.
         """
-        pixels, label = load_digits(return_X_y=True) if dataset is None else from_libsvm(dataset)
+        pixels, label = load_digits(return_X_y=True) if dataset is None else read_libsvm(dataset)
         actions = int(label.max()) + 1
         order = np.random.default_rng(seed).permutation(len(label))
         pixels, label = pixels[order] / np.abs(pixels).max(), label[order]
         classifier = LogisticRegression(max_iter=1_000).fit(pixels[:FOR_BASELINE], label[:FOR_BASELINE])
         pixels, label = pixels[FOR_BASELINE:], label[FOR_BASELINE:]
-        return cls(with_constant(pixels), label, one_hot(classifier.predict(pixels), actions))
+        return cls(add_constant(pixels), label, one_hot(classifier.predict(pixels), actions))
 
     @cached_property
     def by_action(self) -> Array:
-        """The features [images, 10, d], the same for each digit: a policy that learns has weights for each of them."""
+        """Return the features repeated for each digit, [images, 10, d]. A learned policy has weights for each digit."""
         return np.repeat(self.features[:, None], self.actions, axis=1)
 
     @property
     def actions(self) -> int:
-        """The number of actions."""
+        """Return the number of actions."""
         return self.baseline.shape[1]
 
     def chosen_by(self, weights: Array) -> Array:
-        """The distributions [images, 10] of a policy with these weights [10, d]: the softmax of its scores."""
+        """Return the distributions [images, 10] of a policy with weights [10, d]: the softmax of its scores."""
         scores = self.features @ weights.T
         powers = np.exp(scores - scores.max(axis=1, keepdims=True))
         return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
     def value(self, policy: Array) -> float:
-        """The true value of a policy without exploration."""
+        """Return the true value of a policy without exploration."""
         return float(policy[np.arange(len(self.label)), self.label].mean())
 
     def log(self, served: Array, events: int, rng: np.random.Generator) -> EventBatch:
-        """Events of a recommender that serves a policy [images, 10] and explores.
+        """Draw events of a recommender that serves a policy and explores.
 
-        The policy itself, without exploration, is logged as production, and candidates are compared with that: all
-        would be served with the same exploration.
+        The policy itself, without exploration, is logged as production. Candidates are compared with it, because all of
+        them would be served with equal exploration.
+
+        Args:
+            served: Distributions of the policy, [images, 10].
+            events: Number of events.
+            rng: Generator of random numbers.
         """
         image = rng.integers(len(self.label), size=events)
         propensities = (1 - EXPLORATION) * served[image] + EXPLORATION / self.actions
@@ -87,13 +102,13 @@ class Digits:
         )
 
 
-def from_libsvm(dataset: Path) -> tuple[Array, NDArray[np.int64]]:
-    """The features [images, d] and the labels, numbered from 0."""
+def read_libsvm(dataset: Path) -> tuple[Array, NDArray[np.int64]]:
+    """Read the features [images, d] and the labels, numbered from 0."""
     features, label = load_svmlight_file(str(dataset))
     return features.toarray(), np.unique(label, return_inverse=True)[1]
 
 
-def with_constant(pixels: Array) -> Array:
+def add_constant(pixels: Array) -> Array:
     return np.concatenate([np.ones((len(pixels), 1)), pixels], axis=1)
 
 

@@ -1,4 +1,4 @@
-"""The figure: the true value of what is served against events, and when each rule deployed."""
+"""Draw the true value of the policy served against events, and when each rule deployed."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import numpy as np
 from loop import LOOK, NEVER, RULES, Run
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from summary import of_rule
+from summary import select_runs
 
-OF_RULE = {"bsea": "#0072b2", "sea": "#009e73", "anytime": "#d55e00", "paired": "#cc79a7", NEVER: "#6f6f6f"}
+RULE_COLOURS = {"bsea": "#0072b2", "sea": "#009e73", "anytime": "#d55e00", "paired": "#cc79a7", NEVER: "#6f6f6f"}
 """After Okabe and Ito: distinct for colour-blind readers, and legible on white."""
 INK, FAINT, GRIDS = "#222222", "#6f6f6f", "#e6e6e6"
 
 
 def draw(runs: Sequence[Run], path: Path) -> None:
-    """Above, the mean over seeds; below, each deployment of each seed."""
-    events = max(each.events for each in runs)
+    """Draw the mean over seeds above, and each deployment of each seed below."""
+    events = max(run.events for run in runs)
     looks = np.arange(LOOK, events + 1, LOOK, dtype=float)
     figure = Figure(figsize=(10.5, 7.2), dpi=150, facecolor="white")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1.5, 1))
     for rule in RULES:
-        paths = np.array([each.served_after(looks) for each in of_rule(runs, rule)])
+        paths = np.array([run.served_after(looks) for run in select_runs(runs, rule)])
         label = "never: the baseline" if rule == NEVER else rule
-        above.plot(looks, paths.mean(axis=0), color=OF_RULE[rule], linewidth=1.8, label=label)
-    alone = np.mean([each.learned for each in of_rule(runs, NEVER)])
-    above.axhline(float(alone), color=OF_RULE[NEVER], linewidth=1, linestyle=(0, (4, 3)))
+        above.plot(looks, paths.mean(axis=0), color=RULE_COLOURS[rule], linewidth=1.8, label=label)
+    alone = np.mean([run.learned for run in select_runs(runs, NEVER)])
+    above.axhline(float(alone), color=RULE_COLOURS[NEVER], linewidth=1, linestyle=(0, (4, 3)))
     above.annotate(
         "learned from the baseline's log alone, at the end",
         (looks[0], alone),
@@ -57,14 +57,14 @@ def draw(runs: Sequence[Run], path: Path) -> None:
 
 
 def _deployments(axes: Axes, runs: Sequence[Run]) -> None:
-    """A row for each rule with a line for each seed."""
+    """Draw a row for each rule with a line for each seed."""
     rules = [rule for rule in RULES if rule != NEVER]
     for height, rule in enumerate(reversed(rules)):
-        some = of_rule(runs, rule)
-        for place, run in enumerate(some):
-            row = height + 0.4 - 0.8 * (place + 0.5) / len(some)
-            times = [each.event for each in run.deployments]
-            axes.scatter(times[:1], [row] * len(times[:1]), s=16, color=OF_RULE[rule], linewidth=0, zorder=3)
-            axes.scatter(times[1:], [row] * len(times[1:]), s=3, color=OF_RULE[rule], linewidth=0, alpha=0.6)
+        rule_runs = select_runs(runs, rule)
+        for index, run in enumerate(rule_runs):
+            row = height + 0.4 - 0.8 * (index + 0.5) / len(rule_runs)
+            times = [deployment.event for deployment in run.deployments]
+            axes.scatter(times[:1], [row] * len(times[:1]), s=16, color=RULE_COLOURS[rule], linewidth=0, zorder=3)
+            axes.scatter(times[1:], [row] * len(times[1:]), s=3, color=RULE_COLOURS[rule], linewidth=0, alpha=0.6)
     axes.set_yticks(range(len(rules)), list(reversed(rules)))
     axes.set_ylim(-0.5, len(rules) - 0.5)

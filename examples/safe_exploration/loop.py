@@ -1,4 +1,4 @@
-"""Safe exploration: production logs, a challenger learns from its log, and replaces it when a rule says so."""
+"""Explore safely: a challenger learns from production's log, and replaces production when a rule says so."""
 
 from __future__ import annotations
 
@@ -13,17 +13,23 @@ from streameval import Evaluator, Learned
 
 CHALLENGER = "challenger"
 NEVER = "never"
-"""No rule: the challenger learns from the baseline's log alone."""
+"""Stands for no rule. The challenger learns from the baseline's log alone."""
 RULES = ("bsea", "sea", "anytime", "paired", NEVER)
 TAU = 10_000
 """`anytime` proves the lift over at most the last 20,000 events: a challenger is bad when it starts to learn."""
 LOOK = 1_000
-"""Events between two looks at the decision; deployment takes no time."""
+"""Events between two looks at the decision. Deployment takes no time."""
 EVENTS = 100_000
 
 
 class Deployment(NamedTuple):
-    """After how many events the challenger was deployed, its true value, and that of the policy it replaced."""
+    """Hold a deployment of the challenger.
+
+    Args:
+        event: Number of events before it.
+        value: True value of the challenger.
+        replaced: True value of the policy that it replaced.
+    """
 
     event: int
     value: float
@@ -31,15 +37,21 @@ class Deployment(NamedTuple):
 
     @property
     def lift(self) -> float:
-        """The true lift of the challenger over the policy it replaced."""
+        """Return the true lift of the challenger over the policy that it replaced."""
         return self.value - self.replaced
 
 
 class Run(msgspec.Struct, frozen=True):
-    """One run of a rule, in true values.
+    """Hold one run of a rule, in true values.
 
-    `baseline`: of the baseline. `learned`: of the challenger after the last event, whether deployed or not. `reward`:
-    mean reward per event, with exploration.
+    Args:
+        rule: Name of the rule.
+        seed: Seed of the run.
+        events: Events of the run.
+        baseline: Value of the baseline.
+        learned: Value of the challenger after the last event, whether deployed or not.
+        reward: Mean reward per event, with exploration.
+        deployments: Deployments in their order.
     """
 
     rule: str
@@ -52,13 +64,13 @@ class Run(msgspec.Struct, frozen=True):
 
     @property
     def served(self) -> float:
-        """The true value of the last deployed policy, or of the baseline."""
+        """Return the true value of the last deployed policy, or of the baseline."""
         return self.deployments[-1].value if self.deployments else self.baseline
 
     def served_after(self, looks: Array) -> Array:
-        """The true value of the policy that is served after each of these numbers of events."""
-        places = np.searchsorted([each.event for each in self.deployments], looks, side="right")
-        return np.array([self.baseline, *(each.value for each in self.deployments)])[places]
+        """Return the true value of the policy that is served after each of these numbers of events."""
+        indices = np.searchsorted([deployment.event for deployment in self.deployments], looks, side="right")
+        return np.array([self.baseline, *(deployment.value for deployment in self.deployments)])[indices]
 
 
 def run(rule: str, seed: int, events: int = EVENTS, dataset: Path | None = None) -> Run:
@@ -70,7 +82,7 @@ def run(rule: str, seed: int, events: int = EVENTS, dataset: Path | None = None)
         evaluator.update(digits.log(served, LOOK, rng))
         earned += LOOK * ((1 - EXPLORATION) * digits.value(served) + EXPLORATION / digits.actions)
         evaluator.fold_pending()
-        if any(each.promotable for each in evaluator.take_transitions()):
+        if any(transition.promotable for transition in evaluator.take_transitions()):
             weights = evaluator.learned(CHALLENGER)["weights"]
             challenger = digits.chosen_by(weights)
             deployments.append(Deployment(event, digits.value(challenger), digits.value(served)))
@@ -80,7 +92,7 @@ def run(rule: str, seed: int, events: int = EVENTS, dataset: Path | None = None)
 
 
 def challenged(rule: str, actions: int, weights: Array | None = None) -> Evaluator:
-    """An evaluator of a challenger that starts from these weights, those of the policy that was just deployed.
+    """Return an evaluator of a challenger that starts from the weights of the policy that was just deployed.
 
     Production has changed, so estimates start from zero.
     """

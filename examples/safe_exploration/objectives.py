@@ -1,4 +1,4 @@
-"""How well does each objective learn, and are its estimates true while it learns?
+"""Measure how well each objective learns, and whether its estimates are true while it learns.
 
 python objectives.py run       20 seeds of each study, resumable
 python objectives.py table     results/ -> the tables of objectives.md
@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 import typer
-from digits import DIGITS, Array, Digits, with_constant
+from digits import DIGITS, Array, Digits, add_constant
 from rich.progress import track
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
@@ -26,7 +26,7 @@ from streameval import Evaluator, EventBatch, Learned, Ridge
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 SEEDS = 20
-"""Seeds 0 to 19, fixed before the first run; no run was discarded."""
+"""Seeds 0 to 19, fixed before the first run. No run was discarded."""
 
 CANDIDATES: Mapping[str, Any] = {
     "ips": Learned(per_action=True),
@@ -35,7 +35,7 @@ CANDIDATES: Mapping[str, Any] = {
     "cab": Learned(objective="cab", clip=10.0, per_action=True),
 }
 STEP, LONGER_STEP = 0.01, 0.02
-"""The learning rate, chosen on seeds from 100; and the default, for comparison."""
+"""Learning rate, chosen on seeds from 100, and the default for comparison."""
 MODEL = Ridge(horizon=100_000, per_action=True)
 SEQUENCE = "watched"
 """The average with a confidence sequence."""
@@ -43,16 +43,24 @@ LOOK = 1_000
 """Events between two looks at the estimates."""
 EVENTS = 200_000
 GAVE_UP, MORE_EVENTS = 14, 300_000
-"""The seed whose run ends lowest, with a digit given up; and events after which it has come back."""
+"""Seed of the run that ends lowest, after giving up a digit, and events after which that digit has come back."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """One candidate in one run on digits, at the end.
+    """Hold the result of one candidate at the end of a run on digits.
 
-    `truth`: the mean over events of the true value of what the candidate was when it was judged. `estimate`, `error`:
-    by `ips` over all events, with its standard error. `covered`: whether the confidence sequence held the truth so far
-    at every look. `weight`: mean importance weight. `accuracy`, `value`: at the end, of the likeliest digit and of the
-    distribution itself.
+    Args:
+        candidate: Name of the candidate.
+        seed: Seed of the run.
+        events: Events of the run.
+        truth: Mean over events of the candidate's true value when it was evaluated.
+        estimate: Estimate by `ips` over all events.
+        error: Standard error of the estimate.
+        covered: Whether the confidence sequence held the truth so far at every look.
+        weight: Mean importance weight.
+        accuracy: Accuracy of the likeliest digit at the end.
+        value: True value of the distribution itself at the end.
+        production: True value of production.
     """
 
     candidate: str
@@ -69,12 +77,12 @@ class Outcome(msgspec.Struct, frozen=True):
 
     @property
     def errors(self) -> float:
-        """The distance of the estimate to the truth in standard errors."""
+        """Return the distance of the estimate to the truth in standard errors."""
         return abs(self.estimate - self.truth) / self.error
 
 
-def on_digits(seed: int, events: int = EVENTS, step: float = STEP) -> list[Outcome]:
-    """Production is a classifier of 25 images that explores; all candidates learn from its log."""
+def run_on_digits(seed: int, events: int = EVENTS, step: float = STEP) -> list[Outcome]:
+    """Run all candidates on the log of production, a classifier of 25 images that explores."""
     digits, rng = Digits.prepared(seed), np.random.default_rng([seed, 1])
     evaluator = Evaluator(
         {name: replace(candidate, step=step) for name, candidate in CANDIDATES.items()},
@@ -119,10 +127,13 @@ def on_digits(seed: int, events: int = EVENTS, step: float = STEP) -> list[Outco
 
 
 def policies(evaluator: Evaluator, digits: Digits) -> dict[str, Array]:
-    """The distributions [images, 10] of the candidates as they are now."""
+    """Return the present distributions of the candidates, [images, 10]."""
     weights = {name: evaluator.learned(name)["weights"] for name in CANDIDATES}
     even = np.full((len(digits.label), DIGITS), 1 / DIGITS)
-    return {name: digits.chosen_by(each) if each.size else even for name, each in weights.items()}
+    return {
+        name: digits.chosen_by(candidate_weights) if candidate_weights.size else even
+        for name, candidate_weights in weights.items()
+    }
 
 
 PASSES = 20
@@ -134,7 +145,15 @@ PENALTY = 1.0
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """Accuracies on other images after training on a log with large weights; `largest`: the largest one rewarded."""
+    """Hold accuracies on other images after training on a log with large weights.
+
+    Args:
+        seed: Seed of the log.
+        logger: Accuracy of the logger.
+        ips: Accuracy of the candidate that learns by IPS.
+        poem: Accuracy of the candidate that learns with a penalty on variance.
+        largest: Largest weight of a rewarded event.
+    """
 
     seed: int
     logger: float
@@ -143,8 +162,8 @@ class Comparison(msgspec.Struct, frozen=True):
     largest: float
 
 
-def on_large_weights(seed: int) -> Comparison:
-    """A log of a peaked logger, on which both learn in several passes; some rewards are wrong."""
+def run_on_large_weights(seed: int) -> Comparison:
+    """Train both on a log of a peaked logger in several passes. Some rewards are wrong."""
     pixels, label = load_digits(return_X_y=True)
     rng = np.random.default_rng([seed, 2])
     order = rng.permutation(len(label))
@@ -157,7 +176,7 @@ def on_large_weights(seed: int) -> Comparison:
     action = np.minimum((rng.random((HEAVY_EVENTS, 1)) > logging[image].cumsum(axis=1)).sum(axis=1), DIGITS - 1)
     right = action == label[image]
     reward = np.where(rng.random(HEAVY_EVENTS) < NOISE, ~right, right).astype(float)
-    features = with_constant(pixels)
+    features = add_constant(pixels)
     batch = EventBatch.from_arrays(
         reward=reward,
         action=action,
@@ -193,7 +212,7 @@ SERVED = 0.625
 
 
 class Course(msgspec.Struct, frozen=True):
-    """The true value of one candidate in the moving world, after every 1,000 events."""
+    """Hold the true value of one candidate in the moving world after every 1,000 events."""
 
     candidate: str
     seed: int
@@ -201,7 +220,10 @@ class Course(msgspec.Struct, frozen=True):
 
 
 def moving_digits(seed: int) -> Iterator[tuple[int, Digits, EventBatch]]:
-    """Digits that exchange their meanings at every change, the next events, and the number of events before them."""
+    """Yield the number of events before a step, the digits, and the events of the step.
+
+    The digits exchange their meanings at every change.
+    """
     digits, rng = Digits.prepared(seed), np.random.default_rng([seed, 3])
     for event in range(0, PHASE * PHASES, LOOK):
         if event and event % PHASE == 0:
@@ -212,14 +234,14 @@ def moving_digits(seed: int) -> Iterator[tuple[int, Digits, EventBatch]]:
 
 
 def following(candidates: Mapping[str, Any]) -> Evaluator:
-    """An evaluator of candidates in the moving world."""
+    """Return an evaluator of candidates in the moving world."""
     return Evaluator(
         candidates, estimators=["ips"], averages=["cumulative"], reward_model=MOVING_MODEL, promotion=None, drift=None
     )
 
 
-def on_moving_digits(seed: int) -> list[Course]:
-    """The values of all candidates. `frozen`: what `ips` was at the first change."""
+def run_on_moving_digits(seed: int) -> list[Course]:
+    """Return the values of all candidates. `frozen` is what `ips` was at the first change."""
     values: dict[str, list[float]] = {name: [] for name in (*MOVING, "frozen", "production")}
     evaluator, frozen = following(MOVING), np.empty(0)
     for event, digits, batch in moving_digits(seed):
@@ -232,23 +254,23 @@ def on_moving_digits(seed: int) -> list[Course]:
 
 
 COPIED, EVERY, KEEP = "dr, forgets", 10_000, 2
-"""The candidate of which frozen copies are made, after how many events each, and how many newest ones are kept."""
+"""Candidate that is copied, events between two copies, and number of newest copies that are kept."""
 
 
 COPIED_SEEDS = 1
-"""A single run: a picture could not distinguish copies of several runs."""
+"""A single run, because a picture could not distinguish copies of several runs."""
 
 
 class Copy(msgspec.Struct, frozen=True):
-    """The true value of a frozen copy after every 1,000 events, from its first event until it is retired."""
+    """Hold the true value of a frozen copy after every 1,000 events, from its first event until it is retired."""
 
     number: int
     seed: int
     values: list[float]
 
 
-def on_copies(seed: int) -> list[Copy]:
-    """The copies that `{kind: versions_of, every: 10000, keep: 2}` makes, for as long as they are candidates."""
+def run_on_copies(seed: int) -> list[Copy]:
+    """Return the copies that `{kind: versions_of, every: 10000, keep: 2}` makes, for as long as they are candidates."""
     evaluator, copies, candidates = following({COPIED: MOVING[COPIED]}), list[Copy](), list[tuple[Copy, Array]]()
     for event, digits, batch in moving_digits(seed):
         evaluator.update(batch)
@@ -263,21 +285,21 @@ def on_copies(seed: int) -> list[Copy]:
 
 
 STUDIES: Mapping[str, tuple[Callable[[int], Any], Any]] = {
-    "objectives": (on_digits, Outcome),
-    "large_weights": (lambda seed: [on_large_weights(seed)], Comparison),
-    "moving": (on_moving_digits, Course),
-    "copies": (lambda seed: on_copies(seed) if seed < COPIED_SEEDS else [], Copy),
-    "longer_steps": (lambda seed: on_digits(seed, step=LONGER_STEP), Outcome),
-    "more_events": (lambda seed: on_digits(seed, MORE_EVENTS) if seed == GAVE_UP else [], Outcome),
+    "objectives": (run_on_digits, Outcome),
+    "large_weights": (lambda seed: [run_on_large_weights(seed)], Comparison),
+    "moving": (run_on_moving_digits, Course),
+    "copies": (lambda seed: run_on_copies(seed) if seed < COPIED_SEEDS else [], Copy),
+    "longer_steps": (lambda seed: run_on_digits(seed, step=LONGER_STEP), Outcome),
+    "more_events": (lambda seed: run_on_digits(seed, MORE_EVENTS) if seed == GAVE_UP else [], Outcome),
 }
-"""By the name of the results: one run, and the type of its lines."""
+"""A function for one run and the type of its lines, by the name of the results."""
 
 app = typer.Typer(help=__doc__, add_completion=False, rich_markup_mode=None)
 Results = Annotated[Path, typer.Option(help="directory of the results")]
 
 
 def stored(study: str, results: Path = RESULTS) -> list[Any]:
-    """The stored lines of a study."""
+    """Return the stored lines of a study."""
     path = results / f"{study}.jsonl"
     lines = path.read_bytes().splitlines() if path.exists() else []
     return [msgspec.json.decode(line, type=STUDIES[study][1]) for line in lines]
@@ -290,7 +312,7 @@ def run(
     """Run and store the missing runs."""
     results.mkdir(parents=True, exist_ok=True)
     for study, (once, _) in STUDIES.items():
-        done = {each.seed for each in stored(study, results)}
+        done = {line.seed for line in stored(study, results)}
         with (results / f"{study}.jsonl").open("ab") as file:
             for seed in track([seed for seed in range(seeds) if seed not in done], study):
                 file.write(b"".join(msgspec.json.encode(line) + b"\n" for line in once(seed)))

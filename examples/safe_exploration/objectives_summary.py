@@ -1,4 +1,4 @@
-"""Tables, figures and the picture of objectives.md from the stored results."""
+"""Make tables, figures and the picture of objectives.md from the stored results."""
 
 from __future__ import annotations
 
@@ -30,52 +30,52 @@ def fill_in(
     """Replace tables, each after a line `<!-- table: name -->`, and figures, each before `<!-- =name -->`."""
     tables = {"objectives": _objectives(digits), "moving": _moving(moving)}
     pattern = r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*"
-    document = re.sub(pattern, lambda found: f"{found[1]}{tables[found[2]]}\n", document)
-    known = figures(digits, heavy, moving) | of_copies(copies) | of_longer_steps(longer)
-    known |= {"more": short(min(each.accuracy for each in more), 3), "more_events": f"{more[0].events:,}"}
-    return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda found: f"{known[found[1]]}<!-- ={found[1]} -->", document)
+    document = re.sub(pattern, lambda match: f"{match[1]}{tables[match[2]]}\n", document)
+    texts = figures(digits, heavy, moving) | copy_figures(copies) | longer_step_figures(longer)
+    texts |= {"more": short(min(outcome.accuracy for outcome in more), 3), "more_events": f"{more[0].events:,}"}
+    return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda match: f"{texts[match[1]]}<!-- ={match[1]} -->", document)
 
 
 def figures(digits: Sequence[Outcome], heavy: Sequence[Comparison], moving: Sequence[Course]) -> dict[str, str]:
-    """The figures of the text by name."""
+    """Return the figures of the text by name."""
     return {
-        "production": short(float(np.mean([each.production for each in digits]))),
-        "reached": f"{sum(each.accuracy >= WANTED for each in digits)}",
+        "production": short(float(np.mean([outcome.production for outcome in digits]))),
+        "reached": f"{sum(outcome.accuracy >= WANTED for outcome in digits)}",
         "runs": f"{len(digits)}",
-        "worst": short(min(each.accuracy for each in digits), 3),
+        "worst": short(min(outcome.accuracy for outcome in digits), 3),
         "heavy_seeds": f"{len(heavy)}",
-        "poem_wins": f"{sum(each.poem > each.ips for each in heavy)}",
-        "poem": short(float(np.mean([each.poem for each in heavy]))),
-        "ips": short(float(np.mean([each.ips for each in heavy]))),
-        "logger": short(float(np.mean([each.logger for each in heavy]))),
-        "moving_seeds": f"{len({each.seed for each in moving})}",
+        "poem_wins": f"{sum(comparison.poem > comparison.ips for comparison in heavy)}",
+        "poem": short(float(np.mean([comparison.poem for comparison in heavy]))),
+        "ips": short(float(np.mean([comparison.ips for comparison in heavy]))),
+        "logger": short(float(np.mean([comparison.logger for comparison in heavy]))),
+        "moving_seeds": f"{len({course.seed for course in moving})}",
         "follows": f"{sum(ends(moving, 'dr, forgets') > ends(moving, 'dr'))}",
         "follows_ips": f"{sum(ends(moving, 'ips, forgets') > ends(moving, 'ips'))}",
     }
 
 
-def of_longer_steps(longer: Sequence[Outcome]) -> dict[str, str]:
-    """How many runs with longer steps end below the accuracy that is wanted, of how many, and the lowest accuracy."""
-    accuracies = [each.accuracy for each in longer]
+def longer_step_figures(longer: Sequence[Outcome]) -> dict[str, str]:
+    """Return the number of runs with longer steps, how many end below the wanted accuracy, and the lowest accuracy."""
+    accuracies = [outcome.accuracy for outcome in longer]
     below = sum(accuracy < WANTED for accuracy in accuracies)
     return {"longer_low": f"{below}", "longer_runs": f"{len(longer)}", "longer_worst": short(min(accuracies), 3)}
 
 
-def of_copies(copies: Sequence[Copy]) -> dict[str, str]:
-    """How many copies were made and retired, and their mean values at first and when they were retired."""
-    retired = [each for each in copies if len(each.values) > KEEP * EVERY // LOOK]
+def copy_figures(copies: Sequence[Copy]) -> dict[str, str]:
+    """Return how many copies were made and retired, and the mean values of retired copies at first and at the end."""
+    retired = [copy for copy in copies if len(copy.values) > KEEP * EVERY // LOOK]
     return {
         "copies": f"{len(copies)}",
         "retired": f"{len(retired)}",
-        "copy_first": short(float(np.mean([each.values[0] for each in retired]))),
-        "copy_last": short(float(np.mean([each.values[-1] for each in retired]))),
+        "copy_first": short(float(np.mean([copy.values[0] for copy in retired]))),
+        "copy_last": short(float(np.mean([copy.values[-1] for copy in retired]))),
     }
 
 
 def ends(moving: Iterable[Course], candidate: str) -> np.ndarray:
-    """Of each run by seed, the mean value at the ends of the phases after the first change."""
-    some = sorted((each for each in moving if each.candidate == candidate), key=lambda each: each.seed)
-    return np.array([np.mean(each.values[2 * PHASE // LOOK - 1 :: PHASE // LOOK]) for each in some])
+    """Return the mean value of each run at the ends of the phases after the first change, sorted by seed."""
+    courses = sorted((course for course in moving if course.candidate == candidate), key=lambda course: course.seed)
+    return np.array([np.mean(course.values[2 * PHASE // LOOK - 1 :: PHASE // LOOK]) for course in courses])
 
 
 def _objectives(digits: Sequence[Outcome]) -> str:
@@ -84,18 +84,18 @@ def _objectives(digits: Sequence[Outcome]) -> str:
     head += ["mean weight"]
     body = []
     for name in CANDIDATES:
-        some = [each for each in digits if each.candidate == name]
-        weights = [each.weight for each in some]
+        outcomes = [outcome for outcome in digits if outcome.candidate == name]
+        weights = [outcome.weight for outcome in outcomes]
         body.append(
             [
                 f"`{name}`",
-                f"{len(some)}",
-                of_mean([each.accuracy for each in some]),
-                short(min(each.accuracy for each in some), 3),
-                of_mean([each.value for each in some]),
-                short(min(each.value for each in some), 3),
-                f"{sum(each.errors <= STANDARD_ERRORS for each in some)} of {len(some)}",
-                f"{sum(each.covered for each in some)} of {len(some)}",
+                f"{len(outcomes)}",
+                mean_text([outcome.accuracy for outcome in outcomes]),
+                short(min(outcome.accuracy for outcome in outcomes), 3),
+                mean_text([outcome.value for outcome in outcomes]),
+                short(min(outcome.value for outcome in outcomes), 3),
+                f"{sum(outcome.errors <= STANDARD_ERRORS for outcome in outcomes)} of {len(outcomes)}",
+                f"{sum(outcome.covered for outcome in outcomes)} of {len(outcomes)}",
                 f"{min(weights):.3f} to {max(weights):.3f}",
             ]
         )
@@ -106,20 +106,20 @@ def _moving(moving: Sequence[Course]) -> str:
     phases = len(moving[0].values) * LOOK // PHASE
     head = ["", *(f"end of phase {number}" for number in range(1, phases + 1))]
     body = []
-    for name in dict.fromkeys(each.candidate for each in moving):
-        values = np.array([each.values for each in moving if each.candidate == name])
+    for name in dict.fromkeys(course.candidate for course in moving):
+        values = np.array([course.values for course in moving if course.candidate == name])
         at_ends = values[:, PHASE // LOOK - 1 :: PHASE // LOOK]
-        body.append([name, *(of_mean(column.tolist()) for column in at_ends.T)])
+        body.append([name, *(mean_text(column.tolist()) for column in at_ends.T)])
     return table(head, body)
 
 
-OF_CANDIDATE = {"ips": "#0072b2", "dr": "#009e73", "ips, forgets": "#d55e00", "dr, forgets": "#cc79a7"}
+CANDIDATE_COLOURS = {"ips": "#0072b2", "dr": "#009e73", "ips, forgets": "#d55e00", "dr, forgets": "#cc79a7"}
 """After Okabe and Ito: distinct for colour-blind readers, and legible on white."""
 INK, FAINT, GRIDS = "#222222", "#6f6f6f", "#e6e6e6"
 
 
 def draw(moving: Sequence[Course], copies: Sequence[Copy], path: Path) -> None:
-    """Above, the mean true value over seeds against events; below, a candidate and its frozen copies in one run."""
+    """Draw the mean true value over seeds above, and a candidate and its frozen copies in one run below."""
     figure = Figure(figsize=(10.5, 8.0), dpi=150, facecolor="white")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1.5, 1))
     _candidates(above, moving)
@@ -145,29 +145,29 @@ def draw(moving: Sequence[Course], copies: Sequence[Copy], path: Path) -> None:
 
 def _candidates(axes: Axes, moving: Sequence[Course]) -> None:
     for name in (*MOVING, "frozen", "production"):
-        values = np.array([each.values for each in moving if each.candidate == name]).mean(axis=0)
+        values = np.array([course.values for course in moving if course.candidate == name]).mean(axis=0)
         events = LOOK * np.arange(1, len(values) + 1)
         dashes = "--" if name == "frozen" else ":" if name == "production" else "-"
-        axes.plot(events, values, dashes, color=OF_CANDIDATE.get(name, FAINT), linewidth=1.8, label=name)
+        axes.plot(events, values, dashes, color=CANDIDATE_COLOURS.get(name, FAINT), linewidth=1.8, label=name)
 
 
 def _copies(axes: Axes, moving: Sequence[Course], copies: Sequence[Copy]) -> None:
-    """The candidate that learns, and each copy until it is retired, which a cross marks."""
+    """Draw the candidate that learns, and each copy until it is retired, which a cross marks."""
     seed = copies[0].seed
-    (course,) = (each for each in moving if (each.candidate, each.seed) == (COPIED, seed))
+    (course,) = (course for course in moving if (course.candidate, course.seed) == (COPIED, seed))
     events = LOOK * np.arange(1, len(course.values) + 1)
-    axes.plot(events, course.values, color=OF_CANDIDATE[COPIED], linewidth=1.8, label=COPIED)
+    axes.plot(events, course.values, color=CANDIDATE_COLOURS[COPIED], linewidth=1.8, label=COPIED)
     for copy in copies:
-        places = EVERY * copy.number + LOOK * np.arange(len(copy.values))
+        events = EVERY * copy.number + LOOK * np.arange(len(copy.values))
         label = "its frozen copies (versions_of)" if copy.number == 1 else None
-        axes.plot(places, copy.values, color=INK, linewidth=0.9, label=label)
-        if places[-1] == EVERY * (copy.number + KEEP):
+        axes.plot(events, copy.values, color=INK, linewidth=0.9, label=label)
+        if events[-1] == EVERY * (copy.number + KEEP):
             label = "retired" if copy.number == 1 else None
-            axes.plot(places[-1:], copy.values[-1:], "x", color=INK, markersize=6, label=label)
+            axes.plot(events[-1:], copy.values[-1:], "x", color=INK, markersize=6, label=label)
 
 
-def of_mean(values: Sequence[float]) -> str:
-    """The mean over runs with its standard error."""
+def mean_text(values: Sequence[float]) -> str:
+    """Format the mean over runs with its standard error."""
     error = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else np.nan
     return f"{short(float(np.mean(values)), 3)} ± {short(error, 3)}"
 

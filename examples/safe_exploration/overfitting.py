@@ -1,4 +1,4 @@
-"""The overfitting of propensities: few events, many passes, by `streameval learn`."""
+"""Measure the overfitting of propensities: few events, many passes, by `streameval learn`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from digits import DIGITS, EXPLORATION, Digits
 
 EVENTS = 875
-"""Of which the first 700 are learned from."""
+"""Events of a log. The first 700 are learned from."""
 PASSES = (1, 10, 100)
 SEEDS = range(5)
 CONFIG = "policies: {candidates: {apprentice: {kind: learned, objective: snips, per_action: true, step: 0.05}}}\n"
@@ -22,18 +22,18 @@ LEARN = (sys.executable, "-c", "from streameval.cli.app import main; main()", "l
 
 
 def measured() -> dict[str, Any]:
-    """Means over seeds: for each number of passes without early stopping, and with it."""
+    """Return means over seeds for each number of passes without early stopping, and with it."""
     rows = [{"passes": passes, **_mean(("--passes", str(passes), "--patience", "0"))} for passes in PASSES]
     return {"passes": rows, "whole": rows[-1], "stopped": {"passes": PASSES[-1], **_mean(("--passes", "100"))}}
 
 
 def _mean(options: tuple[str, ...]) -> dict[str, float]:
-    found = [learned(seed, options) for seed in SEEDS]
-    return {name: float(np.mean([each[name] for each in found])) for name in found[0]}
+    results = [learned(seed, options) for seed in SEEDS]
+    return {name: float(np.mean([result[name] for result in results])) for name in results[0]}
 
 
 def learned(seed: int, options: tuple[str, ...]) -> dict[str, float]:
-    """The report of `streameval learn` on a policy, and the true value of the policy, from its file."""
+    """Learn a policy, and return the report of `streameval learn` and the true value of the policy in its file."""
     digits = Digits.prepared(seed)
     with TemporaryDirectory() as directory:
         config, log = Path(directory) / "streameval.yaml", Path(directory) / "log.ndjson"
@@ -56,7 +56,7 @@ def learned(seed: int, options: tuple[str, ...]) -> dict[str, float]:
 
 
 def write_log(digits: Digits, path: Path, seed: int) -> None:
-    """A log of the baseline."""
+    """Write a log of the baseline."""
     rng = np.random.default_rng([seed, 2])
     with path.open("w") as file:
         for number in range(EVENTS):

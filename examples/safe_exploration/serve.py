@@ -1,7 +1,7 @@
-"""A recommender that serves a deployed policy, and a daemon that learns from its log and judges frozen copies.
+"""Serve a deployed policy, while a daemon learns from the log and evaluates frozen copies.
 
-When a copy becomes promotable, the recommender deploys its policy file, and the daemon, which keeps running, starts
-the next apprentice from the same file: python serve.py --events 40000
+When a copy becomes promotable, the recommender deploys its policy file. The daemon keeps running and starts the next
+apprentice from the same file: python serve.py --events 40000
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy as np
 from digits import EXPLORATION, Digits
 
 EVERY = 2_000
-"""Events between two frozen copies of the apprentice; the last four of them are candidates."""
+"""Events between two frozen copies of the apprentice. The last four copies are candidates."""
 LOOK = 500
 """Events between two questions to the daemon."""
 PATIENCE = 300.0
@@ -35,12 +35,12 @@ RUN = (sys.executable, "-c", "from streameval.cli.app import main; main()", "run
 
 
 START = "apprentice.npz"
-"""The policy file that the apprentice starts from: the policy that is served, once one is deployed."""
+"""Policy file that the apprentice starts from. After a deployment, it has the policy that is served."""
 PRODUCTION = "production"
 
 
 def configuration(rule: str, port: int, actions: int) -> dict[str, Any]:
-    """The configuration of the daemon, which no deployment changes; JSON is YAML, too."""
+    """Return the configuration of the daemon, which no deployment changes. JSON is valid YAML."""
     return {
         "source": {"kind": "file", "path": "log.ndjson", "follow": True},
         "policies": {
@@ -63,14 +63,14 @@ def configuration(rule: str, port: int, actions: int) -> dict[str, Any]:
 
 
 def write_start(path: Path, digits: Digits) -> None:
-    """A policy file of an apprentice that has learned nothing: all weights are 0."""
+    """Write a policy file of an apprentice that has learned nothing: all weights are 0."""
     options = {"schema": 1, "kind": "learned", "objective": "snips", "per_action": True, "events": 0}
     weights = np.zeros((digits.actions, digits.features.shape[1]))
     np.savez(path, weights=weights, description=np.array(json.dumps(options)))
 
 
 class Recommender:
-    """Serves the baseline, and then policy files; writes its events to a log."""
+    """Serve the baseline, and then policy files, and write the events to a log."""
 
     def __init__(self, directory: Path, digits: Digits, seed: int) -> None:
         self._digits, self._rng = digits, np.random.default_rng([seed, 3])
@@ -110,13 +110,13 @@ class Recommender:
 
 
 class Daemon:
-    """A running daemon."""
+    """Control a running daemon."""
 
     def __init__(self, directory: Path, process: subprocess.Popen[bytes], port: int) -> None:
         self.directory, self._process, self._port = directory, process, port
 
     def report(self) -> dict[str, Any]:
-        """The present Report; empty until the daemon has started."""
+        """Return the present Report, which is empty until the daemon has started."""
         try:
             with urlopen(f"http://127.0.0.1:{self._port}/api/v1/report", timeout=10) as answer:
                 report: dict[str, Any] = json.load(answer)
@@ -125,7 +125,7 @@ class Daemon:
         return report
 
     def report_where(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """The first Report of which this holds.
+        """Wait for a Report for which `holds` is true.
 
         Raises:
             TimeoutError: There is none.
@@ -139,25 +139,25 @@ class Daemon:
         raise TimeoutError(f"the daemon is still at {report['events']}")
 
     def report_after(self, moment: float) -> dict[str, Any]:
-        """The first Report that has the event of this time."""
+        """Wait for a Report that includes the event of this time."""
         return self.report_where(lambda report: (report["events"].get("last_timestamp") or 0.0) >= moment)
 
     def deploy(self, name: str) -> Path:
-        """Make this frozen copy the policy file that the apprentice starts from, and have the daemon read it.
+        """Copy a frozen copy to the policy file that the apprentice starts from, and reload the daemon.
 
-        Then the apprentice is another candidate: its estimates, and production's next to them, start from zero.
+        The apprentice is then another candidate. Its estimates, and production's next to them, start from zero.
         """
         copy, file = self.directory / "state" / f"{name}.npz", self.directory / START
         self.report_where(lambda report: copy.exists())  # the next snapshot writes it
         shutil.copy(copy, file)
         self._process.send_signal(signal.SIGHUP)
-        self.report_where(lambda report: name not in [each["policy"] for each in report["policies"]])
+        self.report_where(lambda report: name not in [estimate["policy"] for estimate in report["policies"]])
         return file
 
 
 @contextmanager
 def running(directory: Path, settings: dict[str, Any]) -> Iterator[Daemon]:
-    """A daemon with these settings."""
+    """Run a daemon with these settings."""
     (directory / "streameval.yaml").write_text(json.dumps(settings))
     with (directory / "daemon.log").open("ab") as log:
         process = subprocess.Popen([*RUN, "streameval.yaml"], cwd=directory, stderr=log)
@@ -169,13 +169,24 @@ def running(directory: Path, settings: dict[str, Any]) -> Iterator[Daemon]:
 
 
 def promotable(report: dict[str, Any]) -> str | None:
-    """The newest frozen copy that is promotable, if any: the apprentice itself has no file, as it changes."""
-    names = [each["policy"] for each in report["promotion"] if each["promotable"] and each["policy"] != "apprentice"]
+    """Return the newest frozen copy that is promotable, if any.
+
+    The apprentice itself does not count. It changes all the time, so it has no file.
+    """
+    names = [
+        decision["policy"]
+        for decision in report["promotion"]
+        if decision["promotable"] and decision["policy"] != "apprentice"
+    ]
     return max(names, key=lambda name: int(name.rpartition("-")[2]), default=None)
 
 
 def run(directory: Path, digits: Digits, events: int, rule: str, seed: int) -> list[tuple[int, str, float]]:
-    """Serve this number of events; each deployment with the events before it, and the true value of the policy."""
+    """Serve this number of events.
+
+    Returns:
+        Each deployment with the events before it, the name of the copy, and the true value of its policy.
+    """
     recommender, deployed = Recommender(directory, digits, seed), []
     write_start(directory / START, digits)
     print(f"      0 events: the baseline is worth {digits.value(digits.baseline):.3f} per event")
@@ -198,7 +209,7 @@ def free_port() -> int:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--events", type=int, default=40_000, help="number of events, by default 40,000")
     parser.add_argument("--rule", default="paired", choices=["sea", "bsea", "anytime", "paired"])

@@ -1,4 +1,4 @@
-"""Safe exploration on digits: which rule deploys when, and what that earns.
+"""Measure safe exploration on digits: which rule deploys when, and what that earns.
 
 python study.py run          20 seeds of each rule, resumable
 python study.py overfitting  the overfitting of propensities, by `streameval learn`
@@ -22,14 +22,14 @@ from summary import fill_in
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 SEEDS = range(20)
-"""Fixed before the first run; no run was discarded."""
+"""Fixed before the first run. No run was discarded."""
 
 app = typer.Typer(help=__doc__, add_completion=False, rich_markup_mode=None)
 Results = Annotated[Path, typer.Option(help="directory of the results")]
 
 
 def stored(results: Path = RESULTS) -> list[Run]:
-    """The stored runs."""
+    """Return the stored runs."""
     path = results / "runs.jsonl"
     return [msgspec.json.decode(line, type=Run) for line in path.read_bytes().splitlines()] if path.exists() else []
 
@@ -42,7 +42,7 @@ def run(
     results: Results = RESULTS,
 ) -> None:
     """Run and store the missing runs."""
-    done = {(each.rule, each.seed, each.events) for each in stored(results)}
+    done = {(stored_run.rule, stored_run.seed, stored_run.events) for stored_run in stored(results)}
     jobs = [(rule, seed, events) for seed in range(seeds) for rule in RULES]
     results.mkdir(parents=True, exist_ok=True)
     with (results / "runs.jsonl").open("ab") as file:

@@ -1,4 +1,4 @@
-"""Tables and figures of README.md from the stored results."""
+"""Make tables and figures of README.md from the stored results."""
 
 from __future__ import annotations
 
@@ -27,18 +27,22 @@ def fill_in(document: str, runs: Sequence[Run], overfitting: Mapping[str, Any]) 
         "overfitting": _fits(overfitting),
     }
     pattern = r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*"
-    document = re.sub(pattern, lambda found: f"{found[1]}{tables[found[2]]}\n", document)
-    known = figures(runs, overfitting)
-    return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda found: f"{known[found[1]]}<!-- ={found[1]} -->", document)
+    document = re.sub(pattern, lambda match: f"{match[1]}{tables[match[2]]}\n", document)
+    texts = figures(runs, overfitting)
+    return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda match: f"{texts[match[1]]}<!-- ={match[1]} -->", document)
 
 
 def figures(runs: Sequence[Run], overfitting: Mapping[str, Any]) -> dict[str, str]:
-    """The figures of the text by name."""
-    baseline = [each.baseline for each in of_rule(runs, NEVER)]
-    worst = max((each.replaced - each.value for run in runs for each in run.deployments), default=np.nan)
+    """Return the figures of the text by name."""
+    baseline = [run.baseline for run in select_runs(runs, NEVER)]
+    worst = max(
+        (deployment.replaced - deployment.value for run in runs for deployment in run.deployments), default=np.nan
+    )
     lifts = {
-        f"lift_of_{rule}": short(float(np.median([each.deployments[0].lift for each in some if each.deployments])), 3)
-        for rule, some in ((rule, of_rule(runs, rule)) for rule in SAFE)
+        f"lift_of_{rule}": short(
+            float(np.median([run.deployments[0].lift for run in select_runs(runs, rule) if run.deployments])), 3
+        )
+        for rule in SAFE
     }
     return {
         **lifts,
@@ -51,13 +55,13 @@ def figures(runs: Sequence[Run], overfitting: Mapping[str, Any]) -> dict[str, st
     }
 
 
-def of_rule(runs: Iterable[Run], rule: str) -> list[Run]:
-    """The runs of a rule by seed."""
-    return sorted((each for each in runs if each.rule == rule), key=lambda each: each.seed)
+def select_runs(runs: Iterable[Run], rule: str) -> list[Run]:
+    """Return the runs of a rule, sorted by seed."""
+    return sorted((run for run in runs if run.rule == rule), key=lambda run: run.seed)
 
 
 def first(run: Run) -> float:
-    """After how many events the challenger was deployed for the first time; infinite for never."""
+    """Return after how many events the challenger was first deployed, infinite for never."""
     return run.deployments[0].event if run.deployments else np.inf
 
 
@@ -67,18 +71,20 @@ def _rules(runs: Sequence[Run]) -> str:
     head += ["reward per event"]
     body = []
     for rule in RULES:
-        some = of_rule(runs, rule)
-        firsts = [first(each) for each in some]
-        every = [(run, each) for run in some for each in run.deployments]
+        rule_runs = select_runs(runs, rule)
+        firsts = [first(run) for run in rule_runs]
+        deployments = [deployment for run in rule_runs for deployment in run.deployments]
+        below_baseline = sum(deployment.value < run.baseline for run in rule_runs for deployment in run.deployments)
+        below_replaced = sum(deployment.value < deployment.replaced for deployment in deployments)
         body.append(
             [
                 f"`{rule}`" if rule != NEVER else "never: the baseline's log alone",
-                NONE if rule == NEVER else events_of(float(np.median(firsts))),
-                NONE if rule == NEVER else f"{events_of(min(firsts))} to {events_of(max(firsts))}",
-                NONE if rule == NEVER else f"{len(every) / len(some):.1f}",
-                NONE if rule == NEVER else f"{sum(each.value < run.baseline for run, each in every)} of {len(every)}",
-                NONE if rule == NEVER else f"{sum(each.value < each.replaced for _, each in every)} of {len(every)}",
-                *(of_mean([measure(each) for each in some]) for measure in MEASURES),
+                NONE if rule == NEVER else events_text(float(np.median(firsts))),
+                NONE if rule == NEVER else f"{events_text(min(firsts))} to {events_text(max(firsts))}",
+                NONE if rule == NEVER else f"{len(deployments) / len(rule_runs):.1f}",
+                NONE if rule == NEVER else f"{below_baseline} of {len(deployments)}",
+                NONE if rule == NEVER else f"{below_replaced} of {len(deployments)}",
+                *(mean_text([measure(run) for run in rule_runs]) for measure in MEASURES),
             ]
         )
     return table(head, body)
@@ -95,25 +101,25 @@ def _order(runs: Sequence[Run]) -> str:
     head = ["", "earlier", "at the same look", "later", "median difference in events"]
     body = []
     for one, other in ORDER:
-        by_rule = ([first(each) for each in of_rule(runs, rule)] for rule in (one, other))
+        by_rule = ([first(run) for run in select_runs(runs, rule)] for rule in (one, other))
         pairs = list(zip(*by_rule, strict=True))
-        known = [late - early for early, late in pairs if np.isfinite(early) and np.isfinite(late)]
+        differences = [late - early for early, late in pairs if np.isfinite(early) and np.isfinite(late)]
         counts = (sum(a < b for a, b in pairs), sum(a == b for a, b in pairs), sum(a > b for a, b in pairs))
-        body.append([f"`{one}` before `{other}`", *map(str, counts), events_of(float(np.median(known)))])
+        body.append([f"`{one}` before `{other}`", *map(str, counts), events_text(float(np.median(differences)))])
     return table(head, body)
 
 
 def _targets(runs: Sequence[Run]) -> str:
-    """In how many seeds each rule ends above what is learned from the baseline's log alone."""
+    """Count the seeds in which a rule ends above the policy learned from the baseline's log alone."""
     head = ["rule", "policy served at the end is better", "policy learned by the end is better"]
-    alone, body = [each.learned for each in of_rule(runs, NEVER)], []
+    alone, body = [run.learned for run in select_runs(runs, NEVER)], []
     for rule in SAFE:
-        some = of_rule(runs, rule)
+        rule_runs = select_runs(runs, rule)
         counts = (
-            sum(of(each) > other for each, other in zip(some, alone, strict=True))
-            for of in (lambda run: run.served, lambda run: run.learned)
+            sum(measure(run) > other for run, other in zip(rule_runs, alone, strict=True))
+            for measure in (lambda run: run.served, lambda run: run.learned)
         )
-        body.append([f"`{rule}`", *(f"{count} of {len(some)}" for count in counts)])
+        body.append([f"`{rule}`", *(f"{count} of {len(rule_runs)}" for count in counts)])
     return table(head, body)
 
 
@@ -126,8 +132,8 @@ def _fits(overfitting: Mapping[str, Any]) -> str:
     return table(head, body)
 
 
-def of_mean(values: Sequence[float]) -> str:
-    """The mean over runs with its standard error."""
+def mean_text(values: Sequence[float]) -> str:
+    """Format the mean over runs with its standard error."""
     error = np.std(values, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.nan
     return f"{short(float(np.mean(values)), 3)} ± {short(float(error), 3)}"
 
@@ -136,7 +142,7 @@ def short(number: float, digits: int = 2) -> str:
     return f"{number:.{digits}f}".removeprefix("0")
 
 
-def events_of(count: float) -> str:
+def events_text(count: float) -> str:
     return "never" if np.isinf(count) else f"{count:,.0f}"
 
 

@@ -1,4 +1,7 @@
-"""The two figures of the README and `results.json`: `python figures.py`, some minutes on one core. Needs matplotlib."""
+"""Draw the two figures of the README, and write `results.json`: `python figures.py`, some minutes on one core.
+
+Needs matplotlib.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +29,11 @@ LEGEND = {
 }
 
 
-def draw(axes: Axes, found: dict[str, Array], title: str) -> None:
-    """One panel: an error line per estimator."""
+def draw(axes: Axes, errors: dict[str, Array], title: str) -> None:
+    """Draw one panel with an error line per estimator."""
     for name, colour in COLOURS.items():
         style = "--" if name == "on-policy" else "-"
-        axes.loglog(SIZES, found[name], style, color=colour, label=LEGEND[name], lw=2, marker="o", ms=4)
+        axes.loglog(SIZES, errors[name], style, color=colour, label=LEGEND[name], lw=2, marker="o", ms=4)
     axes.set_title(title, fontsize=10, loc="left")
     axes.set_xlabel("logged slates")
     axes.grid(which="major", color="#e6e6e6", lw=0.8)
@@ -49,16 +52,16 @@ def finish(figure: plt.Figure, title: str, name: str) -> None:
 
 
 def errors_of_sizes() -> dict[str, Any]:
-    """Error against n: two sizes, two logging policies, NDCG."""
+    """Draw and return errors of NDCG against the number of slates, for two sizes and two logging policies."""
     results = {}
     figure, panels = plt.subplots(2, 2, figsize=(9, 7.6), sharex=True, sharey=True, layout="constrained")
     figure.get_layout_engine().set(rect=(0, 0.08, 1, 0.91))
     for row, (slots, actions) in zip(panels, ((5, 10), (10, 100)), strict=True):
         for axes, (peak, logging) in zip(row, ((0.0, "uniform"), (1.0, "peaked")), strict=True):
             log = Log(world(slots, actions), peak)
-            found = errors(runs(log, ndcg, SIZES, RUNS), value(log.world, ndcg))
-            results[f"{slots} of {actions}, {logging}"] = rounded(found)
-            draw(axes, found, f"{slots} of {actions} documents, {logging} logging")
+            panel_errors = errors(runs(log, ndcg, SIZES, RUNS), value(log.world, ndcg))
+            results[f"{slots} of {actions}, {logging}"] = rounded(panel_errors)
+            draw(axes, panel_errors, f"{slots} of {actions} documents, {logging} logging")
             axes.label_outer()
         row[0].set_ylabel("root mean squared error")
         row[0].set_yticks([0.001, 0.01, 0.1, 1], [".001", ".01", ".1", "1"])
@@ -67,7 +70,7 @@ def errors_of_sizes() -> dict[str, Any]:
 
 
 def biases_of_rewards() -> dict[str, float]:
-    """Error against n: an additive reward, and one that is not. The relative biases of the latter, by size."""
+    """Draw the error of an additive reward and of one that is not, and return the biases of the latter by size."""
     small = Log(world(5, 10), 0.0)
     biases = {"5 of 10": expected(small, err) / value(small.world, err) - 1}
     figure, panels = plt.subplots(1, 2, figsize=(9, 4.6), sharey=True, layout="constrained")
@@ -77,13 +80,13 @@ def biases_of_rewards() -> dict[str, float]:
     for axes, (reward, title) in zip(panels, rewards, strict=True):
         truth = value(log.world, reward)
         estimates = runs(log, reward, SIZES, RUNS)
-        found = {name: error / truth for name, error in errors(estimates, truth).items()}
-        draw(axes, found, title)
+        panel_errors = {name: error / truth for name, error in errors(estimates, truth).items()}
+        draw(axes, panel_errors, title)
         if reward is err:
             bias = biases["10 of 100"] = float(estimates["PI"][:, -1].mean()) / truth - 1
             axes.axhline(bias, color=COLOURS["PI"], lw=1, ls=":")
-            place = {"xytext": (0, -12), "textcoords": "offset points", "fontsize": 9}
-            axes.annotate(f"bias: {bias:.0%} of the truth", (SIZES[0], bias), **place)
+            position = {"xytext": (0, -12), "textcoords": "offset points", "fontsize": 9}
+            axes.annotate(f"bias: {bias:.0%} of the truth", (SIZES[0], bias), **position)
     panels[0].set_ylabel("root mean squared error / truth")
     panels[0].set_yticks([0.001, 0.01, 0.1, 1], [".1 %", "1 %", "10 %", "100 %"])
     finish(
@@ -94,9 +97,9 @@ def biases_of_rewards() -> dict[str, float]:
     return {size: float(f"{bias:.3g}") for size, bias in biases.items()}
 
 
-def rounded(found: dict[str, Array]) -> dict[str, list[float]]:
-    """The numbers of a panel, as they are stored."""
-    return {name: [float(f"{number:.4g}") for number in line] for name, line in found.items()}
+def rounded(panel_errors: dict[str, Array]) -> dict[str, list[float]]:
+    """Round the numbers of a panel for storage."""
+    return {name: [float(f"{number:.4g}") for number in line] for name, line in panel_errors.items()}
 
 
 if __name__ == "__main__":

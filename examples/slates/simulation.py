@@ -1,6 +1,6 @@
-"""Simulated search rankings with known true values, to measure the error of slate estimators.
+"""Simulate search rankings with known true values, to measure the error of slate estimators.
 
-In the style of Swaminathan et al., Off-policy evaluation for slate recommendation, NeurIPS 2017: a query has m
+The style follows Swaminathan et al., Off-policy evaluation for slate recommendation, NeurIPS 2017. A query has m
 documents, a slate shows l of them, and the value of a new ranker is estimated from the log of another. Documents are
 numbered by their rank under the logging ranker.
 """
@@ -26,10 +26,14 @@ Reward = Callable[["World", Slates, Slates], Array]
 
 @dataclass(frozen=True)
 class World:
-    """Queries with `actions` documents each; a slate shows `slots` of them, in order.
+    """Hold queries with `actions` documents each. A slate shows `slots` of them, in order.
 
-    grade: [queries, actions] from 0 to 4. features: [queries, actions, d]. target: [queries, slots] the slate of the
-    new ranker.
+    Args:
+        slots: Documents in a slate.
+        actions: Documents of a query.
+        grade: Grades from 0 to 4, [queries, actions].
+        features: Features of the documents, [queries, actions, d].
+        target: Slate of the new ranker, [queries, slots].
     """
 
     slots: int
@@ -40,17 +44,17 @@ class World:
 
     @cached_property
     def gain(self) -> Array:
-        """[queries, actions] `2^grade - 1`."""
+        """Return the gain `2^grade - 1` of each document, [queries, actions]."""
         return 2.0**self.grade - 1.0
 
     @cached_property
     def discount(self) -> Array:
-        """[slots] discount of each position."""
+        """Return the discount of each position, [slots]."""
         return 1.0 / np.log2(np.arange(self.slots) + 2.0)
 
 
 def world(slots: int, actions: int, queries: int = 50, seed: int = 2017) -> World:
-    """A world in which features are correlated with the grade, and both rankers use more than the features."""
+    """Draw a world in which features are correlated with the grade, and both rankers use more than the features."""
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(queries, actions, 8))
     worth = np.tanh(features @ rng.normal(size=8)) + 0.5 * rng.normal(size=(queries, actions))
@@ -64,13 +68,13 @@ def world(slots: int, actions: int, queries: int = 50, seed: int = 2017) -> Worl
 
 
 def ndcg(world: World, query: Slates, slate: Slates) -> Array:
-    """An additive reward: the gain of each document, discounted by its position, as a share of the maximum."""
+    """Compute an additive reward: the gain of each document, discounted by its position, as a share of the maximum."""
     best = -np.sort(-world.gain, axis=1)[:, : world.slots] @ world.discount
     return (world.gain[query[:, None], slate] * world.discount).sum(axis=1) / best[query]
 
 
 def err(world: World, query: Slates, slate: Slates) -> Array:
-    """A reward that is not additive: the reader reads down the page until satisfied, and ignores the rest."""
+    """Compute a reward that is not additive: the reader reads down the page until satisfied, and ignores the rest."""
     satisfied = world.gain[query[:, None], slate] / 16
     looked_at = np.cumprod(np.concatenate([np.ones((len(slate), 1)), 1 - satisfied[:, :-1]], axis=1), axis=1)
     return np.asarray((looked_at * satisfied / np.arange(1, world.slots + 1)).sum(axis=1))
@@ -78,40 +82,48 @@ def err(world: World, query: Slates, slate: Slates) -> Array:
 
 @dataclass(frozen=True)
 class Log:
-    """Rankings drawn without replacement, a document of rank k with weight `2^(-peak floor(log2 k))`; 0: uniformly."""
+    """Draw rankings without replacement.
+
+    Args:
+        world: Queries and documents.
+        peak: A document of rank k has the weight `2^(-peak floor(log2 k))`. With 0, all documents are alike.
+    """
 
     world: World
     peak: float
 
     @cached_property
     def classes(self) -> Slates:
-        """[actions] class of each document; documents of one class are drawn with equal probability."""
+        """Return the class of each document, [actions]. Documents of one class are drawn with equal probability."""
         return np.floor(np.log2(np.arange(1, self.world.actions + 1))).astype(np.int64)
 
     @cached_property
     def weight(self) -> Array:
-        """[actions] weight of each document in a draw."""
+        """Return the weight of each document in a draw, [actions]."""
         return np.asarray(2.0 ** (-self.peak * self.classes))
 
     def draw(self, n: int, rng: np.random.Generator) -> Slates:
-        """[n, slots] slates, by the Gumbel trick."""
+        """Draw slates by the Gumbel trick, [n, slots]."""
         keys = np.log(self.weight) + rng.gumbel(size=(n, self.world.actions))
         best = np.argpartition(-keys, self.world.slots - 1, axis=1)[:, : self.world.slots]
         order = np.argsort(-np.take_along_axis(keys, best, axis=1), axis=1)
         return np.take_along_axis(best, order, axis=1)
 
     def propensity(self, slate: Slates) -> Array:
-        """[n] probability of each slate."""
+        """Return the probability of each slate, [n]."""
         weight = self.weight[slate]
         left = self.weight.sum() - np.cumsum(weight, axis=1) + weight
         return np.prod(weight / left, axis=1)
 
     def importance(self, query: Slates, slate: Slates) -> Array:
-        """[n] importance weight of the slate as one action; 0 unless it is the slate of the new ranker."""
+        """Return the importance weight of each slate as one action, [n].
+
+        It is 0 unless the new ranker shows the slate.
+        """
         return (slate == self.world.target[query]).all(axis=1) / self.propensity(slate)
 
     def pseudo_inverse(self, query: Slates, slate: Slates) -> Array:
-        """[n] the weight G of each slate."""
+        """Return the weight G of each slate, [n]."""
         target, slots = self.world.target[query], self.world.slots
         if self.peak == 0:
             hit = (slate == target).sum(axis=1).astype(float)
@@ -121,7 +133,7 @@ class Log:
 
     @cached_property
     def dual(self) -> Array:
-        """[queries, slots, actions] `Gamma^+ q`: the weight of a slate is the sum of its entries."""
+        """Return `Gamma^+ q`, [queries, slots, actions]. The weight of a slate is the sum of its entries."""
         indicator = np.zeros((len(self.world.target), self.world.slots, self.world.actions))
         np.put_along_axis(indicator, self.world.target[:, :, None], 1.0, axis=2)
         inverse = np.linalg.pinv(self.covariance, rcond=1e-10, hermitian=True)
@@ -129,7 +141,7 @@ class Log:
 
     @cached_property
     def covariance(self) -> Array:
-        """`Gamma`, [slots x actions, slots x actions]: probability that a slate shows both, exactly.
+        """Return `Gamma`, the exact probability that a slate shows both, [slots x actions, slots x actions].
 
         Documents of a class are exchangeable, so it is enough to count the drawn documents per class.
         """
@@ -138,19 +150,25 @@ class Log:
             size, np.array([self.weight[self.classes == c][0] for c in range(len(size))]), self.slots
         )
         pairs = size[:, None] * (size[None, :] - np.eye(len(size)))
-        each = joint / np.where(pairs > 0, pairs, 1)[None, :, None, :]
-        gamma = each[:, self.classes][:, :, :, self.classes] * (1 - np.eye(self.world.actions))[None, :, None, :]
+        pair_probability = joint / np.where(pairs > 0, pairs, 1)[None, :, None, :]
+        gamma = (
+            pair_probability[:, self.classes][:, :, :, self.classes]
+            * (1 - np.eye(self.world.actions))[None, :, None, :]
+        )
         rows = self.slots * self.world.actions
         return gamma.reshape(rows, rows) + np.diag((single / size)[:, self.classes].ravel())
 
     @property
     def slots(self) -> int:
-        """Documents in a slate."""
+        """Return the number of documents in a slate."""
         return self.world.slots
 
 
 def _draws(size: Slates, weight: Array, slots: int) -> tuple[Array, Array]:
-    """Probability that draw j is of class c, [slots, classes], and draws j and k of c and d, [slots, classes] twice."""
+    """Return the probability that draw j is of class c, and that draws j and k are of classes c and d.
+
+    The shapes are [slots, classes] and [slots, classes, slots, classes].
+    """
     classes = len(size)
     single, joint = np.zeros((slots, classes)), np.zeros((slots, classes, slots, classes))
     drawn: dict[tuple[int, ...], Array] = {(0,) * classes: np.append(np.zeros(slots * classes), 1.0)}
@@ -169,13 +187,13 @@ def _draws(size: Slates, weight: Array, slots: int) -> tuple[Array, Array]:
 
 
 def value(world: World, reward: Reward) -> float:
-    """The true value: the mean reward of the new ranker over queries."""
+    """Return the true value: the mean reward of the new ranker over queries."""
     queries = np.arange(len(world.target))
     return float(reward(world, queries, world.target).mean())
 
 
 def expected(log: Log, reward: Reward) -> float:
-    """The expectation of the pseudo-inverse, by enumerating all slates: `value` plus its bias."""
+    """Return the expectation of the pseudo-inverse by enumerating all slates. It is `value` plus the bias."""
     slates = np.array(list(permutations(range(log.world.actions), log.slots)))
     shares, total = log.propensity(slates), 0.0
     for number in range(len(log.world.target)):
@@ -185,7 +203,7 @@ def expected(log: Log, reward: Reward) -> float:
 
 
 def one_run(log: Log, reward: Reward, sizes: Sequence[int], rng: np.random.Generator) -> dict[str, Array]:
-    """The estimates from the first n events of one log, for each n of `sizes`."""
+    """Return the estimates from the first n events of one log, for each n of `sizes`."""
     world, n = log.world, max(sizes)
     query = rng.integers(0, len(world.target), n)
     slate = log.draw(n, rng)
@@ -205,7 +223,10 @@ def one_run(log: Log, reward: Reward, sizes: Sequence[int], rng: np.random.Gener
 
 
 def direct(world: World, query: Slates, slate: Slates, earned: Array) -> float:
-    """The direct method: ridge regression of the reward on the features in all slots, evaluated for the new slates."""
+    """Return the estimate of the direct method.
+
+    It is a ridge regression of the reward on the features in all slots, evaluated for the new slates.
+    """
 
     def described(query: Slates, slate: Slates) -> Array:
         shown = world.features[query[:, None], slate].reshape(len(query), -1)
@@ -220,12 +241,12 @@ def direct(world: World, query: Slates, slate: Slates, earned: Array) -> float:
 
 
 def runs(log: Log, reward: Reward, sizes: Sequence[int], count: int, seed: int = 1) -> dict[str, Array]:
-    """The estimates from `count` logs, by estimator [count, sizes]."""
+    """Return the estimates from `count` logs, by estimator [count, sizes]."""
     rng = np.random.default_rng(seed)
-    found = [one_run(log, reward, sizes, rng) for _ in range(count)]
-    return {name: np.array([run[name] for run in found]) for name in found[0]}
+    results = [one_run(log, reward, sizes, rng) for _ in range(count)]
+    return {name: np.array([run[name] for run in results]) for name in results[0]}
 
 
-def errors(found: dict[str, Array], truth: float) -> dict[str, Array]:
-    """The root mean squared error of each estimator over its runs, [sizes]."""
-    return {name: np.sqrt(np.mean((estimates - truth) ** 2, axis=0)) for name, estimates in found.items()}
+def errors(results: dict[str, Array], truth: float) -> dict[str, Array]:
+    """Return the root mean squared error of each estimator over its runs, [sizes]."""
+    return {name: np.sqrt(np.mean((estimates - truth) ** 2, axis=0)) for name, estimates in results.items()}

@@ -1,4 +1,4 @@
-"""The table and the figures of README.md, from results.json: `python summary.py`."""
+"""Fill in the table and the figures of README.md from results.json: `python summary.py`."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def fill_in(document: str, results: Mapping[str, Any]) -> str:
         for panel, errors in results["errors"].items()
     )
     table = r"(<!-- table: errors -->\n)(?:\|[^\n]*\n)*"
-    document = re.sub(table, lambda found: f"{found[1]}{head}{body}", document)
-    known = figures(results)
-    return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda found: f"{known[found[1]]}<!-- ={found[1]} -->", document)
+    document = re.sub(table, lambda match: f"{match[1]}{head}{body}", document)
+    texts = figures(results)
+    return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda match: f"{texts[match[1]]}<!-- ={match[1]} -->", document)
 
 
 def figures(results: Mapping[str, Any]) -> dict[str, str]:
-    """The figures of the text by name; those of the pages with 10 of 100 documents are the worst of both logs."""
+    """Return the figures of the text by name. Figures of 10 of 100 documents are the worse of both logs."""
     errors = [results["errors"][panel] for panel in LARGE]
-    ratio = max(each["wPI"][-1] / each["IPS"][-1] for each in errors)
-    data = max((each["on-policy"][-1] / min(each["PI"][-1], each["wPI"][-1])) ** 2 for each in errors)
+    ratio = max(panel["wPI"][-1] / panel["IPS"][-1] for panel in errors)
+    data = max((panel["on-policy"][-1] / min(panel["PI"][-1], panel["wPI"][-1])) ** 2 for panel in errors)
     worst = [
         size
-        for place, size in enumerate(results["sizes"])
-        if all(each["wPI"][place] == max(line[place] for line in each.values()) for each in errors)
+        for index, size in enumerate(results["sizes"])
+        if all(panel["wPI"][index] == max(line[index] for line in panel.values()) for panel in errors)
     ]
     return {
         "weighted_over_ips": short(ratio, 2),

@@ -1,4 +1,4 @@
-"""Ways to decode compact events up to Python objects; columns cost the same after each."""
+"""Compare ways to decode compact events to Python objects. Columns cost the same after each way."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from streameval.events.schema import event_type
 
 
 class Positional(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """An event of a binary form with a schema: values in the order of the fields, without names."""
+    """Represent an event of a binary form with a schema: values in the order of the fields, without names."""
 
     event_id: str
     timestamp: float
@@ -26,12 +26,12 @@ class Positional(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     @classmethod
     def of(cls, value: bytes) -> Positional:
-        """The event of a JSON message."""
+        """Convert the event of a JSON message."""
         fields = msgspec.json.decode(value)
         return cls(**fields | {"policies": list(fields["policies"].values())})
 
 
-def in_polls(values: Sequence[bytes], decode: Callable[[Sequence[bytes]], Any]) -> Work:
+def poll_work(values: Sequence[bytes], decode: Callable[[Sequence[bytes]], Any]) -> Work:
     """Decode all messages, a poll at a time."""
 
     def run() -> None:
@@ -41,7 +41,7 @@ def in_polls(values: Sequence[bytes], decode: Callable[[Sequence[bytes]], Any]) 
     return Work(run, len(values))
 
 
-def each_by(decode: Callable[[bytes], Any]) -> Callable[[Sequence[bytes]], Any]:
+def one_by_one(decode: Callable[[bytes], Any]) -> Callable[[Sequence[bytes]], Any]:
     """Decode the messages of a poll one by one."""
     return lambda poll: list(map(decode, poll))
 
@@ -52,10 +52,10 @@ def benchmark(events: int = 40_000) -> Benchmark:
     positional = [msgspec.msgpack.encode(Positional.of(value)) for value in values]
     at_once = msgspec.json.Decoder(list[form]).decode  # type: ignore[valid-type]
     tasks = {
-        "JSON, message by message": in_polls(values, each_by(msgspec.json.Decoder(form).decode)),
-        "JSON, a poll as one array": in_polls(values, lambda poll: at_once(b"[" + b",".join(poll) + b"]")),
-        "MessagePack": in_polls(named, each_by(msgspec.msgpack.Decoder(form).decode)),
-        "MessagePack without names": in_polls(positional, each_by(msgspec.msgpack.Decoder(Positional).decode)),
+        "JSON, message by message": poll_work(values, one_by_one(msgspec.json.Decoder(form).decode)),
+        "JSON, a poll as one array": poll_work(values, lambda poll: at_once(b"[" + b",".join(poll) + b"]")),
+        "MessagePack": poll_work(named, one_by_one(msgspec.msgpack.Decoder(form).decode)),
+        "MessagePack without names": poll_work(positional, one_by_one(msgspec.msgpack.Decoder(Positional).decode)),
         "JSON to columns": decoding(values, JsonDecoder(CANDIDATES)),
     }
     ratios = [Ratio(name, "orjson.loads") for name in tasks]

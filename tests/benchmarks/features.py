@@ -1,10 +1,10 @@
-"""Events with features, from their messages: the default estimate against the simplest one, and the whole family."""
+"""Measure events with features, from their messages: the default estimate, the simplest one, and the whole family."""
 
 from __future__ import annotations
 
 from measuring import Benchmark, Ratio
 from memory_source import daemon, decoding
-from messages import CANDIDATES, with_actions
+from messages import CANDIDATES, events_with_actions
 
 import streameval as se
 
@@ -16,7 +16,7 @@ FAMILY = (
 
 
 def benchmark(events: int = 8_000) -> Benchmark:
-    greedy, mixed = with_actions(events, 25, 25, greedy=True), with_actions(events // 2, 20, 5)
+    greedy, mixed = events_with_actions(events, 25, 25, greedy=True), events_with_actions(events // 2, 20, 5)
     plain = se.Evaluator(CANDIDATES, [se.IPS()], [se.Decay()])
     better = se.Evaluator(CANDIDATES, [se.StratifiedDR()], [se.Mixture()])
     family = se.Evaluator(CANDIDATES, FAMILY, AVERAGES, drift=None)

@@ -1,4 +1,4 @@
-"""The whole daemon that reads a topic of a real broker, with each client: polls, threads of the client, everything."""
+"""Measure the whole daemon on a topic of a real broker, with each client: polls, threads of the client, everything."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TOPIC, LIVE, PARTITIONS = "events", "live", 4
 LOOK_EVERY = 0.2
 EVENTS_PER_SECOND = 500
 SETTLED, LOOKED_AT = 2.0, 5.0
-"""Seconds until a daemon that reads a live stream has caught up with it, and in which it is measured then."""
+"""Seconds until a daemon that reads a live stream has caught up, and seconds of the measurement after that."""
 SENDER = """
 import sys, time
 import confluent_kafka, orjson
@@ -50,7 +50,7 @@ while True:
 
 
 def send(values: list[bytes], connection: KafkaConnection) -> None:
-    """Messages without compression, to each partition in turn: to unpack them would cost more than to poll them."""
+    """Send messages to each partition in turn. They are not compressed, because unpacking costs more than polling."""
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": ",".join(connection.bootstrap_servers), "queue.buffering.max.messages": len(values) + 1}
     )
@@ -59,10 +59,10 @@ def send(values: list[bytes], connection: KafkaConnection) -> None:
     producer.flush()
 
 
-def with_daemon(
+def run_daemon(
     connection: KafkaConnection, topic: str, look: Callable[[DaemonLoop[Any]], float | None]
 ) -> float | None:
-    """Run a daemon that reads a topic in a fresh directory until `look` returns, and return the same."""
+    """Run a daemon that reads a topic in a fresh directory until `look` returns, and return its result."""
     with tempfile.TemporaryDirectory() as folder:
         config = Config.model_validate(
             {
@@ -74,10 +74,10 @@ def with_daemon(
         running = daemon(Path(folder) / "streameval.yaml", config)
         read = threading.Thread(target=running.run)
         read.start()
-        seen = look(running)
+        result = look(running)
         running.stop()
         read.join()
-    return seen
+    return result
 
 
 def read_backlog(connection: KafkaConnection, events: int) -> None:
@@ -87,11 +87,11 @@ def read_backlog(connection: KafkaConnection, events: int) -> None:
         while sum((running.published.source.positions or {0: 0}).values()) < events:
             time.sleep(LOOK_EVERY)
 
-    with_daemon(connection, TOPIC, look)
+    run_daemon(connection, TOPIC, look)
 
 
 def read_live(connection: KafkaConnection) -> float:
-    """Seconds of processor time of a daemon that reads a stream as it comes, while it is looked at."""
+    """Return the seconds of processor time of a daemon that reads a live stream for LOOKED_AT seconds."""
 
     def look(_: DaemonLoop[Any]) -> float:
         time.sleep(SETTLED)
@@ -102,13 +102,13 @@ def read_live(connection: KafkaConnection) -> float:
     address, rate = ",".join(connection.bootstrap_servers), str(EVENTS_PER_SECOND)
     with subprocess.Popen([sys.executable, "-c", SENDER, address, LIVE, str(PARTITIONS), rate]) as sender:
         try:
-            return with_daemon(connection, LIVE, look) or 0.0
+            return run_daemon(connection, LIVE, look) or 0.0
         finally:
             sender.kill()
 
 
 def poll_kafka_python(connection: KafkaConnection, events: int) -> None:
-    """An empty loop around the polls of kafka-python."""
+    """Poll with kafka-python in an empty loop."""
     consumer = kafka.KafkaConsumer(bootstrap_servers=connection.bootstrap_servers)
     parts = [kafka.TopicPartition(TOPIC, number) for number in consumer.partitions_for_topic(TOPIC)]
     consumer.assign(parts)
@@ -120,7 +120,7 @@ def poll_kafka_python(connection: KafkaConnection, events: int) -> None:
 
 
 def poll_confluent(connection: KafkaConnection, events: int) -> None:
-    """An empty loop around the polls of confluent-kafka."""
+    """Poll with confluent-kafka in an empty loop."""
     settings = {"bootstrap.servers": ",".join(connection.bootstrap_servers), "group.id": "benchmark"}
     consumer = confluent_kafka.Consumer(settings | {"enable.auto.commit": False})
     numbers = consumer.list_topics(TOPIC).topics[TOPIC].partitions
@@ -157,5 +157,5 @@ def benchmark(events: int = 200_000) -> Benchmark:
         Ratio("confluent", "kafka-python"),
         *(Ratio(f"live, {client}", "a core", 0.15) for client in POLLS),
     ]
-    title = f"The daemon from a broker: {PARTITIONS} partitions; live: {EVENTS_PER_SECOND} events a second"
+    title = f"The daemon from a broker: {PARTITIONS} partitions, and live with {EVENTS_PER_SECOND} events a second"
     return Benchmark(title, works, ratios)

@@ -1,4 +1,4 @@
-"""Cost of an event after decoding as a configuration grows: rewards, candidates, estimators, longer windows."""
+"""Measure the cost of an event after decoding, as rewards, candidates, estimators and windows grow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streameval import IPS, Cumulative, Evaluator, EventBatch, Window
 
 
 def batches(events: int, candidates: int = 10, rewards: int = 1, seed: int = 20190211) -> list[EventBatch]:
-    """Events with a probability of each candidate for the action, and all rewards. Every second reward is 0 or 1."""
+    """Make events with each candidate's probability of the action, and all rewards. Every second reward is 0 or 1."""
     rng = np.random.default_rng(seed)
     propensity, names = rng.uniform(0.02, 0.9, events), names_of(candidates)
     target = np.minimum(rng.random((candidates, events)) * 2 * propensity, 1.0)
@@ -20,15 +20,15 @@ def batches(events: int, candidates: int = 10, rewards: int = 1, seed: int = 201
     timestamp = 1574553634 + np.arange(events) / 1000
     return [
         EventBatch.from_arrays(
-            reward=earned[0, part],
-            propensity=propensity[part],
-            policies=dict(zip(names, target[:, part], strict=True)),
-            timestamp=timestamp[part],
+            reward=earned[0, rows],
+            propensity=propensity[rows],
+            policies=dict(zip(names, target[:, rows], strict=True)),
+            timestamp=timestamp[rows],
             rewards={
-                name: column[part] for name, column in zip(limits(rewards), earned, strict=True) if name != "goal"
+                name: column[rows] for name, column in zip(limits(rewards), earned, strict=True) if name != "goal"
             },
         )
-        for part in (slice(first, first + POLL) for first in range(0, events, POLL))
+        for rows in (slice(first, first + POLL) for first in range(0, events, POLL))
     ]
 
 

@@ -1,4 +1,4 @@
-"""Cost of intervals and decisions: the daemon's loop with each of them against `normal`, which costs least."""
+"""Measure the cost of intervals and decisions: the daemon's loop with each against `normal`, which costs least."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def benchmark(events: int = 40_000) -> Benchmark:
         "promotion by paired": evaluator(NORMAL, "paired"),
         "promotion by anytime": evaluator(NORMAL, "anytime"),
     }
-    works = {name: daemon(values, each.config.decoder(), each) for name, each in evaluators.items()}
+    works = {name: daemon(values, entry.config.decoder(), entry) for name, entry in evaluators.items()}
     ratios = [Ratio(name, "normal", 1.2 if name == ALL else None) for name in evaluators if name != "normal"]
     return Benchmark("Intervals and decisions: four estimators on five averages", works, ratios)

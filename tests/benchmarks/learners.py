@@ -1,6 +1,6 @@
-"""Candidates that learn against a logged one, after decoding: 25 actions x 25 features, all distributions.
+"""Compare candidates that learn with a logged one, after decoding: 25 actions x 25 features, all distributions.
 
-A policy that learns may add 3 us to an event, one of the reward model .5 us next to `dr`.
+A policy that learns may add 3 us to an event, a policy of the reward model .5 us next to `dr`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CANDIDATES: dict[str, tuple[Any, AnyEstimator]] = {
 
 
 def log(events: int, seed: int = 20190211) -> EventBatch:
-    """Events with features and the distributions of the logging policy and of a candidate."""
+    """Make events with features and the distributions of the logging policy and of a candidate."""
     rng = np.random.default_rng(seed)
     target, propensities = rng.dirichlet(np.ones(ACTIONS), (2, events))
     action = np.minimum((propensities.cumsum(axis=1) < rng.random((events, 1))).sum(axis=1), ACTIONS - 1)

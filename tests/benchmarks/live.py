@@ -1,4 +1,4 @@
-"""The daemon in service: scraped without a pause, fed by a stream instead of a backlog, with a thousand candidates."""
+"""Measure the daemon in service: scraped without a pause, fed by a live stream, and with a thousand candidates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from streameval.service.http.server import HttpServer
 
 MANY = 1_000
 TIMES = 4
-"""A daemon reads all messages this many times, so that its first and last Reports matter little."""
+"""Number of times that a daemon reads all messages, so that its first and last Reports matter little."""
 EVENTS_PER_SECOND = 20_000
 ARRIVAL = 0.005
 """Seconds between two polls of a stream."""
@@ -36,7 +36,11 @@ while True:
 
 
 class Stream(MemorySource):
-    """The same messages as they come; `longest`: seconds of processor time of the longest turn of the loop."""
+    """Deliver messages as they come.
+
+    Attributes:
+        longest: Seconds of processor time of the longest turn of the loop.
+    """
 
     def __init__(self, values: Sequence[bytes]) -> None:
         super().__init__(values)
@@ -45,8 +49,8 @@ class Stream(MemorySource):
     def poll(self, timeout: float) -> list[Records]:
         self.longest = max(self.longest, time.thread_time() - self._left)
         time.sleep(ARRIVAL)
-        come = int((time.monotonic() - self._started) * EVENTS_PER_SECOND)
-        values = list(self.values[self.offset : min(come, self.offset + POLL)])
+        arrived = int((time.monotonic() - self._started) * EVENTS_PER_SECOND)
+        values = list(self.values[self.offset : min(arrived, self.offset + POLL)])
         offsets = range(self.offset, self.offset + len(values))
         self.offset += len(values)
         self._left = time.thread_time()
@@ -54,10 +58,10 @@ class Stream(MemorySource):
 
 
 def longest_turn(values: Sequence[bytes], decoder: JsonDecoder, evaluator: Evaluator) -> Work:
-    """The longest turn of the loop, which pauses that long where it has a processor to itself."""
+    """Return the work of the longest turn of the loop. If the loop has a processor to itself, it pauses that long."""
 
     def run() -> float:
-        evaluator.fold_pending()  # what the run before has left
+        evaluator.fold_pending()  # events that the previous run has left
         stream = Stream(values)
         Daemon(stream, decoder, evaluator, stop_when_exhausted=True).run()
         return stream.longest
@@ -66,7 +70,7 @@ def longest_turn(values: Sequence[bytes], decoder: JsonDecoder, evaluator: Evalu
 
 
 def scraped(values: Sequence[bytes], decoder: JsonDecoder, evaluator: Evaluator) -> Work:
-    """The loop of the daemon and its answers to scrapes, one after the other from another process."""
+    """Return the work of the daemon's loop and its answers to scrapes, one after the other from another process."""
 
     def run() -> float:
         running = Daemon(MemorySource(values), decoder, evaluator, stop_when_exhausted=True)

@@ -1,4 +1,4 @@
-"""The loop of the daemon on messages in memory: decode, evaluate, publish; against `orjson.loads` alone."""
+"""Measure the daemon's loop on messages in memory (decode, evaluate, publish) against `orjson.loads` alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from streameval import (
 
 PUBLISHED = (Cumulative(), Window(), Decay(), AdaptiveWindow(), AdaptiveDecay())
 TIMES = 5
-"""The daemon reads all messages this many times: else its first and last Reports take a fifth of the time."""
+"""Number of times that the daemon reads all messages. With one, its first and last Reports take a fifth of the time."""
 FOUR = (IPS(), SNIPS(), ClippedIPS(cap=10), ControlVariate())
 
 

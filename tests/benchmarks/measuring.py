@@ -1,6 +1,6 @@
-"""Benchmarks: pieces of work that are measured in turns within one run, and the ratios between their processor times.
+"""Measure pieces of work in turns within one run, and compare their processor times.
 
-A machine's speed drifts, and other programs share its cache: so only ratios of the same round are compared.
+A machine's speed drifts, and other programs share its cache, so only ratios of the same round are compared.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from streameval import Evaluator, EventBatch
 
 
 class Work(NamedTuple):
-    """Something to measure, and how many events, or other units, it goes through.
+    """Describe something to measure.
 
-    `run` may return the seconds of processor time that count; by default they are all of the process.
+    Args:
+        run: Does the work. It may return the seconds of processor time that count, by default all of the process.
+        events: Number of events, or other units, in the work.
     """
 
     run: Callable[[], object]
@@ -27,7 +29,13 @@ class Work(NamedTuple):
 
 
 class Ratio(NamedTuple):
-    """The processor time of an event in one work over that in another; `wanted`: at most this."""
+    """Compare the processor times of an event in two works.
+
+    Args:
+        of: Work in the numerator.
+        over: Work in the denominator.
+        wanted: Largest ratio that is wanted.
+    """
 
     of: str
     over: str
@@ -36,9 +44,13 @@ class Ratio(NamedTuple):
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Works that are measured in turns, and the ratios that are reported.
+    """Describe works that are measured in turns, and the ratios that are reported.
 
-    `megabytes`: sizes by name, each with the largest one that is wanted.
+    Args:
+        title: Title of the tables.
+        works: Works by name.
+        ratios: Ratios to report.
+        megabytes: Sizes by name, each with the largest one that is wanted.
     """
 
     title: str
@@ -47,8 +59,11 @@ class Benchmark:
     megabytes: Mapping[str, tuple[Callable[[], float], float | None]] = field(default_factory=dict)
 
 
-class Found(msgspec.Struct, frozen=True):
-    """A ratio: its median, lowest and highest value over the rounds; or a size in megabytes, always the same."""
+class Spread(msgspec.Struct, frozen=True):
+    """Hold the median, lowest and highest value of a ratio over the rounds.
+
+    A size in megabytes has three equal values.
+    """
 
     median: float
     lowest: float
@@ -57,21 +72,27 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """The findings of a benchmark: microseconds of processor time of an event by work, ratios, and sizes."""
+    """Hold the results of a benchmark.
+
+    Args:
+        microseconds: Processor time of an event, by work.
+        ratios: Ratios of processor times.
+        megabytes: Sizes.
+    """
 
     microseconds: dict[str, float]
-    ratios: dict[str, Found]
-    megabytes: dict[str, Found]
+    ratios: dict[str, Spread]
+    megabytes: dict[str, Spread]
 
 
 def processor_seconds() -> float:
-    """Processor time of this process, all its threads, and its children that have ended."""
+    """Return the processor time of this process, all its threads, and its children that have ended."""
     both = (resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(each.ru_utime + each.ru_stime for each in both)
+    return sum(usage.ru_utime + usage.ru_stime for usage in both)
 
 
 def microseconds(work: Work) -> float:
-    """Processor time of an event."""
+    """Return the processor time of an event."""
     before = processor_seconds()
     measured = work.run()
     seconds = measured if isinstance(measured, float) else processor_seconds() - before
@@ -79,7 +100,13 @@ def microseconds(work: Work) -> float:
 
 
 def measure(benchmark: Benchmark, rounds: int, advance: Callable[[], object] = lambda: None) -> Result:
-    """Measure all works once to warm up, and then in turns; `advance` is called after each one."""
+    """Measure all works once to warm up, and then in turns.
+
+    Args:
+        benchmark: What to measure.
+        rounds: Number of rounds after the first one.
+        advance: Called after each work.
+    """
     turns: list[dict[str, float]] = []
     for _ in range(rounds + 1):
         turns.append({})
@@ -88,23 +115,23 @@ def measure(benchmark: Benchmark, rounds: int, advance: Callable[[], object] = l
             advance()
     return Result(
         {name: rounded(statistics.median(turn[name] for turn in turns[1:])) for name in benchmark.works},
-        {f"{each.of} / {each.over}": _found(each, turns[1:]) for each in benchmark.ratios},
-        {name: Found(*[rounded(size())] * 3, wanted=most) for name, (size, most) in benchmark.megabytes.items()},
+        {f"{ratio.of} / {ratio.over}": _spread(ratio, turns[1:]) for ratio in benchmark.ratios},
+        {name: Spread(*[rounded(size())] * 3, wanted=most) for name, (size, most) in benchmark.megabytes.items()},
     )
 
 
-def _found(ratio: Ratio, turns: Sequence[Mapping[str, float]]) -> Found:
+def _spread(ratio: Ratio, turns: Sequence[Mapping[str, float]]) -> Spread:
     values = [turn[ratio.of] / turn[ratio.over] for turn in turns]
-    return Found(*map(rounded, (statistics.median(values), min(values), max(values))), wanted=ratio.wanted)
+    return Spread(*map(rounded, (statistics.median(values), min(values), max(values))), wanted=ratio.wanted)
 
 
 def rounded(value: float) -> float:
-    """Three significant digits."""
+    """Round to three significant digits."""
     return float(f"{value:.3g}")
 
 
 def updating(evaluator: Evaluator, batches: Sequence[EventBatch]) -> Work:
-    """An evaluator that gets the same decoded events once more."""
+    """Return the work of updating an evaluator with these decoded events once more."""
 
     def update() -> None:
         for batch in batches:

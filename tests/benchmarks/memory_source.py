@@ -1,4 +1,4 @@
-"""A source that lies in memory, so that what is measured is ours; and the work of a daemon that reads it."""
+"""Provide a source in memory, so that only our own work is measured, and the work of a daemon that reads it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POLL = 2_000
 
 
 class MemorySource:
-    """The same messages once, in polls of 2,000."""
+    """Deliver messages once, in polls of 2,000."""
 
     def __init__(self, values: Sequence[bytes]) -> None:
         self.values, self.offset = values, 0
@@ -35,12 +35,12 @@ class MemorySource:
 
 
 def daemon(values: Sequence[bytes], decoder: JsonDecoder, evaluator: Evaluator) -> Work:
-    """The loop of the daemon: decode, evaluate and publish all messages once more, with the same evaluator."""
+    """Return the work of the daemon's loop: decode, evaluate and publish all messages again with one evaluator."""
     return Work(lambda: Daemon(MemorySource(values), decoder, evaluator, stop_when_exhausted=True).run(), len(values))
 
 
 def parsing(values: Sequence[bytes]) -> Work:
-    """`orjson.loads` alone: the yardstick."""
+    """Return the work of `orjson.loads` alone, the yardstick."""
 
     def parse() -> None:
         for value in values:
@@ -50,10 +50,10 @@ def parsing(values: Sequence[bytes]) -> Work:
 
 
 def decoding(values: Sequence[bytes], decoder: JsonDecoder) -> Work:
-    """Decoding alone, in polls."""
+    """Return the work of decoding alone, in polls."""
     return Work(lambda: decoded(values, decoder.decode_batch), len(values))
 
 
 def decoded(values: Sequence[bytes], decode: Callable[[list[bytes]], EventBatch]) -> list[EventBatch]:
-    """The batches of all polls."""
+    """Return the batches of all polls."""
     return [decode(list(values[first : first + POLL])) for first in range(0, len(values), POLL)]

@@ -1,4 +1,4 @@
-"""The messages of the benchmarks; each is the same in every run."""
+"""Make the messages of the benchmarks. They are equal in every run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ START = 1574553634.76
 
 
 def compact(count: int, candidates: Sequence[str] = CANDIDATES, seed: int = 20190211) -> list[bytes]:
-    """Compact events with the probabilities of candidates, of 277 bytes for ten."""
+    """Make compact events with the probabilities of candidates. With ten candidates, an event has 277 bytes."""
     rng = np.random.default_rng(seed)
     propensity = rng.uniform(0.02, 0.9, count).round(4)
     reward = (rng.random(count) < 0.1).astype(int)
@@ -36,22 +36,35 @@ def compact(count: int, candidates: Sequence[str] = CANDIDATES, seed: int = 2019
 
 
 def padded(event: dict[str, object]) -> bytes:
-    """An event of `MESSAGE_BYTES` bytes or more, as a copy: orjson's own bytes would leave large holes in memory."""
+    """Encode an event in `MESSAGE_BYTES` bytes or more.
+
+    It is a copy, because orjson's own bytes leave large holes in memory.
+    """
     line = orjson.dumps(event, option=orjson.OPT_SERIALIZE_NUMPY)
     return line[:-1] + b" " * (MESSAGE_BYTES - len(line)) + b"}"
 
 
-def with_context(count: int, fields: tuple[str, ...], seed: int = 20190211) -> list[bytes]:
-    """Compact events with a context of small numbers."""
+def events_with_context(count: int, fields: tuple[str, ...], seed: int = 20190211) -> list[bytes]:
+    """Make compact events with a context of small numbers."""
     values = np.random.default_rng(seed).integers(0, 10, (count, len(fields))).tolist()
     return [
-        orjson.dumps({**orjson.loads(each), "context": dict(zip(fields, numbers, strict=True))})
-        for each, numbers in zip(compact(count), values, strict=True)
+        orjson.dumps({**orjson.loads(value), "context": dict(zip(fields, numbers, strict=True))})
+        for value, numbers in zip(compact(count), values, strict=True)
     ]
 
 
-def with_actions(count: int, actions: int, features: int, greedy: bool = False, seed: int = 20190211) -> list[bytes]:
-    """Events with the features of all actions and eleven distributions over them; `greedy` candidates are certain."""
+def events_with_actions(
+    count: int, actions: int, features: int, greedy: bool = False, seed: int = 20190211
+) -> list[bytes]:
+    """Make events with the features of all actions and eleven distributions over them.
+
+    Args:
+        count: Number of events.
+        actions: Number of actions.
+        features: Features of an action.
+        greedy: Whether candidates always take one action.
+        seed: Seed of the events.
+    """
     rng = np.random.default_rng(seed)
     names = [f"item-{number}" for number in range(actions)]
 
@@ -72,7 +85,7 @@ def with_actions(count: int, actions: int, features: int, greedy: bool = False, 
 
 
 def _distributions(rng: np.random.Generator, actions: int, greedy: bool) -> Array:
-    """Distributions of the logging policy and of all candidates."""
+    """Draw distributions of the logging policy and of all candidates."""
     if not greedy:
         return rng.dirichlet(np.ones(actions), size=len(CANDIDATES) + 1)
     chosen = np.eye(actions)[rng.integers(actions, size=len(CANDIDATES) + 1)]
@@ -81,20 +94,20 @@ def _distributions(rng: np.random.Generator, actions: int, greedy: bool) -> Arra
 
 
 def pages(count: int, items: int, clicks: int, seed: int = 20190211) -> list[bytes]:
-    """Pages of items out of a thousand, with the ranks of the clicked ones by each candidate."""
+    """Make pages of items out of a thousand, with the ranks of the clicked items by each candidate."""
     rng = np.random.default_rng(seed)
 
     def page(number: int) -> dict[str, object]:
         shown = [f"item-{item}" for item in rng.choice(1_000, items, replace=False)]
-        clicked = [shown[place] for place in sorted(rng.choice(items, clicks, replace=False))]
+        clicked = [shown[index] for index in sorted(rng.choice(items, clicks, replace=False))]
         ranks = [(1 + rng.choice(items, clicks, replace=False)).tolist() for _ in CANDIDATES]
         return {
             "event_id": f"e-{number:08d}",
             "timestamp": round(START + number / 1000, 3),
             "ranking": {"shown": shown, "clicked": clicked},
             "policies": {
-                name: {"ranks": dict(zip(clicked, each, strict=True))}
-                for name, each in zip(CANDIDATES, ranks, strict=True)
+                name: {"ranks": dict(zip(clicked, candidate_ranks, strict=True))}
+                for name, candidate_ranks in zip(CANDIDATES, ranks, strict=True)
             },
         }
 

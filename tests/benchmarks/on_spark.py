@@ -1,4 +1,4 @@
-"""The whole daemon on a real broker: in one process, and on Spark with one worker and with two."""
+"""Measure the whole daemon on a real broker: in one process, and on Spark with one worker and with two."""
 
 from __future__ import annotations
 
@@ -24,13 +24,18 @@ from support.integration.daemon_runs import DaemonRuns
 
 PARTITIONS, PATIENCE = 4, 300.0
 FIRST = 2 / 7
-"""Share of the events that a daemon has taken before it is measured: Spark has started then."""
+"""Share of the events that a daemon takes before it is measured, because Spark has started by then."""
 
 
 def seconds_of(broker: RealBroker, values: Sequence[bytes], master: str | None) -> float:
-    """Measure the processor time of a daemon and its workers; `master`: of Spark, None for one process.
+    """Measure the processor time of a daemon and its workers.
 
     The events that count are in a transaction, which ends when the others have been read.
+
+    Args:
+        broker: The broker.
+        values: Messages.
+        master: Master of Spark, None for one process.
     """
     topic, first = f"cost-{uuid4().hex[:8]}", int(FIRST * len(values))
     broker.create_topic(topic, PARTITIONS)
@@ -40,8 +45,8 @@ def seconds_of(broker: RealBroker, values: Sequence[bytes], master: str | None) 
     producer = confluent_kafka.Producer({**servers, **limits})
     producer.init_transactions(PATIENCE)
     producer.begin_transaction()
-    for place, value in enumerate(values[first:]):
-        producer.produce(topic, value, partition=place % PARTITIONS)
+    for index, value in enumerate(values[first:]):
+        producer.produce(topic, value, partition=index % PARTITIONS)
     producer.flush(PATIENCE)
     source = {"kind": "kafka", "topic": topic, "client": "confluent", "order": "arrival"}
     config: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Other software, and what would be written by hand, on the same events."""
+"""Compare with other software, and with code that one would write by hand, on equal events."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from streameval.common.arrays import Array
 
 TAU = 100_000
 RESAMPLES = 10_000
-"""Resamples of a bootstrap over a million events; few are measured."""
+"""Resamples of a bootstrap over a million events. Only a few are measured."""
 MEASURED_RESAMPLES = 5
 FEW = 1_000
-"""Events for what takes milliseconds an event."""
+"""Events for peers that take milliseconds an event."""
 
 
 def columns(batches: Sequence[EventBatch]) -> tuple[Array, Array, Array]:
-    """Propensity [n], reward [n], and the candidates' probabilities [candidates, n]."""
+    """Return propensities [n], rewards [n], and the candidates' probabilities [candidates, n]."""
     whole = EventBatch.concat(batches)
     return whole.propensity, whole.reward, whole.probabilities.T
 
 
 def vw_estimators(propensity: Array, reward: Array, targets: Array, *kinds: type) -> None:
-    """Each estimator and interval of vw-estimators, event by event."""
+    """Run each estimator and interval of vw-estimators, event by event."""
     logged = list(zip(propensity.tolist(), reward.tolist(), strict=True))
     for target in targets.tolist():
-        parts = [kind() for kind in kinds]
+        estimators = [kind() for kind in kinds]
         for (logging, earned), probability in zip(logged, target, strict=True):
-            for part in parts:
-                part.add_example(logging, earned, probability)
-        for part in parts:
-            part.get()
+            for estimator in estimators:
+                estimator.add_example(logging, earned, probability)
+        for estimator in estimators:
+            estimator.get()
 
 
 def published_window(terms: Array, tau: int) -> None:
-    """A window that is averaged again at every event, as in the code published with the windowed estimators."""
+    """Average a window again at every event, as the code published with the windowed estimators does."""
     window: deque[float] = deque(terms[:tau].tolist(), maxlen=tau)
     for term in terms[tau:].tolist():
         window.append(term)

@@ -1,4 +1,4 @@
-"""A page with clicks against a compact event, in the daemon's loop; candidates give the ranks of clicked items."""
+"""Compare a page with clicks to a compact event in the daemon's loop. Candidates give the ranks of clicked items."""
 
 from __future__ import annotations
 

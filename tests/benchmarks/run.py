@@ -20,7 +20,7 @@ from typing import Annotated
 import msgspec
 import structlog
 import typer
-from measuring import Benchmark, Found, Result, measure
+from measuring import Benchmark, Result, Spread, measure
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -48,12 +48,12 @@ NAMES = (
 WORSE = 1.2
 """A ratio fails if it is more than this times the stored one."""
 REPEATED_ROUNDS = 3
-"""Times as many rounds are measured before a ratio fails: other programs may have disturbed the first ones."""
+"""Factor of rounds that are measured before a ratio fails, because other programs may have disturbed the first ones."""
 
 Results = dict[str, Result]
 
 
-def found(name: str, events: int | None, rounds: int) -> Result:
+def measured(name: str, events: int | None, rounds: int) -> Result:
     """Measure one benchmark and print its table."""
     made: Benchmark = import_module(name).benchmark(*[] if events is None else [events])
     with Progress(console=Console(stderr=True), transient=True) as progress:
@@ -73,31 +73,33 @@ def show(title: str, result: Result) -> None:
     ratios = Table("ratio")
     for column in ("median", "lowest", "highest", "wanted: at most"):
         ratios.add_column(column, justify="right")
-    sizes = {f"{name}, MB": each for name, each in result.megabytes.items()}
-    for name, each in (result.ratios | sizes).items():
-        wanted = "" if each.wanted is None else f"{each.wanted:,g}"
-        ratios.add_row(name, f"{each.median:,g}", f"{each.lowest:,g}", f"{each.highest:,g}", wanted)
+    sizes = {f"{name}, MB": spread for name, spread in result.megabytes.items()}
+    for name, spread in (result.ratios | sizes).items():
+        wanted = "" if spread.wanted is None else f"{spread.wanted:,g}"
+        ratios.add_row(name, f"{spread.median:,g}", f"{spread.lowest:,g}", f"{spread.highest:,g}", wanted)
     console.print(works, ratios)
 
 
 def worse(result: Result, stored: Result) -> list[str]:
-    """The ratios and sizes that are a fifth worse than the stored ones, in words."""
+    """Return the ratios and sizes that are a fifth worse than the stored ones, in words."""
 
-    def compare(now: dict[str, Found], before: dict[str, Found]) -> list[str]:
+    def compare(now: dict[str, Spread], before: dict[str, Spread]) -> list[str]:
         return [
-            f"{name}: {each.median:g}, stored {before[name].median:g}"
-            for name, each in now.items()
-            if name in before and each.median > WORSE * before[name].median
+            f"{name}: {spread.median:g}, stored {before[name].median:g}"
+            for name, spread in now.items()
+            if name in before and spread.median > WORSE * before[name].median
         ]
 
     return compare(result.ratios, stored.ratios) + compare(result.megabytes, stored.megabytes)
 
 
 def main(
-    names: Annotated[list[str] | None, typer.Argument(help=f"of benchmarks: {', '.join(NAMES)}; default all")] = None,
-    events: Annotated[int | None, typer.Option(min=1_000, help="of each benchmark; default its own number")] = None,
+    names: Annotated[list[str] | None, typer.Argument(help=f"benchmarks, by default all of {', '.join(NAMES)}")] = None,
+    events: Annotated[
+        int | None, typer.Option(min=1_000, help="events of each benchmark (each has its own default)")
+    ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="after one to warm up")] = 5,
-    store: Annotated[Path | None, typer.Option(help="file of results, to which those of this run are added")] = None,
+    store: Annotated[Path | None, typer.Option(help="file to which the results of this run are added")] = None,
     check: Annotated[bool, typer.Option(help="fail if a ratio is a fifth worse than the stored one")] = False,
     picture: Annotated[Path | None, typer.Option(help="draw the stored results")] = None,
 ) -> None:
@@ -114,9 +116,9 @@ def main(
         raise typer.BadParameter(f"{', '.join(unknown)}: choose from {', '.join(NAMES)}")
     failed, before = [], stored(STORED)
     for name in names or NAMES:
-        result = found(name, events, rounds)
+        result = measured(name, events, rounds)
         if check and name in before and worse(result, before[name]):
-            result = found(name, events, REPEATED_ROUNDS * rounds)
+            result = measured(name, events, REPEATED_ROUNDS * rounds)
             failed += worse(result, before[name])
         if store is not None:
             store.write_bytes(msgspec.json.format(msgspec.json.encode({**stored(store), name: result})) + b"\n")
@@ -126,7 +128,7 @@ def main(
 
 
 def stored(path: Path) -> Results:
-    """The results in a file, none if there is no file."""
+    """Return the results in a file, none if there is no file."""
     return msgspec.json.decode(path.read_bytes(), type=Results) if path.exists() else {}
 
 

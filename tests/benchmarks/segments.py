@@ -1,4 +1,4 @@
-"""Three segments of ten values in the context against none, in the daemon's loop and after decoding."""
+"""Compare three segments of ten values in the context with none, in the daemon's loop and after decoding."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from measuring import Benchmark, Ratio, updating
 from memory_source import daemon, decoded
-from messages import CANDIDATES, with_context
+from messages import CANDIDATES, events_with_context
 
 from streameval import Evaluator
 
@@ -17,7 +17,7 @@ SEGMENTS: dict[str, dict[str, Any]] = {
 
 
 def benchmark(events: int = 12_000) -> Benchmark:
-    values = with_context(events, FIELDS)
+    values = events_with_context(events, FIELDS)
     works = {}
     for name, segments in {"30 segments": SEGMENTS, "none": None}.items():
         decoder = Evaluator(CANDIDATES, segments=segments).config.decoder()

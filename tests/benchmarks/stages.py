@@ -1,4 +1,4 @@
-"""Each stage between the source and the evaluator: polls of 2,000 events from four partitions in step."""
+"""Measure each stage between the source and the evaluator, on polls of 2,000 events from four partitions in step."""
 
 from __future__ import annotations
 
@@ -19,29 +19,37 @@ SHARE_REWARDED = 0.1
 
 
 def polls(values: Sequence[bytes]) -> Iterator[tuple[list[bytes], Origin]]:
-    """Messages in polls of a few hundred of each partition."""
-    each = POLL // PARTITIONS
+    """Yield messages in polls of a few hundred from each partition."""
+    per_partition = POLL // PARTITIONS
     for number, first in enumerate(range(0, len(values), POLL)):
-        part = [value for place in range(PARTITIONS) for value in values[first + place : first + POLL : PARTITIONS]]
-        offsets = range(number * each, (number + 1) * each)
-        yield part, Origin.of("a", [(place, offsets) for place in range(PARTITIONS)])
+        poll = [
+            value for partition in range(PARTITIONS) for value in values[first + partition : first + POLL : PARTITIONS]
+        ]
+        offsets = range(number * per_partition, (number + 1) * per_partition)
+        yield poll, Origin.of("a", [(partition, offsets) for partition in range(PARTITIONS)])
 
 
 def decoded(values: Sequence[bytes], decoder: JsonDecoder, with_origin: bool) -> list[EventBatch]:
-    return [decoder.decode_batch(part, origin if with_origin else None) for part, origin in polls(values)]
+    return [decoder.decode_batch(poll, origin if with_origin else None) for poll, origin in polls(values)]
 
 
 def rewards_for(values: Sequence[bytes], batches: Sequence[EventBatch], seed: int = 5) -> list[RewardBatch]:
-    """Rewards of a tenth of the decisions, up to a minute later, in their order; a batch for each of `batches`."""
+    """Make rewards for a tenth of the decisions, up to a minute later, in order.
+
+    Returns:
+        One batch for each of `batches`.
+    """
     rng = np.random.default_rng(seed)
     rewarded = [orjson.loads(value) for value in values if rng.random() < SHARE_REWARDED]
     late = [
-        {"event_id": each["event_id"], "timestamp": each["timestamp"] + delay, "reward": 1}
-        for each, delay in zip(rewarded, rng.uniform(0, 60, len(rewarded)).tolist(), strict=True)
+        {"event_id": reward["event_id"], "timestamp": reward["timestamp"] + delay, "reward": 1}
+        for reward, delay in zip(rewarded, rng.uniform(0, 60, len(rewarded)).tolist(), strict=True)
     ]
-    late.sort(key=lambda each: each["timestamp"])
-    edges = np.searchsorted([each["timestamp"] for each in late], [batch.timestamp.max() for batch in batches]).tolist()
-    lines = [orjson.dumps(each) for each in late]
+    late.sort(key=lambda reward: reward["timestamp"])
+    edges = np.searchsorted(
+        [reward["timestamp"] for reward in late], [batch.timestamp.max() for batch in batches]
+    ).tolist()
+    lines = [orjson.dumps(reward) for reward in late]
     return [
         RewardDecoder().decode_batch(lines[first:end], Origin.of("b", [(0, range(first, end))]))
         for first, end in zip([0, *edges], edges, strict=False)
@@ -51,7 +59,7 @@ def rewards_for(values: Sequence[bytes], batches: Sequence[EventBatch], seed: in
 def joined(batches: Sequence[EventBatch], rewards: Sequence[RewardBatch], window: float) -> None:
     store = RewardStore("b", window=window, default=0.0, combine="first", max_lateness=5.0, max_bytes=2**30)
     stage = EventOrder("a", max_lateness=5.0, idle_timeout=10.0, max_bytes=2**30, rewards=store)
-    stage.expect([*[("a", place) for place in range(PARTITIONS)], ("b", 0)])
+    stage.expect([*[("a", partition) for partition in range(PARTITIONS)], ("b", 0)])
     for batch, late in zip(batches, rewards, strict=True):
         stage.take(batch)
         stage.take_rewards(late)
@@ -59,12 +67,12 @@ def joined(batches: Sequence[EventBatch], rewards: Sequence[RewardBatch], window
 
 def ordered(batches: Sequence[EventBatch], max_lateness: float) -> None:
     stage = EventOrder("a", max_lateness=max_lateness, idle_timeout=10.0, max_bytes=2**30)
-    stage.expect([("a", place) for place in range(PARTITIONS)])
+    stage.expect([("a", partition) for partition in range(PARTITIONS)])
     for batch in batches:
         stage.take(batch)
 
 
-def without_duplicates(batches: Sequence[EventBatch], remembered: int) -> None:
+def deduplicated(batches: Sequence[EventBatch], remembered: int) -> None:
     stage = Deduplication(remembered)
     for batch in batches:
         stage.take(batch)
@@ -72,14 +80,14 @@ def without_duplicates(batches: Sequence[EventBatch], remembered: int) -> None:
 
 def benchmark(events: int = 200_000) -> Benchmark:
     values = compact(events)
-    plain, known = JsonDecoder(CANDIDATES), JsonDecoder(CANDIDATES, identified=True)
-    batches = decoded(values, known, with_origin=True)
+    plain, identified = JsonDecoder(CANDIDATES), JsonDecoder(CANDIDATES, identified=True)
+    batches = decoded(values, identified, with_origin=True)
     rewards = rewards_for(values, batches)
     tasks = {
         "decoding": lambda: decoded(values, plain, with_origin=False),
         "decoding, with origins": lambda: decoded(values, plain, with_origin=True),
-        "decoding, with origins and identities": lambda: decoded(values, known, with_origin=True),
-        "duplicates among 100,000": lambda: without_duplicates(batches, 100_000),
+        "decoding, with origins and identities": lambda: decoded(values, identified, with_origin=True),
+        "duplicates among 100,000": lambda: deduplicated(batches, 100_000),
         "order, max_lateness 5 s": lambda: ordered(batches, 5.0),
         "order, max_lateness 100 s": lambda: ordered(batches, 100.0),
         "join, window 60 s": lambda: joined(batches, rewards, 60.0),

@@ -1,4 +1,4 @@
-"""Scrapes and Reports of a daemon with many candidates, and its start-up."""
+"""Measure scrapes and Reports of a daemon with many candidates, and its start-up."""
 
 from __future__ import annotations
 
@@ -44,4 +44,4 @@ def benchmark(events: int = 4_000) -> Benchmark:
         Ratio("--help", "import numpy"),
         Ratio("the daemon's modules", "import numpy"),
     ]
-    return Benchmark(f"A scrape of {CANDIDATES} candidates, 6 estimators, 6 averages; start-up", works, ratios)
+    return Benchmark(f"A scrape of {CANDIDATES} candidates, 6 estimators, 6 averages, and start-up", works, ratios)

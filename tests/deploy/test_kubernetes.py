@@ -235,12 +235,12 @@ def export(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_the_links_of_alerts_are_to_the_grafana_of_the_variable(export: Any) -> None:
     rules = (PROMETHEUS / "rules" / "alerts.yml").read_text()
-    moved = export.with_links(rules, "https://grafana.example.com/of/team/")
+    moved = export.replace_links(rules, "https://grafana.example.com/of/team/")
     links = re.findall(r"_url: '([^']*)'", moved)
     assert len(links) == len(re.findall("_url: ", rules)) > 40
     assert all(link.startswith("https://grafana.example.com/of/team/") for link in links)
     assert "localhost:3000" not in moved
-    assert export.with_links(moved, "http://localhost:3000") == rules
+    assert export.replace_links(moved, "http://localhost:3000") == rules
 
 
 def test_the_rules_are_those_of_deploy_prometheus(export: Any) -> None:

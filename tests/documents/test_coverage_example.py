@@ -37,7 +37,7 @@ def evaluators(intervals: Any, world: Any, production: str) -> Iterator[tuple[Ev
         bounds = {average.label: bound for average in averages}
         plain = {"estimators": list(intervals.PLAIN), "averages": list(averages), "intervals": bounds}
         yield Evaluator(**settings, **plain), kind
-    for kind, bound in intervals.of_mixture(world).items():
+    for kind, bound in intervals.mixture_kinds(world).items():
         mixed = {"estimators": list(intervals.MIXED), "averages": [Mixture()], "intervals": {"mixture": bound}}
         yield Evaluator(**settings, **mixed), kind
 

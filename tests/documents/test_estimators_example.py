@@ -59,7 +59,7 @@ def test_the_ends_of_the_static_blend_are_the_model_and_the_weights(errors: dict
 
 @pytest.mark.slow
 def test_where_a_third_of_the_actions_is_logged_those_that_ask_the_model_come_nearer(example: ModuleType) -> None:
-    digits, found = example.with_support(3, logs=4, events=5_000, cap=20.0)
+    digits, found = example.estimates_with_support(3, logs=4, events=5_000, cap=20.0)
     error = {label: abs(float(np.mean(values)) - digits.value) for label, values in found.items()}
     assert digits.unsupported == pytest.approx(0.19, abs=0.01)
     for label in ("cab 20", "switch 20", "dr"):

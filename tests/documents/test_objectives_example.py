@@ -83,7 +83,7 @@ def test_frozen_copies_are_what_the_candidate_was_and_are_retired_when_two_newer
 
 @pytest.mark.slow
 def test_each_objective_learns_a_part_and_is_estimated_well_in_a_short_run(study: ModuleType) -> None:
-    for each in study.on_digits(100, events=30_000):
+    for each in study.run_on_digits(100, events=30_000):
         assert each.errors <= 3
         assert each.covered
         assert each.weight == pytest.approx(1, abs=0.05)
@@ -92,11 +92,11 @@ def test_each_objective_learns_a_part_and_is_estimated_well_in_a_short_run(study
 
 @pytest.mark.slow
 def test_five_logs_with_large_weights_mislead_ips_more_than_poem(study: ModuleType) -> None:
-    runs = [study.on_large_weights(seed) for seed in range(100, 105)]
+    runs = [study.run_on_large_weights(seed) for seed in range(100, 105)]
     assert sum(each.poem > each.ips for each in runs) >= 4
 
 
 @pytest.mark.slow
 def test_one_moving_world_is_followed_by_a_challenger_that_forgets(study: ModuleType) -> None:
-    ends, runs = import_module("objectives_summary").ends, study.on_moving_digits(100)
+    ends, runs = import_module("objectives_summary").ends, study.run_on_moving_digits(100)
     assert ends(runs, "dr, forgets")[0] > ends(runs, "dr")[0] + 0.05

@@ -40,17 +40,17 @@ def test_no_rule_with_a_bound_deployed_what_is_worse_than_the_baseline(study: Mo
 def test_rules_deploy_in_this_order_in_most_seeds(study: ModuleType) -> None:
     summary, runs = import_module("summary"), study.stored()
     for one, other in summary.ORDER:
-        firsts = [[summary.first(run) for run in summary.of_rule(runs, rule)] for rule in (one, other)]
+        firsts = [[summary.first(run) for run in summary.select_runs(runs, rule)] for rule in (one, other)]
         earlier = sum(a < b for a, b in zip(*firsts, strict=True))
         assert earlier > sum(a > b for a, b in zip(*firsts, strict=True)), (one, other)
 
 
 def test_each_rule_ends_above_what_the_log_of_the_baseline_alone_teaches(study: ModuleType) -> None:
     summary, runs = import_module("summary"), study.stored()
-    alone = np.mean([run.learned for run in summary.of_rule(runs, "never")])
+    alone = np.mean([run.learned for run in summary.select_runs(runs, "never")])
     for rule in summary.SAFE:
-        assert np.mean([run.served for run in summary.of_rule(runs, rule)]) > alone
-        assert np.mean([run.learned for run in summary.of_rule(runs, rule)]) > alone + 0.04
+        assert np.mean([run.served for run in summary.select_runs(runs, rule)]) > alone
+        assert np.mean([run.learned for run in summary.select_runs(runs, rule)]) > alone + 0.04
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Defects that the daemon once had, or might have, to be put back: schedules must find each of them.
+"""Put back defects that the daemon once had, or might have. Schedules must find each of them.
 
 They are put back through public names, so that the daemon's inside may change.
 """
@@ -25,12 +25,12 @@ from support.fake_kafka import FakeClient
 
 
 def forget_epochs(patch: pytest.MonkeyPatch) -> None:
-    """The epoch of a partition is lost with a fetch without messages, and a cut log is then skipped."""
+    """Lose the epoch of a partition with a fetch without messages. A cut log is then skipped."""
     patch.setattr(FakeClient, "epochs", lambda self: {**self.read, **dict.fromkeys(self.empty)})
 
 
 def keep_clocks_ahead(patch: pytest.MonkeyPatch) -> None:
-    """Ten events dated up to a year ahead put the clock of their partition forward for good."""
+    """Let ten events dated up to a year ahead put the clock of their partition forward for good."""
 
     def advance(self: PartitionClock, timestamp: Any, max_lateness: float) -> None:
         windows = np.lib.stride_tricks.sliding_window_view(np.concatenate([self.last, timestamp]), len(self.last) + 1)
@@ -42,18 +42,18 @@ def keep_clocks_ahead(patch: pytest.MonkeyPatch) -> None:
 
 
 def reject_late_events(patch: pytest.MonkeyPatch) -> None:
-    """An event is too late where another partition has passed it."""
+    """Reject an event as too late if another partition has passed it."""
     take = EventOrder.take
 
     def take_in_time(self: EventOrder, events: EventBatch) -> EventBatch:
-        kept = events.reject(events.timestamp < self.watermark, "too_late", lambda _: "timestamp: too late")
-        return take(self, kept)
+        in_time = events.reject(events.timestamp < self.watermark, "too_late", lambda _: "timestamp: too late")
+        return take(self, in_time)
 
     patch.setattr(EventOrder, "take", take_in_time)
 
 
 def compare_no_states(patch: pytest.MonkeyPatch) -> None:
-    """A state that does not fit ends every start."""
+    """Let a state that does not fit end every start."""
     patch.setattr(snapshots, "WRONG_CONTENT", ())
     for name, module in tuple(sys.modules.items()):
         if name.startswith("streameval.") and hasattr(module, "require_fit"):
@@ -61,7 +61,7 @@ def compare_no_states(patch: pytest.MonkeyPatch) -> None:
 
 
 def read_with_a_clock_behind(patch: pytest.MonkeyPatch) -> None:
-    """A machine whose clock is behind rejects all events as too early, and moves on."""
+    """Let a machine with a clock that is behind reject all events as too early, and move on."""
     decode = JsonDecoder.decode_batch
 
     def decode_until_now(self: JsonDecoder, values: Iterable[bytes | None], origin: Origin | None = None) -> EventBatch:
@@ -72,13 +72,13 @@ def read_with_a_clock_behind(patch: pytest.MonkeyPatch) -> None:
 
 
 def count_nothing_lost(patch: pytest.MonkeyPatch) -> None:
-    """Gaps are reported without the number of messages in them."""
+    """Report gaps without the number of messages in them."""
     record = DataLoss.record
     patch.setattr(DataLoss, "record", lambda self, kind, lost, **numbers: record(self, kind, 0, **numbers))
 
 
 def count_lost_twice(patch: pytest.MonkeyPatch) -> None:
-    """Messages lost are counted twice."""
+    """Count lost messages twice."""
     record = DataLoss.record
     patch.setattr(DataLoss, "record", lambda self, kind, lost, **numbers: record(self, kind, 2 * lost, **numbers))
 
@@ -97,4 +97,4 @@ DEFECTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 }
 
 FAULTS_AROUND = {"forget_epochs": ["pause_producers", "cut_log", "cut_log_and_kill", "kill", "stop"]}
-"""The faults that bring a defect to light, where schedules with all faults rarely have them in a row."""
+"""Faults that reveal a defect, if schedules with all faults rarely have them in a row."""

@@ -1,4 +1,4 @@
-"""A process that sees the clock, the brokers and the disk of a schedule."""
+"""Run a process that sees the clock, the brokers and the disk of a schedule."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SLICE = 0.25
 
 
 class ObservedSource:
-    """A source whose every poll is a turn of the schedule."""
+    """Turn each poll of a source into a turn of the schedule."""
 
     def __init__(self, schedule: Schedule, source: Source) -> None:
         self._schedule, self._source = schedule, source
@@ -51,7 +51,7 @@ class ObservedSource:
 
 
 class VirtualEvent:
-    """An event that is waited for in virtual time."""
+    """Wait for an event in virtual time."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._is_set = clock, False
@@ -68,7 +68,7 @@ class VirtualEvent:
 
 
 class RecordedStore(SnapshotStore):
-    """The lock of a process that was killed goes with the process."""
+    """Register the store with the schedule. The lock of a process that was killed goes with the process."""
 
     def __init__(self, schedule: Schedule, directory: Path) -> None:
         super().__init__(directory)
@@ -76,7 +76,7 @@ class RecordedStore(SnapshotStore):
 
 
 class RecordedReload(Reload):
-    """The schedule knows the candidates of the daemon."""
+    """Tell the schedule when a reload changes the candidates of the daemon."""
 
     def __init__(self, schedule: Schedule, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -90,7 +90,7 @@ class RecordedReload(Reload):
 
 
 def run_at_once(self: Any, call: Callable[[], Any]) -> None:
-    """In place of `Background.__init__`: the call ends before the next line."""
+    """Replace `Background.__init__`, so that the call ends before the next line."""
     self._future = Future()
     self._run(call)
 
@@ -111,12 +111,12 @@ class InlineExecutor(Executor):
 
 
 def open_source(schedule: Schedule, settings: KafkaSettings, offsets: SourceOffsets | None = None) -> Source:
-    """In place of `KafkaSettings.open`: reads the topics of the schedule."""
-    known = offsets or {}
+    """Replace `KafkaSettings.open`, so that it reads the topics of the schedule."""
+    stored = offsets or {}
     sources = [
         KafkaSource(
             settings.model_copy(update={"topic": topic}),
-            known.get(topic),
+            stored.get(topic),
             connect=schedule.topics[topic].connect,
             clock=schedule.clock.monotonic,
             chance=schedule.random.random,
@@ -129,7 +129,7 @@ def open_source(schedule: Schedule, settings: KafkaSettings, offsets: SourceOffs
 
 @contextmanager
 def simulated(schedule: Schedule) -> Iterator[None]:
-    """The process sees the clock, the brokers and the disk of a schedule; its background calls run at once."""
+    """Let the process see the clock, the brokers and the disk of a schedule, and run its background calls at once."""
     clock = schedule.clock
     changed = [
         *((time, name, getattr(clock, name)) for name in ("time", "monotonic", "sleep")),
@@ -145,8 +145,8 @@ def simulated(schedule: Schedule) -> Iterator[None]:
     ]
     defaults = {"clock": clock.time, "publish_interval": PUBLISH_INTERVAL}
     with ExitStack() as stack:
-        for place, name, value in changed:
-            stack.enter_context(patch.object(place, name, value))
+        for target, name, value in changed:
+            stack.enter_context(patch.object(target, name, value))
         stack.enter_context(patch.dict(Daemon.__init__.__kwdefaults__, defaults))
         stack.enter_context(structlog.testing.capture_logs())
         yield

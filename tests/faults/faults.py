@@ -1,4 +1,4 @@
-"""Everything that goes wrong in a schedule, by name."""
+"""Define everything that goes wrong in a schedule, by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Killed(BaseException):
-    """The process ends here, as by `kill -9`."""
+    """End the process here, as `kill -9` does."""
 
 
 # --- Process and disk ---
@@ -43,8 +43,8 @@ def fill_disk(schedule: Schedule) -> None:
 
 def damage_snapshot(schedule: Schedule) -> None:
     """Change a byte of the newest snapshot, now and then of all of them, and restart."""
-    found = snapshots.snapshot_files(schedule.state)
-    for path in found if schedule.random.random() < 0.2 else found[-1:]:
+    paths = snapshots.snapshot_files(schedule.state)
+    for path in paths if schedule.random.random() < 0.2 else paths[-1:]:
         content = bytearray(path.read_bytes())
         content[schedule.random.randrange(len(content))] ^= 1
         path.write_bytes(content)
@@ -53,35 +53,35 @@ def damage_snapshot(schedule: Schedule) -> None:
 
 def change_snapshot(schedule: Schedule) -> None:
     """Give the newest snapshot a state that does not fit, under a right checksum, and restart."""
-    found = snapshots.snapshot_files(schedule.state)
-    for path in found[-1:]:
+    paths = snapshots.snapshot_files(schedule.state)
+    for path in paths[-1:]:
         document = snapshots.read_snapshot(path)
         evaluator = document.evaluator
-        if len(found) == 1 or schedule.random.random() < 0.5:
-            part = schedule.random.choice([evaluator, document.pipeline])
-            del part[schedule.random.choice(sorted(part.keys() - OTHER_VERSION))]
-        else:  # where there is an older one: the only one is kept for a human to look at if reading it fails
+        if len(paths) == 1 or schedule.random.random() < 0.5:
+            content = schedule.random.choice([evaluator, document.pipeline])
+            del content[schedule.random.choice(sorted(content.keys() - OTHER_VERSION))]
+        else:  # only if there is an older one: the only one is kept for a human to look at if reading it fails
             changed = [evaluator[name] for name in sorted(evaluator.keys() - OTHER_VERSION)]
-            part, name = schedule.random.choice(_places([document.offsets, document.pipeline, *changed]))
-            part[name] = "text"
+            content, name = schedule.random.choice(_plain_values([document.offsets, document.pipeline, *changed]))
+            content[name] = "text"
         with path.open("wb") as file:
             snapshots.write_snapshot(file, document)
     kill(schedule)
 
 
 OTHER_VERSION = {"schema", "settings"}
-"""Entries of an evaluator that are those of another version or another configuration when they are changed."""
+"""Entries of an evaluator that tell its version and configuration. A change of them is not damage."""
 
 
-def _places(value: Any) -> list[tuple[Any, Any]]:
-    """Each number, array and truth value at any depth of a plain value, as its container and its key."""
-    places = []
+def _plain_values(value: Any) -> list[tuple[Any, Any]]:
+    """Return the container and key of each number, array and truth value at any depth of a plain value."""
+    numbers = []
     for key, entry in [*(value.items() if isinstance(value, dict) else enumerate(value))]:
         if isinstance(entry, dict | list):
-            places += _places(entry)
+            numbers += _plain_values(entry)
         elif isinstance(entry, bool | int | float | bytes):
-            places.append((value, key))
-    return places
+            numbers.append((value, key))
+    return numbers
 
 
 # --- Configuration ---
@@ -96,7 +96,7 @@ def reload_candidates(schedule: Schedule) -> None:
 
 
 def reload_wrongly(schedule: Schedule) -> None:
-    """Ask for a change that needs a restart; the daemon continues as before."""
+    """Ask for a change that needs a restart. The daemon continues as before."""
     schedule.order = ", order: event_time"
     schedule.daemon.reload()
 
@@ -126,7 +126,7 @@ def withhold_partition(schedule: Schedule) -> None:
 
 
 def cut_log(schedule: Schedule) -> None:
-    """Lose the end of a log; often it grows beyond its old end at once."""
+    """Lose the end of a log. Often it grows beyond its old end at once."""
     topic = schedule.some_topic()
     partition, log = schedule.random.choice(list(topic.logs.items()))
     end = schedule.random.randint(max(topic.first_offset(partition), len(log) - 30), len(log))
@@ -160,7 +160,7 @@ def create_topic_again(schedule: Schedule) -> None:
 
 
 def add_partition(schedule: Schedule) -> None:
-    """A partition that the daemon finds some time later."""
+    """Add a partition that the daemon finds some time later."""
     topic = schedule.some_topic()
     topic.logs[len(topic.logs)] = []
     schedule.is_punctual = False
@@ -170,7 +170,7 @@ def add_partition(schedule: Schedule) -> None:
 
 
 def move_clock(schedule: Schedule) -> None:
-    """The calendar of the daemon's machine jumps; it is set right later."""
+    """Let the calendar of the daemon's machine jump, and set it right later."""
 
     def set_right() -> None:
         schedule.clock.ahead = 0.0
@@ -181,7 +181,7 @@ def move_clock(schedule: Schedule) -> None:
 
 
 def produce_ahead(schedule: Schedule) -> None:
-    """One producer's clock is ahead for a dozen events in a row."""
+    """Write a dozen events in a row with timestamps ahead of time, as a producer with a wrong clock does."""
     partition, ahead = schedule.producers.some_partition(), schedule.random.choice([60.0, 3600.0, 300 * DAY])
     for _ in range(12):
         schedule.producers.write(TOPIC, partition, schedule.producers.event(ahead))
@@ -189,13 +189,13 @@ def produce_ahead(schedule: Schedule) -> None:
 
 
 def produce_late(schedule: Schedule) -> None:
-    """One event is far behind the others."""
+    """Write one event that is far behind the others."""
     schedule.producers.write(TOPIC, schedule.producers.some_partition(), schedule.producers.event(ahead=-300.0))
     schedule.is_punctual = False
 
 
 def produce_history(schedule: Schedule) -> None:
-    """Events of hours or days ago are written to a partition at once."""
+    """Write events of hours or days ago to a partition at once."""
     partition, ago = schedule.producers.some_partition(), schedule.random.choice([3600.0, 30 * DAY])
     for number in range(schedule.random.randint(20, 60)):
         schedule.producers.write(TOPIC, partition, schedule.producers.event(ahead=number - ago))
@@ -206,7 +206,7 @@ def produce_history(schedule: Schedule) -> None:
 
 
 def pause_producers(schedule: Schedule) -> None:
-    """No event is made for a while: the daemon reads to the end of the logs, and waits there."""
+    """Make no event for a while. The daemon reads to the end of the logs and waits there."""
 
     def resume() -> None:
         schedule.producers.pauses = False
@@ -221,7 +221,7 @@ def produce_damaged(schedule: Schedule) -> None:
 
 
 def produce_again(schedule: Schedule) -> None:
-    """A producer sends an event a second time, to any partition: it counts late if the first one is lost."""
+    """Send an event a second time, to any partition. It counts late if the first one is lost."""
     events = [event for event in schedule.producers.written if isinstance(event, Event)]
     if events:
         schedule.producers.write(TOPIC, schedule.producers.some_partition(), schedule.random.choice(events[-50:]))

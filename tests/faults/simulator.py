@@ -1,7 +1,7 @@
-"""Runs the real daemon through a schedule of faults, and checks it after every turn of its loop.
+"""Run the real daemon through a schedule of faults, and check it after every turn of its loop.
 
-A schedule is made of one seed: what is produced, when the broker, the disk or a clock fails, when the process ends.
-Time is virtual and nothing runs outside the loop, so that a seed always gives the same run.
+A schedule follows from one seed: what is produced, when the broker, the disk or a clock fails, and when the process
+ends. Time is virtual and nothing runs outside the loop, so a seed always gives the same run.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from streameval.service.status import DaemonStatus
 from support.fake_kafka import TOPIC, FakeCluster
 
 TURNS = 20
-"""Turns of the loop with faults; then everything heals, and the daemon must catch up."""
+"""Turns of the loop with faults. Then everything heals, and the daemon must catch up."""
 CATCHING_UP = 600
-"""Turns that it may need for that."""
+"""Turns that the daemon may need to catch up."""
 RECOVERY = 600.0
-"""Seconds after which no clock that was wrong is ahead of the true time by as much as a clock may be."""
+"""Seconds after which no clock that was wrong is further ahead of the true time than a clock may be."""
 LAST_EVENTS = 15
-"""Events of each partition, on average, that are written in time after that."""
+"""Events of each partition, on average, that are written in time after the recovery."""
 IDLE_TURNS = 4
 """Turns without messages after which the daemon should have counted everything."""
 FAULT_RATE = 0.5
 WRONG_AT_START = 0.2
 """Share of schedules that start with a wrong clock."""
 PAGES_EVERY = 10
-"""Reports from one check of the exported metrics to the next."""
+"""Reports between two checks of the exported metrics."""
 MAX_LATENESS = 2.0
 FILE = "streameval.yaml"
 CONFIGURATION = """
@@ -64,46 +64,55 @@ JOINED = ", rewards: {topic: rewards, window: 5s, combine: %s}"
 
 
 Removed: TypeAlias = dict[int, tuple[TopicPartition, int]]
-"""Messages that a log no longer has, by number: the place of each."""
+"""Partition and offset of messages that a log no longer has, by their numbers."""
 
 
 class ViolationError(AssertionError):
-    """The daemon broke a promise."""
+    """Report a promise that the daemon broke."""
 
 
-def require(holds: bool, promise: str, **found: object) -> None:
+def require(holds: bool, promise: str, **details: object) -> None:
     """Raise ViolationError unless a promise holds."""
     if not holds:
-        raise ViolationError(f"{promise}: {found}")
+        raise ViolationError(f"{promise}: {details}")
 
 
 @dataclass
 class Account:
-    """The contents that the state of the daemon must have.
+    """Hold what the state of the daemon must contain.
 
-    `given`: the messages given to it, by topic, in order. `since`: for each candidate, the number of decisions given
-    before it joined; None where the events that it has are not known exactly. `removed`: former candidates.
+    Args:
+        delivered: Numbers of the messages delivered to the daemon, by topic, in order.
+        gaps: Gaps reported so far.
+        since: Number of decisions delivered before each candidate joined, None if its events are not known exactly.
+        removed: Former candidates.
     """
 
-    given: dict[str, list[int]] = field(default_factory=lambda: {TOPIC: [], REWARDS: []})
+    delivered: dict[str, list[int]] = field(default_factory=lambda: {TOPIC: [], REWARDS: []})
     gaps: int = 0
     since: dict[str, int | None] = field(default_factory=dict)
     removed: frozenset[str] = frozenset()
 
     def copy(self) -> Account:
-        given = {topic: list(numbers) for topic, numbers in self.given.items()}
-        return Account(given, self.gaps, dict(self.since), self.removed)
+        delivered = {topic: list(numbers) for topic, numbers in self.delivered.items()}
+        return Account(delivered, self.gaps, dict(self.since), self.removed)
 
     @property
     def numbers(self) -> list[int]:
-        """All messages given."""
-        return [number for numbers in self.given.values() for number in numbers]
+        """Return the numbers of all messages delivered."""
+        return [number for numbers in self.delivered.values() for number in numbers]
 
 
 @dataclass(frozen=True)
 class Recovered:
-    """The counts of a daemon after all faults: events out of order, decisions too late, rewards joined, and messages
-    written so far."""
+    """Hold the counts of a daemon after all faults.
+
+    Args:
+        late: Events out of order.
+        too_late: Decisions that were too late.
+        joined: Rewards that were joined.
+        written: Messages written so far.
+    """
 
     late: int
     too_late: int
@@ -120,17 +129,26 @@ class Recovered:
 
 
 class Schedule:
-    """One run, made of `seed`, with these `faults`: names of `FAULTS`, by default all.
+    """Run one schedule of faults.
 
-    combine: how rewards of a topic of their own are combined; None without such a topic
-    order: the setting of that name as the file has it, where it has been changed
-    backfills: whether candidates that are added get the events from the start of the log
-    is_punctual: whether no clock was wrong, and every message was written when it is dated; in half of the schedules
-        with a topic of rewards no fault changes that, so that every reward is known to come in time
-    is_complete: whether no message was lost
-    is_replaced: whether a topic was deleted and recreated
-    deleted, cut, replaced: messages that were deleted by retention, cut off with the end of a log, or deleted with
-        their topic
+    If rewards have a topic of their own, half of the schedules have no fault that makes anything late. Every reward is
+    then known to come in time.
+
+    Args:
+        seed: Determines the whole run.
+        directory: Directory of the state.
+        faults: Names of `FAULTS`, by default all.
+
+    Attributes:
+        combine: How rewards of a separate topic are combined, None without such a topic.
+        order: Setting `order` in the file, if it has been changed.
+        backfills: Whether candidates that are added get the events from the start of the log.
+        is_punctual: Whether no clock was wrong, and every message was written at its own time.
+        is_complete: Whether no message was lost.
+        is_replaced: Whether a topic was deleted and recreated.
+        deleted: Messages that were deleted by retention.
+        cut: Messages that were cut off with the end of a log.
+        replaced: Messages that were deleted with their topic.
     """
 
     def __init__(self, seed: int, directory: Path, faults: Collection[str] | None = None) -> None:
@@ -172,7 +190,11 @@ class Schedule:
         return FakeCluster({number: [] for number in partitions}, topic=name, forgetful=True, wait=self.clock.sleep)
 
     def run(self) -> None:
-        """Run the schedule to its end; raises ViolationError."""
+        """Run the schedule to its end.
+
+        Raises:
+            ViolationError: The daemon broke a promise.
+        """
         try:
             with environment.simulated(self):
                 while not self._run_process():
@@ -184,7 +206,7 @@ class Schedule:
     # --- Called by the process ---
 
     def _run_process(self) -> bool:
-        """One process of the daemon, from start to end; whether it has counted everything."""
+        """Run one process of the daemon from start to end, and return whether it has counted everything."""
         self.order, self._recovered = "", None
         try:
             self.daemon = startup.daemon(Path(FILE), self.configuration(), "earliest" if self.backfills else None)
@@ -208,16 +230,16 @@ class Schedule:
         return False
 
     def _expected_state(self) -> Account:
-        """The contents of the newest snapshot; the daemon has just set damaged ones aside."""
+        """Return the contents of the newest snapshot. The daemon has just set damaged ones aside."""
         paths = snapshots.snapshot_files(self.state)
         return self.accounts[paths[-1].name].copy() if paths else Account()
 
     def see_candidates(self, candidates: Iterable[str]) -> None:
-        """The daemon has these candidates from now on."""
-        given, before = len(self.account.given[TOPIC]), self.account.since
-        joins_at: int | None = 0 if self.backfills or not given else given
+        """Note that the daemon has these candidates from now on."""
+        delivered, before = len(self.account.delivered[TOPIC]), self.account.since
+        joins_at: int | None = 0 if self.backfills or not delivered else delivered
         knows_clock = self.clock.ahead >= 0 and self.daemon.published.accepted > 0
-        if given and not knows_clock and not self.backfills:
+        if delivered and not knows_clock and not self.backfills:
             joins_at = None  # messages may be kept until the clock is known to be right
         returned = set() if self.backfills else self.account.removed  # events may be buffered since then
         new = {name: None if name in returned else joins_at for name in candidates}
@@ -225,12 +247,12 @@ class Schedule:
         self.account.removed = self.account.removed | (before.keys() - self.account.since.keys())
 
     def configuration(self) -> Config:
-        """The contents of the file of the configuration."""
+        """Return the contents of the configuration file."""
         config = _config(tuple(self.candidates), self.combine, self.order)
         return config.model_copy(update={"state": StateSettings(dir=self.state, interval=5.0)})
 
     def turn(self) -> None:
-        """Called by the loop before each poll: check what is published; produce, fail or heal."""
+        """Check what is published, and then produce, fail or heal. The loop calls this before each poll."""
         self._check_published()
         self._turn += 1
         self.clock.sleep(self.random.uniform(0.0, 0.8) if self._turn < TURNS else 1.5)
@@ -255,29 +277,29 @@ class Schedule:
         FAULTS[name](self)
 
     def _produce_last(self) -> None:
-        """Write events in time, long after all faults: these must count in order, with their rewards."""
+        """Write events in time, long after all faults. They must count in order, with their rewards."""
         self.clock.sleep(RECOVERY)
         self.producers.become_punctual()
         self._recovered = Recovered.of(self.daemon.published, len(self.producers.written))
         self.producers.produce(LAST_EVENTS * len(self.topics[TOPIC].logs))
 
     def see(self, records: list[Records], status: SourceStatus) -> None:
-        """Called after each poll: these messages were given to the pipeline."""
+        """Note which messages a poll gave to the pipeline."""
         number_of = self.producers.number_of
         self._account_before_poll, self._positions_after_poll = self.account.copy(), status.positions
-        for part in records:
-            self.account.given[part.topic] += [number_of[value] for value in part.values if value is not None]
-            self._see_position((part.topic, part.partition), part.offsets[0])
-        for place, position in status.positions.items():
-            self._see_position(place, position)
+        for batch in records:
+            self.account.delivered[batch.topic] += [number_of[value] for value in batch.values if value is not None]
+            self._see_position((batch.topic, batch.partition), batch.offsets[0])
+        for partition, position in status.positions.items():
+            self._see_position(partition, position)
         self.account.gaps = self._resumed.gaps + sum(status.gaps.values())
         self._idle_turns = 0 if records else self._idle_turns + 1
 
-    def _see_position(self, place: TopicPartition, offset: int) -> None:
-        self._read_from[place] = min(offset, self._read_from.get(place, offset))
+    def _see_position(self, partition: TopicPartition, offset: int) -> None:
+        self._read_from[partition] = min(offset, self._read_from.get(partition, offset))
 
     def step(self, step: str) -> None:
-        """Called after each step of writing a snapshot."""
+        """Note a step of writing a snapshot, and trigger the fault that waits for it."""
         if step == "taken":
             self._taken = self.account.copy()
         elif step == "renamed":
@@ -289,15 +311,15 @@ class Schedule:
     # --- Called by faults ---
 
     def later(self, act: Callable[[], None]) -> None:
-        """Do this after some turns."""
+        """Call `act` after some turns."""
         self._healing.append((self._turn + self.random.randrange(1, 15), act))
 
     def some_topic(self) -> FakeCluster:
-        """One of the topics."""
+        """Return one of the topics."""
         return self.random.choice(list(self.topics.values()))
 
     def remove(self, topic: FakeCluster, partition: int, start: int, stop: int, removed: Removed) -> None:
-        """These messages are about to go; they are added to `removed`."""
+        """Add messages that are about to go to `removed`."""
         self.is_complete = self.is_complete and start >= stop
         for offset in range(start, stop):
             number = self.producers.number_of[topic.logs[partition][offset]]
@@ -306,18 +328,18 @@ class Schedule:
     # --- Checks ---
 
     def _check_offsets(self, path: Path) -> None:
-        """Every message before the offsets of a snapshot was given, and none after them."""
+        """Check that every message before the offsets of a snapshot was delivered, and none after them."""
         if not self.is_complete:
             return  # the daemon may not know yet that a log was cut
-        given = set(self._taken.numbers)
+        delivered = set(self._taken.numbers)
         for name, offsets in snapshots.read_snapshot(path).offsets.items():
             topic = self.topics[name]
             for partition, position in Offsets.from_state(offsets).positions.items():
                 log = [self.producers.number_of[value] for value in topic.logs[partition]]
                 before, after = log[topic.first_offset(partition) : position], log[position:]
-                found = {"topic": name, "partition": partition, "position": position}
-                require(given.issuperset(before), "a snapshot skips no message", **found)
-                require(given.isdisjoint(after), "a snapshot repeats no message", **found)
+                details = {"topic": name, "partition": partition, "position": position}
+                require(delivered.issuperset(before), "a snapshot skips no message", **details)
+                require(delivered.isdisjoint(after), "a snapshot repeats no message", **details)
 
     def _has_caught_up(self) -> bool:
         published = self.daemon.published
@@ -328,25 +350,25 @@ class Schedule:
         return is_quiet and is_read and not is_busy
 
     def _check_published(self) -> None:
-        """Every published number is one that the daemon can stand behind."""
+        """Check that every published number is right."""
         report = self.daemon.published.report
         if report is None or report is self._checked:
             return
         self._checked = report
         self._check_published_counts(report)
         for row in report.estimates:
-            known = [number for number in (row.lower, row.value, row.upper) if number is not None]
-            require(all(map(math.isfinite, known)), "published numbers are finite", row=row)
-            within = [min(max(number, 0.0), 1.0) for number in known]  # as bounds are, and rewards
+            numbers = [number for number in (row.lower, row.value, row.upper) if number is not None]
+            require(all(map(math.isfinite, numbers)), "published numbers are finite", row=row)
+            within = [min(max(number, 0.0), 1.0) for number in numbers]  # as bounds are, and rewards
             require(within == sorted(within), "a value lies inside its interval", row=row)
         self._reports += 1
         if self._reports % PAGES_EVERY == 0:
             self._check_page(report)
 
     def _check_published_counts(self, report: Report) -> None:
-        """Each message before the published positions is counted, rejected or buffered.
+        """Check that each message before the published positions is counted, rejected or buffered.
 
-        Where none is buffered, all numbers are known.
+        If no message is buffered, all numbers are known and compared.
         """
         published = self.daemon.published
         if self.clock.ahead < 0 or "clock" in published.detail:
@@ -354,17 +376,17 @@ class Schedule:
         buffered = 0 if published.buffered is None else published.buffered.events
         has_polled_since = published.source.positions != self._positions_after_poll
         account = self._account_before_poll if has_polled_since else self.account
-        damaged = [self.producers.written[number] for number in account.given[REWARDS]].count(None)
+        damaged = [self.producers.written[number] for number in account.delivered[REWARDS]].count(None)
         decisions = report.events.accepted + sum(report.events.rejected.values()) - self._late_rewards() - damaged
-        given = len(account.given[TOPIC])
-        found = {"report": report.events, "buffered": buffered, "given": given}
-        require(decisions + buffered == given, "each message is counted, rejected or buffered", **found)
-        if given and not buffered and not published.backfills:
+        delivered = len(account.delivered[TOPIC])
+        counts = {"report": report.events, "buffered": buffered, "delivered": delivered}
+        require(decisions + buffered == delivered, "each message is counted, rejected or buffered", **counts)
+        if delivered and not buffered and not published.backfills:
             self._check_counts(report, account)
 
     def _check_page(self, report: Report) -> None:
-        """The exported metrics are numbers, and there is none of a policy without events."""
-        counted = {each.policy for each in report.policies if each.events}
+        """Check that exported metrics are numbers, and that policies without events have none."""
+        counted = {policy_counts.policy for policy_counts in report.policies if policy_counts.events}
         for line in metrics_text(self.daemon.published).decode().splitlines():
             if line.startswith("streameval_"):
                 name, _, number = line.rpartition(" ")
@@ -374,9 +396,12 @@ class Schedule:
                     require(policy in counted, "no estimate is exported without events", line=line)
 
     def _check_end(self) -> None:
-        """Everything that can still be read was given once, and was counted once or rejected for its reason."""
-        given = Counter(self.account.numbers)
-        repeated = [number for number, times in given.items() if times > 1]
+        """Check that every message that can still be read was delivered once.
+
+        Each is counted once or rejected for its reason.
+        """
+        delivered = Counter(self.account.numbers)
+        repeated = [number for number, times in delivered.items() if times > 1]
         require(not repeated, "no message is read twice", repeated=repeated)
         left = [
             self.producers.number_of[value]
@@ -384,31 +409,34 @@ class Schedule:
             for partition, log in topic.logs.items()
             for value in log[topic.first_offset(partition) :]
         ]
-        skipped = [number for number in left if number not in given]
+        skipped = [number for number in left if number not in delivered]
         require(not skipped, "no message is skipped", skipped=skipped, gaps=self.account.gaps)
-        self._check_lost(given)
+        self._check_lost(delivered)
         report = self.daemon.published.report
         assert report is not None, "an idle daemon has made a report"
-        missing = self.account.since.keys() - {each.policy for each in report.policies}
+        missing = self.account.since.keys() - {policy_counts.policy for policy_counts in report.policies}
         require(not missing, "every candidate is reported", missing=missing)
         self._check_page(report)
         self._check_counts(report, self.account)
         self._check_recovery()
 
-    def _check_lost(self, given: Collection[int]) -> None:
-        """The messages that were deleted before they were read are counted; unread ones of other logs may be."""
-        read_and_gone = [number for number in (*self.cut, *self.replaced) if number in given]
+    def _check_lost(self, delivered: Collection[int]) -> None:
+        """Check that messages deleted before they were read are counted.
+
+        Unread messages of a cut or replaced log may be counted, too.
+        """
+        read_and_gone = [number for number in (*self.cut, *self.replaced) if number in delivered]
         require(self.account.gaps > 0 or not read_and_gone, "gaps are reported", read_and_gone=read_and_gone)
-        unread = {number: place for number, place in self.deleted.items() if number not in given}
-        deleted = sum(offset >= self._read_from[place] for place, offset in unread.values())
-        others = sum(number not in given for number in (*self.cut, *self.replaced))
+        unread = {number: partition for number, partition in self.deleted.items() if number not in delivered}
+        deleted = sum(offset >= self._read_from[partition] for partition, offset in unread.values())
+        others = sum(number not in delivered for number in (*self.cut, *self.replaced))
         lost = self.daemon.published.source.lost
         least = 0 if self.is_replaced else deleted  # the new log may have lost some before the daemon knew of it
         most = len(unread) + others if self.cut or self.is_replaced else deleted  # a cut log is read from further back
         require(least <= lost <= most, "messages lost unread are counted", found=lost, deleted=deleted, others=others)
 
     def _check_recovery(self) -> None:
-        """Events that were written in time after all faults are in time, and so are their rewards."""
+        """Check that events that were written in time after all faults are in time, and their rewards are joined."""
         before = self._recovered
         assert before is not None, "the last events have been written"
         after = Recovered.of(self.daemon.published, 0)
@@ -423,9 +451,9 @@ class Schedule:
 
     def _check_counts(self, report: Report, account: Account) -> None:
         written = self.producers.written
-        events = [written[number] for number in account.given[TOPIC]]
-        first = {event.event_id: place for place, event in reversed([*enumerate(events)]) if isinstance(event, Event)}
-        damaged = events.count(None) + [written[number] for number in account.given[REWARDS]].count(None)
+        events = [written[number] for number in account.delivered[TOPIC]]
+        first = {event.event_id: index for index, event in reversed([*enumerate(events)]) if isinstance(event, Event)}
+        damaged = events.count(None) + [written[number] for number in account.delivered[REWARDS]].count(None)
         rejected = Counter(report.events.rejected)
         out_of_time = rejected.pop("too_late", 0) - self._late_rewards()
         require(out_of_time == 0 or self._may_be_late, "no event in time is rejected", out_of_time=out_of_time)
@@ -436,24 +464,24 @@ class Schedule:
         require(report.events.accepted == counted, "each event is counted once", found=report.events, expected=counted)
         if out_of_time:
             return
-        rewards = self._rewards({event_id: events[place] for event_id, place in first.items()}, account)
+        rewards = self._rewards({event_id: events[index] for event_id, index in first.items()}, account)
         if rewards is None:
             return
         self._check_policy(report, "logging", [(1.0, rewards[event_id]) for event_id in first])
-        shown = {each.policy for each in report.policies}  # others have joined since this Report
+        shown = {policy_counts.policy for policy_counts in report.policies}  # others have joined since this Report
         for name, since in account.since.items():
-            place_of_weight = CANDIDATES.index(name)
+            weight_index = CANDIDATES.index(name)
             terms = [
-                (events[place].weights[place_of_weight], rewards[event_id])
-                for event_id, place in first.items()
-                if since is not None and place >= since
+                (events[index].weights[weight_index], rewards[event_id])
+                for event_id, index in first.items()
+                if since is not None and index >= since
             ]
             if since is not None and name in shown and (self.is_complete or not self.backfills):
                 self._check_policy(report, name, terms)
 
     def _check_policy(self, report: Report, policy: str, terms: list[tuple[float, float]]) -> None:
-        """The value of a policy is that of a batch computation over these weights and rewards."""
-        (counted,) = [each.events for each in report.policies if each.policy == policy]
+        """Check that the value of a policy equals a batch computation over these weights and rewards."""
+        (counted,) = [policy_counts.events for policy_counts in report.policies if policy_counts.policy == policy]
         require(counted == len(terms), "a policy has its events", policy=policy, found=counted, expected=len(terms))
         if not terms:
             return
@@ -464,39 +492,41 @@ class Schedule:
 
     @property
     def _may_be_late(self) -> bool:
-        """Whether decisions may come after their rewards were dropped."""
+        """Return whether decisions may come after their rewards were dropped."""
         return self.combine is not None and not self.is_punctual
 
     def _late_rewards(self) -> int:
-        """The rewards that were rejected because they came late."""
+        """Return the number of rewards that were rejected because they came late."""
         buffered = self.daemon.published.buffered
         return 0 if buffered is None or buffered.rewards is None else buffered.rewards.late
 
     def _rewards(self, decisions: dict[str, Event], account: Account) -> dict[str, float] | None:
-        """The reward of each decision, computed at once; None where some rewards have come late."""
+        """Return the reward of each decision, computed at once, or None if some rewards have come late."""
         if self.combine is None:
             return {event_id: event.reward for event_id, event in decisions.items()}
-        given = [self.producers.written[number] for number in account.given[REWARDS]]
-        of: dict[str, list[Reward]] = {event_id: [] for event_id in decisions}
-        for reward in given:
+        delivered = [self.producers.written[number] for number in account.delivered[REWARDS]]
+        by_event: dict[str, list[Reward]] = {event_id: [] for event_id in decisions}
+        for reward in delivered:
             if isinstance(reward, Reward) and reward.event_id in decisions:
                 after = reward.timestamp - decisions[reward.event_id].timestamp
                 if -MAX_LATENESS <= after <= WINDOW:
-                    of[reward.event_id].append(reward)
+                    by_event[reward.event_id].append(reward)
         buffered = self.daemon.published.buffered
         assert buffered is not None, "rewards are joined in a buffer"
-        counts, expected = buffered.rewards, sum(map(len, of.values()))
+        counts, expected = buffered.rewards, sum(map(len, by_event.values()))
         assert counts is not None
-        known = sum(reward is not None for reward in given)
-        require(counts.joined + counts.late + counts.unmatched <= known, "no reward is counted twice", counts=counts)
+        undamaged = sum(reward is not None for reward in delivered)
+        require(
+            counts.joined + counts.late + counts.unmatched <= undamaged, "no reward is counted twice", counts=counts
+        )
         if not self.is_punctual:
             return None
         require(counts.joined == expected, "rewards in time are joined", found=counts, expected=expected)
-        return {event_id: _combined(rewards, self.combine) for event_id, rewards in of.items()}
+        return {event_id: _combined(rewards, self.combine) for event_id, rewards in by_event.items()}
 
 
 def _combined(rewards: list[Reward], combine: str) -> float:
-    ordered = [each.reward for each in sorted(rewards, key=lambda reward: reward.timestamp)]
+    ordered = [reward.reward for reward in sorted(rewards, key=lambda reward: reward.timestamp)]
     if combine == "sum" or not ordered:
         return sum(ordered)
     return ordered[0 if combine == "first" else -1]
@@ -504,6 +534,6 @@ def _combined(rewards: list[Reward], combine: str) -> float:
 
 @cache
 def _config(candidates: tuple[str, ...], combine: str | None, order: str) -> Config:
-    """Reading YAML takes as long as a fifth of a schedule."""
+    """Return the configuration. It is cached, because reading YAML takes a fifth of the time of a schedule."""
     more = order + ("" if combine is None else JOINED % combine)
     return Config.model_validate(parse_yaml(CONFIGURATION % (", ".join(candidates), more), FILE).values)

@@ -1,4 +1,4 @@
-"""The daemon counts each event once through every schedule of faults.
+"""Check that the daemon counts each event once through every schedule of faults.
 
 A failure prints its seed and history. `make faults ARGS="--first SEED --schedules 1"` repeats it.
 """
@@ -19,17 +19,21 @@ from support.paths import fast_directory
 
 SCHEDULES = 1_000
 FIRST_SCHEDULES = 100
-"""In `make test`, where each kind of fault and each defect is tried by further schedules."""
+"""Schedules of `make test`, which tries each kind of fault and each defect by further schedules."""
 HUNDREDS = [
     pytest.param(first, marks=[pytest.mark.slow] * (first >= FIRST_SCHEDULES)) for first in range(0, SCHEDULES, 100)
 ]
 MINUTES = 3
 FIRST_OF_MANY, MANY = 200_000, 3_000
-"""Schedules of three minutes: at most this many. `make faults` runs more."""
+"""First seed and largest number of schedules in three minutes. `make faults` runs more."""
 
 
 def run_schedules(seeds: Iterable[int], faults: Collection[str] | None = None) -> None:
-    """Run one schedule after another; raises ViolationError."""
+    """Run one schedule after another.
+
+    Raises:
+        ViolationError: The daemon broke a promise.
+    """
     for seed in seeds:
         with fast_directory() as directory:
             Schedule(seed, directory, faults).run()

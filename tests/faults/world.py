@@ -1,4 +1,4 @@
-"""The world around the daemon: clocks, and the producers of decisions and rewards."""
+"""Simulate the world around the daemon: clocks, and the producers of decisions and rewards."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.fake_kafka import TOPIC, FakeCluster
 
 REWARDS = "rewards"
 WINDOW = 5.0
-"""Seconds after a decision in which its rewards count."""
+"""Seconds after a decision while its rewards count."""
 START = 1_700_000_000.0
 DAY = 86_400.0
 PROPENSITY = 0.5
@@ -20,14 +20,14 @@ FLUSH_STAGGER = 1.5
 
 
 class Clock:
-    """The clocks of the daemon's machine. `ahead`: how far its calendar is ahead of the true time, in seconds."""
+    """Simulate the clocks of the daemon's machine. Its calendar is `ahead` seconds ahead of the true time."""
 
     def __init__(self) -> None:
         self.elapsed = self.ahead = 0.0
 
     @property
     def true_time(self) -> float:
-        """The time of the producers, in epoch seconds."""
+        """Return the time of the producers in epoch seconds."""
         return START + self.elapsed
 
     def time(self) -> float:
@@ -42,7 +42,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Event:
-    """A decision with its reward. `weights`: those of the candidates."""
+    """Hold a decision with its reward, and the importance weight of each candidate."""
 
     event_id: str
     timestamp: float
@@ -50,7 +50,7 @@ class Event:
     weights: tuple[float, ...]
 
     def encoded(self, number: int) -> bytes:
-        """The event as JSON; `number` makes the message unique."""
+        """Encode the event as JSON. `number` makes the message unique."""
         cells = ",".join(
             f'"{name}":{PROPENSITY * weight}' for name, weight in zip(CANDIDATES, self.weights, strict=True)
         )
@@ -62,25 +62,34 @@ class Event:
 
 @dataclass(frozen=True)
 class Reward:
-    """A reward that comes separately from its decision."""
+    """Hold a reward that comes separately from its decision."""
 
     event_id: str
     timestamp: float
     reward: float
 
     def encoded(self, number: int) -> bytes:
-        """The reward as JSON; `number` makes the message unique."""
+        """Encode the reward as JSON. `number` makes the message unique."""
         return (
             f'{{"number":{number},"event_id":"{self.event_id}","timestamp":{self.timestamp},"reward":{self.reward}}}'
         ).encode()
 
 
 class Producers:
-    """Recommenders that write events, at once or in batches that are flushed one partition after another.
+    """Simulate recommenders that write events, at once or in batches that are flushed one partition after another.
 
-    `coarseness`: seconds to which timestamps are cut; `flush_every`: seconds between two flushes of a partition;
-    `is_punctual`: neither; `pauses`: no events are made. Where there is a topic of rewards, those of a decision are
-    written to it later.
+    If there is a topic of rewards, the rewards of a decision are written to it later.
+
+    Args:
+        random: Source of all choices.
+        clock: Clock of the schedule.
+        topics: Topics by name.
+        is_punctual: Whether timestamps are exact, and messages are written at once.
+
+    Attributes:
+        coarseness: Seconds to which timestamps are cut.
+        flush_every: Seconds between two flushes of a partition.
+        pauses: Whether no events are made.
     """
 
     def __init__(self, random: Random, clock: Clock, topics: Mapping[str, FakeCluster], *, is_punctual: bool) -> None:
@@ -96,16 +105,16 @@ class Producers:
 
     @property
     def are_punctual(self) -> bool:
-        """Whether messages are written at the time that they are dated."""
+        """Return whether messages are written at their own time."""
         return not self.coarseness and not self.flush_every
 
     @property
     def have_sent_all(self) -> bool:
-        """Whether neither events nor rewards wait to be written."""
+        """Return whether no events and no rewards wait to be written."""
         return not self._due and not any(self._unsent.values())
 
     def become_punctual(self) -> None:
-        """Write messages from now on at the time that they are dated."""
+        """Write messages at their own time from now on."""
         self.coarseness = self.flush_every = 0.0
 
     def produce(self, count: int) -> None:
@@ -126,12 +135,16 @@ class Producers:
                 for _, event in events:
                     self.write(TOPIC, partition, event)
                 events.clear()
-        self._due.sort(key=lambda each: each[0])
+        self._due.sort(key=lambda due_reward: due_reward[0])
         while self._due and (everything or self._due[0][0] <= self._clock.true_time):
             self.write(REWARDS, self.some_partition(REWARDS), self._due.pop(0)[1])
 
     def event(self, ahead: float = 0.0) -> Event:
-        """An event of now, by a clock that is `ahead` (seconds); its rewards follow, where they come separately."""
+        """Make an event of now, and its rewards if they are separate.
+
+        Args:
+            ahead: Seconds that the producer's clock is ahead.
+        """
         self._events += 1
         timestamp = self._clock.true_time + ahead
         if self.coarseness:
@@ -145,11 +158,11 @@ class Producers:
         return event
 
     def some_partition(self, topic: str = TOPIC) -> int:
-        """One of the partitions of a topic."""
+        """Return one of the partitions of a topic."""
         return self._random.choice(list(self._topics[topic].logs))
 
     def write(self, topic: str, partition: int, message: Event | Reward | None) -> None:
-        """Write a message; None is a damaged one."""
+        """Write a message. None stands for a damaged one."""
         number = len(self.written)
         value = b"{damaged %d" % number if message is None else message.encoded(number)
         self._topics[topic].append(partition, value)

@@ -10,7 +10,7 @@ import pytest
 from support.factories import crowding
 from support.integration.broker import Broker, RealBroker
 from support.integration.ci import skip_unless_ci
-from tools.soak import FAULTS_OF_ENGINE, Soak, complaints, on_spark
+from tools.soak import FAULTS_OF_ENGINE, Soak, complaints, spark_engine
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -38,7 +38,7 @@ def test_a_minute_on_an_engine_under_load_and_faults_loses_and_repeats_nothing(
         skip_unless_ci("pyspark is not installed (make .venv-test/spark)")
     if not isinstance(stoppable_broker, RealBroker):
         skip_unless_ci(f"needs a broker that executors can reach, which the {stoppable_broker.kind} is not")
-    how = {"rate": None, "client": "confluent", "engine": on_spark()}
+    how = {"rate": None, "client": "confluent", "engine": spark_engine()}
     found = Soak(stoppable_broker, tmp_path / "soak", 60.0, fault_every=10.0, warm_up=5.0, **how).run()
     assert found["accepted"] == found["events"]
     assert sum(found["rejected"].values()) == found["garbage"] > 0

@@ -1,1 +1,1 @@
-"""Programs: `make fuzz`, `make soak`, and the pictures of deploy/."""
+"""Provide programs: `make fuzz`, `make soak`, and the pictures of deploy/."""

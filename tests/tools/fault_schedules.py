@@ -1,4 +1,4 @@
-"""Schedules of faults against the real daemon loop, one seed each: `make faults ARGS="--schedules 50000"`."""
+"""Run schedules of faults against the real daemon loop, one seed each: `make faults ARGS="--schedules 50000"`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from support.paths import fast_directory
 
 CHUNK = 50
 SHOWN_EVERY = 1_000
-"""Schedules from one line of progress to the next."""
+"""Schedules between two lines of progress."""
 
 
 def run_chunk(seeds: range, faults: list[str]) -> list[tuple[int, str]]:
-    """The seeds that break a promise, each with the violation."""
+    """Return the seeds that break a promise, each with the violation."""
     violations = []
     for seed in seeds:
         with fast_directory() as directory:
@@ -36,7 +36,7 @@ def main(
     fault: Annotated[list[str] | None, typer.Option(help=f"only these kinds: {', '.join(FAULTS)}")] = None,
     processes: Annotated[int, typer.Option(min=1, help="schedules at a time")] = os.cpu_count() or 1,
 ) -> None:
-    """Run schedules and print every violation with its seed; ends with 1 if there is any."""
+    """Run schedules, print every violation with its seed, and exit with 1 if there is any."""
     started, last = time.perf_counter(), first + schedules
     chunks = [range(seed, min(seed + CHUNK, last)) for seed in range(first, last, CHUNK)]
     violations = 0

@@ -1,4 +1,7 @@
-"""`make fuzz`: millions of mutated messages, none of which may crash anything or leave a number that is not finite."""
+"""Feed millions of mutated messages: `make fuzz`.
+
+None may crash anything or leave a number that is not finite.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ RANGES = [(0.0, 1.0), (-1e15, 1e15), None]
 
 
 class Subject:
-    """A format and an evaluator that are fed with messages, and checked."""
+    """Feed messages to a format and an evaluator, and check the results."""
 
     def __init__(self, kind: str, seed: int, reward_range: tuple[float, float] | None = (0.0, 1.0)) -> None:
         self.kind = kind
@@ -84,7 +87,11 @@ class Subject:
         self.verdicts: Counter[str] = Counter()
 
     def feed(self, count: int) -> None:
-        """Decode this many mutated messages and count them in; raises AssertionError for a wrong result."""
+        """Decode this many mutated messages and count them.
+
+        Raises:
+            AssertionError: A result is wrong.
+        """
         messages = self._mutator.messages(count)
         batch = self._format.decode_batch(messages)
         check_batch(batch, messages)
@@ -92,17 +99,17 @@ class Subject:
         self._count(batch)
 
     def check_report(self) -> None:
-        """Every number of the Report is finite, or None."""
-        for place, number in numbers_in(msgspec.to_builtins(self._evaluator.report())):
-            assert math.isfinite(number), f"{self.kind}: {place} is {number}"
+        """Check that every number of the Report is finite, or None."""
+        for path, number in numbers_in(msgspec.to_builtins(self._evaluator.report())):
+            assert math.isfinite(number), f"{self.kind}: {path} is {number}"
 
     def _count(self, batch: EventBatch | RewardBatch) -> None:
-        self.verdicts.update(each.reason for each in batch.rejected)
+        self.verdicts.update(rejection.reason for rejection in batch.rejected)
         self.verdicts["accepted"] += len(batch)
 
 
 class LateRewards(Subject):
-    """Rewards in separate messages, which are decoded only."""
+    """Feed rewards in separate messages, which are only decoded."""
 
     def feed(self, count: int) -> None:
         messages = self._mutator.messages(count)
@@ -114,7 +121,7 @@ class LateRewards(Subject):
 
 
 def check_batch(batch: EventBatch, messages: Sequence[bytes | None]) -> None:
-    """Each message is an event or rejected for a known reason; columns hold what rules allow."""
+    """Check that each message is an event or rejected for a known reason, and that columns keep the rules."""
     check_rejected(batch, messages)
     assert np.isfinite(batch.reward).all()
     assert not np.isinf(batch.timestamp).any()
@@ -134,27 +141,27 @@ def check_batch(batch: EventBatch, messages: Sequence[bytes | None]) -> None:
 
 
 def check_rejected(batch: EventBatch | RewardBatch, messages: Sequence[bytes | None]) -> None:
-    """Each message is counted once, and the detail of a rejection is printable."""
+    """Check that each message is counted once, and that the detail of a rejection is printable."""
     assert len(batch) + len(batch.rejected) == len(messages)
-    for each in batch.rejected:
-        assert each.reason in REASONS
-        assert each.value == (messages[each.place] or b"")
-        assert each.detail.isprintable()
+    for rejection in batch.rejected:
+        assert rejection.reason in REASONS
+        assert rejection.value == (messages[rejection.place] or b"")
+        assert rejection.detail.isprintable()
 
 
-def numbers_in(value: Any, place: str = "report") -> list[tuple[str, float]]:
-    """All numbers inside, and where they are."""
+def numbers_in(value: Any, path: str = "report") -> list[tuple[str, float]]:
+    """Return all numbers inside a value with their paths."""
     if isinstance(value, float):
-        return [(place, value)]
+        return [(path, value)]
     if isinstance(value, dict):
-        return [found for key, inner in value.items() for found in numbers_in(inner, f"{place}.{key}")]
+        return [number for key, inner in value.items() for number in numbers_in(inner, f"{path}.{key}")]
     if isinstance(value, list | tuple):
-        return [found for key, inner in enumerate(value) for found in numbers_in(inner, f"{place}[{key}]")]
+        return [number for key, inner in enumerate(value) for number in numbers_in(inner, f"{path}[{key}]")]
     return []
 
 
 def fuzz(count: int, seed: int, reward_range: tuple[float, float] | None = (0.0, 1.0)) -> Counter[str]:
-    """Feed this many messages, in equal parts of each format, and check all; returns the verdicts by format."""
+    """Feed this many messages, in equal parts of each format, check all, and return the verdicts by format."""
     verdicts: Counter[str] = Counter()
     for kind in FORMATS:
         subject = (LateRewards if kind == "late_reward" else Subject)(kind, seed, reward_range)
@@ -172,14 +179,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=10_000_000)
     parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
+    options = parser.parse_args()
     warnings.simplefilter("error")
     started_at, done, verdicts = time.monotonic(), 0, Counter[str]()
-    lot = min(given.messages, 400_000)
-    for turn, start in enumerate(range(0, given.messages, lot)):
-        verdicts += fuzz(lot, given.seed + turn, RANGES[turn % len(RANGES)])
-        done = start + lot
-        print(f"{done:,} messages in {time.monotonic() - started_at:.0f} s, seed {given.seed + turn}", flush=True)
+    portion = min(options.messages, 400_000)
+    for turn, start in enumerate(range(0, options.messages, portion)):
+        verdicts += fuzz(portion, options.seed + turn, RANGES[turn % len(RANGES)])
+        done = start + portion
+        print(f"{done:,} messages in {time.monotonic() - started_at:.0f} s, seed {options.seed + turn}", flush=True)
     for verdict, number in sorted(verdicts.items()):
         print(f"{number:>12,} {verdict}")
 

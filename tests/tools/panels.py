@@ -1,8 +1,8 @@
-"""Draws the panels of the dashboards from a real Prometheus, so that someone looks at their queries and legends:
+"""Draw the panels of the dashboards from a real Prometheus, so that someone looks at their queries and legends:
 
 PYTHONPATH=tests .venv/bin/python tests/tools/panels.py FOLDER [SECONDS] [PART OF A TITLE]
 
-These are not pictures of Grafana. Titles, legends, units, colors and filled areas are those of the panels.
+These are not pictures of Grafana, but have the titles, legends, units, colors and filled areas of the panels.
 """
 
 from __future__ import annotations
@@ -29,40 +29,46 @@ Series = dict[str, Any]
 
 
 def draw(folder: Path, seconds: float, wanted: str) -> None:
-    """Write a picture of each panel whose title contains `wanted`, after the daemons were watched for this long."""
+    """Watch the daemons, and write a picture of each panel with `wanted` in its title.
+
+    Args:
+        folder: Where to write the pictures.
+        seconds: How long to watch the daemons.
+        wanted: Part of the title.
+    """
     mpl.use("agg")
-    with TemporaryDirectory() as place, monitored_daemons(Path(place)) as client:
+    with TemporaryDirectory() as directory, monitored_daemons(Path(directory)) as client:
         time.sleep(seconds)
         end = time.time()
         chosen = [panel for panel in panels() if wanted.lower() in panel.title.lower()]
         for number, panel in enumerate(chosen):
-            found = [asked(client, each, end - seconds, end) for each in panel.queries]
+            results = [query_range(client, query, end - seconds, end) for query in panel.queries]
             figure = Figure(figsize=(panel.content["gridPos"]["w"] / 2, 4), layout="constrained")
             axes = figure.subplots()
             axes.set_title(filled_in(panel.title, CHOSEN), loc="left")
-            (table if panel.content["type"] == "table" else lines)(axes, panel, found)
+            (table if panel.content["type"] == "table" else lines)(axes, panel, results)
             figure.savefig(folder / f"{number:02} {panel.title.replace('/', ' ')[:40]}.png", dpi=70)
 
 
-def asked(client: httpx.Client, expression: str, start: float, end: float) -> list[Series]:
-    """The series of a query over this time."""
-    given: dict[str, Any] = {"query": filled_in(expression, CHOSEN), "start": start, "end": end, "step": STEP}
-    return list(client.get("/api/v1/query_range", params=given).raise_for_status().json()["data"]["result"])
+def query_range(client: httpx.Client, expression: str, start: float, end: float) -> list[Series]:
+    """Query the series over this time."""
+    parameters: dict[str, Any] = {"query": filled_in(expression, CHOSEN), "start": start, "end": end, "step": STEP}
+    return list(client.get("/api/v1/query_range", params=parameters).raise_for_status().json()["data"]["result"])
 
 
-def lines(axes: Axes, panel: Panel, found: list[list[Series]]) -> None:
-    """Lines over time, in the color and with the filled area that an override gives to their name."""
+def lines(axes: Axes, panel: Panel, results: list[list[Series]]) -> None:
+    """Draw lines over time, in the color and with the filled area that an override gives to their name."""
     looks = {
         override["matcher"]["options"]: {
-            each["id"].removeprefix("custom."): each["value"] for each in override["properties"]
+            item["id"].removeprefix("custom."): item["value"] for item in override["properties"]
         }
         for override in panel.content["fieldConfig"].get("overrides", [])
     }
-    every = [each for series in found for each in series]
-    names = panel.legends([[each["metric"] for each in series] for series in found])
+    all_series = [series for result in results for series in result]
+    names = panel.legends([[series["metric"] for series in result] for result in results])
     points = {
-        name: [(float(at), float(value)) for at, value in each["values"]]
-        for name, each in zip(names, every, strict=True)
+        name: [(float(at), float(value)) for at, value in series["values"]]
+        for name, series in zip(names, all_series, strict=True)
     }
     palette = cycle(mpl.colormaps["tab10"].colors)  # type: ignore[attr-defined]
     for name, line in points.items():
@@ -77,14 +83,14 @@ def lines(axes: Axes, panel: Panel, found: list[list[Series]]) -> None:
     axes.legend(fontsize=7)
 
 
-def table(axes: Axes, panel: Panel, found: list[list[Series]]) -> None:
-    """The newest values, a row for each value of the one label."""
+def table(axes: Axes, panel: Panel, results: list[list[Series]]) -> None:
+    """Draw the newest values, a row for each value of the only label."""
     headings = [target["legendFormat"] for target in panel.content["targets"]]
     cells: dict[str, list[str]] = {}
-    for column, series in enumerate(found):
-        for each in series:
-            (name,) = each["metric"].values()
-            cells.setdefault(name, ["" for _ in headings])[column] = f"{float(each['values'][-1][1]):.4g}"
+    for column, series in enumerate(results):
+        for entry in series:
+            (name,) = entry["metric"].values()
+            cells.setdefault(name, ["" for _ in headings])[column] = f"{float(entry['values'][-1][1]):.4g}"
     axes.axis("off")
     rows = [[name, *values] for name, values in cells.items()]
     drawn = axes.table(rows, colLabels=["", *headings], loc="upper left")

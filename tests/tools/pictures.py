@@ -1,4 +1,4 @@
-"""Draws deploy/pictures: the status page after hours of a simulated recommender, and of a ramp with several rewards:
+"""Draw deploy/pictures: the status page after hours of a simulated recommender, and of a ramp with several rewards:
 
 PYTHONPATH=tests .venv/bin/python tests/tools/pictures.py
 """
@@ -28,7 +28,12 @@ HEIGHTS = {"light": 1500, "dark": 1500, "phone": 2000}
 
 
 def draw(folder: Path, height: int | None) -> None:
-    """Write three pictures of each page, small enough to be kept with the code; `height`: other than the usual one."""
+    """Write three pictures of each page, small enough to be kept with the code.
+
+    Args:
+        folder: Where to write the pictures.
+        height: Height in pixels, if not the usual one.
+    """
     with chromium() as browser:
         for name, statuses in {"status": hours(150_000), "ramp": hours_of_a_ramp(60_000)}.items():
             *_, last = statuses

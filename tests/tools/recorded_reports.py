@@ -4,9 +4,9 @@
     PYTHONPATH=.:tests python tests/tools/recorded_reports.py --compare DIR [--tolerance 1e-9] [CASE...]
     PYTHONPATH=.:tests python tests/tools/recorded_reports.py --cuts [CASE...]
 
-`--cuts` compares Reports with those of the same events in other pieces, and with restarts in between, to the last bit.
-One case is kept as a test. Record it again only after a change that is meant to move numbers, and name that change in
-the commit:
+`--cuts` feeds equal events in other pieces, and with restarts in between, and compares Reports to the last bit. One
+case is kept as a test. Record it again only after a change that is meant to move numbers, and name that change in the
+commit:
 
     PYTHONPATH=.:tests python tests/tools/recorded_reports.py --record tests/data/recorded_reports everything
 """
@@ -42,49 +42,56 @@ KEYS = {
     "transitions": ("policy", "rule", "event"),
     "failures": ("reason",),
 }
-"""The keys that name the entries of these lists; the order of entries is not compared."""
+"""Keys that name the entries of these lists. The order of entries is not compared."""
 SENTENCES = {"reason", "example"}
-"""Free text, which may change; only its presence is compared."""
+"""Free text, which may change. Only its presence is compared."""
 
 
 class Difference(NamedTuple):
-    """Hold a value that differs; `relative` and `absolute` are infinite unless both are numbers."""
+    """Hold a value that differs.
+
+    Args:
+        path: Path of the value.
+        present: Present value.
+        wanted: Recorded value.
+        relative: Relative difference, infinite unless both values are numbers.
+        absolute: Absolute difference, infinite unless both values are numbers.
+    """
 
     path: str
-    found: Any
+    present: Any
     wanted: Any
     relative: float = math.inf
     absolute: float = math.inf
 
     def __str__(self) -> str:
-        return (
-            f"{self.path}: {self.found!r}, recorded {self.wanted!r} ({self.relative:.1e}, absolute {self.absolute:.1e})"
-        )
+        sizes = f"{self.relative:.1e}, absolute {self.absolute:.1e}"
+        return f"{self.path}: {self.present!r}, recorded {self.wanted!r} ({sizes})"
 
 
 class Comparison(NamedTuple):
-    """Hold the number of values that were compared, and all that differ, the largest difference first."""
+    """Hold the number of values that were compared, and the differences, the largest first."""
 
     compared: int
     differences: list[Difference]
 
     @property
     def largest_absolute(self) -> list[Difference]:
-        """The largest absolute difference between numbers, if there is any."""
-        numbers = [each for each in self.differences if math.isfinite(each.absolute)]
-        return sorted(numbers, key=lambda each: -each.absolute)[:1]
+        """Return the largest absolute difference between numbers, if there is any."""
+        numbers = [difference for difference in self.differences if math.isfinite(difference.absolute)]
+        return sorted(numbers, key=lambda difference: -difference.absolute)[:1]
 
     def beyond(self, tolerance: float) -> list[Difference]:
         """List the differences above a relative tolerance."""
-        return [each for each in self.differences if each.relative > tolerance]
+        return [difference for difference in self.differences if difference.relative > tolerance]
 
 
 def leaves(value: Any, path: str = "", inside: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every number, name and null of Reports, with its path."""
     if isinstance(value, list):
         keyed = KEYS.get(inside)
-        for place, entry in enumerate(value):
-            name = place if keyed is None else " ".join(str(entry[key]) for key in keyed)
+        for index, entry in enumerate(value):
+            name = index if keyed is None else " ".join(str(entry[key]) for key in keyed)
             yield from leaves(entry, f"{path}[{name}]", inside)
     elif isinstance(value, dict):
         for key, entry in value.items():
@@ -96,25 +103,31 @@ def leaves(value: Any, path: str = "", inside: str = "") -> Iterator[tuple[str, 
         yield path, value
 
 
-def compare(found: Reports, wanted: Reports, ignored: str | None = None) -> Comparison:
-    """Compare the Reports of a case; `ignored`: a pattern of paths that may differ."""
-    now, before = dict(leaves(found)), dict(leaves(wanted))
+def compare(present: Reports, wanted: Reports, ignored: str | None = None) -> Comparison:
+    """Compare the Reports of a case.
+
+    Args:
+        present: Present Reports.
+        wanted: Recorded Reports.
+        ignored: Pattern of paths that may differ.
+    """
+    now, before = dict(leaves(present)), dict(leaves(wanted))
     paths = [path for path in {**before, **now} if ignored is None or not re.search(ignored, path)]
     unequal = [
         difference(path, now.get(path, "absent"), before.get(path, "absent"))
         for path in paths
         if path not in now or path not in before or now[path] != before[path]
     ]
-    differing = [each for each in unequal if each.absolute > SMALLEST]
-    return Comparison(len(paths), sorted(differing, key=lambda each: -each.relative))
+    differing = [entry for entry in unequal if entry.absolute > SMALLEST]
+    return Comparison(len(paths), sorted(differing, key=lambda entry: -entry.relative))
 
 
-def difference(path: str, found: Any, wanted: Any) -> Difference:
+def difference(path: str, present: Any, wanted: Any) -> Difference:
     """Return the difference of two values that are not equal."""
-    if not (is_number(found) and is_number(wanted)):
-        return Difference(path, found, wanted)
-    absolute = abs(found - wanted)
-    return Difference(path, found, wanted, absolute / max(abs(found), abs(wanted)), absolute)
+    if not (is_number(present) and is_number(wanted)):
+        return Difference(path, present, wanted)
+    absolute = abs(present - wanted)
+    return Difference(path, present, wanted, absolute / max(abs(present), abs(wanted)), absolute)
 
 
 def is_number(value: Any) -> bool:
@@ -129,7 +142,7 @@ def recorded(directory: Path, case: str) -> Reports:
 
 
 def record(directory: Path, case: str) -> str:
-    """Write the Reports of a case; return what was written."""
+    """Write the Reports of a case, and return what was written in words."""
     reports = CASES[case](Feed())
     text = json.dumps(reports, sort_keys=True, separators=(",", ":"))
     packed = gzip.compress(text.encode(), 9, mtime=0)
@@ -156,12 +169,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     print(f"the package in {streameval.__path__[0]}")
 
-    def compared(found: Reports, wanted: Reports, tolerance: float) -> tuple[str, bool]:
-        comparison = compare(found, wanted, options.ignore)
+    def compared(present: Reports, wanted: Reports, tolerance: float) -> tuple[str, bool]:
+        comparison = compare(present, wanted, options.ignore)
         beyond, largest = comparison.beyond(tolerance), comparison.differences[: options.show]
-        largest += [each for each in comparison.largest_absolute if each not in largest]
+        largest += [entry for entry in comparison.largest_absolute if entry not in largest]
         count = f"{comparison.compared:9,} values {len(beyond):7,} differ"
-        return "\n".join([count, *(f"    {each}" for each in largest)]), not beyond
+        return "\n".join([count, *(f"    {entry}" for entry in largest)]), not beyond
 
     def work(case: str) -> Iterator[tuple[str, bool]]:
         if options.record:
@@ -181,16 +194,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def exactly(
-    found: Reports, wanted: Reports, compared: Callable[[Reports, Reports, float], tuple[str, bool]]
+    present: Reports, wanted: Reports, compared: Callable[[Reports, Reports, float], tuple[str, bool]]
 ) -> tuple[str, bool]:
     """Tell whether Reports are equal to the last bit."""
-    text, _ = compared(found, wanted, 0.0)
-    same = json.dumps(found) == json.dumps(wanted)
+    text, _ = compared(present, wanted, 0.0)
+    same = json.dumps(present) == json.dumps(wanted)
     return text + ("" if same else "\n    not the same to the last bit"), same
 
 
 def done(case: str, work: Callable[[str], Iterator[tuple[str, bool]]]) -> bool:
-    """Do the work of a case and print the outcome, or the traceback; return whether all is well."""
+    """Do the work of a case, print the outcome or the traceback, and return whether all is well."""
     started, well = time.process_time(), True
     try:
         for text, passes in work(case):

@@ -1,11 +1,11 @@
-"""A daemon under load for a long time, with a fault every minute: does it keep up, its memory, and every event?
+"""Run a daemon under load for a long time, with a fault every minute, and check its memory, its lag and every event.
 
 make soak                                    20 minutes at 20,000 events a second, 20 candidates
-make soak ARGS="--minutes 5 --rate 5000"     a shorter one; next to other work, a rate that the machine sustains
-make soak-engine                             20 minutes on Spark, as fast as it takes events; a fault every two minutes
+make soak ARGS="--minutes 5 --rate 5000"     shorter, at a rate that the machine sustains next to other work
+make soak-engine                             20 minutes on Spark, as fast as possible, with a fault every two minutes
 
 Needs a Kafka broker as the integration tests do. Prints a line for each minute, and at the end the results and a
-verdict; exits with 1 unless all criteria hold.
+verdict. Exits with 1 unless all criteria hold.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CANDIDATES = [f"candidate-{number:02}" for number in range(20)]
 PARTITIONS = 4
 CLIENTS = get_args(KafkaSettings.model_fields["client"].annotation)
 POOL = 2000
-"""Different events; each is sent many times, with its own id and time."""
+"""Number of different events. Each is sent many times, with its own id and time."""
 GARBAGE = [b"", b"{", b"null", b'{"event_id": 1}', b"\xff\xfe", b"[" * 5000]
 FAULTS = [
     "garbage",
@@ -51,8 +51,8 @@ FAULTS = [
     "garbage",
     "standstill",
 ]
-"""All kinds, and then quieter ones for as long, to tell growth from noise. An outage comes soon after a start: catching
-up after the first one makes the memory that is kept larger by some MiB, once."""
+"""All kinds, and then quieter ones for as long, to tell growth from noise. An outage comes soon after a start, because
+catching up after the first outage enlarges the memory by some MiB, once."""
 FAULTS_OF_ENGINE = [
     "garbage",
     "kill",
@@ -64,31 +64,39 @@ FAULTS_OF_ENGINE = [
     "standstill",
     "garbage",
 ]
-"""All kinds, and then those that start no process: the memory of a new executor rises for minutes."""
+"""All kinds, and then kinds that start no process, because the memory of a new executor rises for minutes."""
 WARM_UP, WARM_UP_OF_ENGINE = 120.0, 200.0
-"""Seconds of each run in which memory may rise: what was missed is caught up with in large portions, after a kill and
-after the outage that follows it, and the allocator keeps what these took."""
+"""Seconds of each run in which memory may rise. After a kill and after the outage that follows it, the daemon catches
+up in large portions, and the allocator keeps their memory."""
 MANY = 500
-"""This many scrapes have a 99th percentile; of fewer, the 90th is looked at."""
+"""Scrapes that are enough for a 99th percentile. If there are fewer, the 90th is used."""
 LEAKED = 3
-"""Open descriptors by which their number may differ without a leak: connections come and go."""
+"""Open descriptors that a daemon may gain without a leak, because connections come and go."""
 SETTLING = 60.0
 """Seconds within which a daemon has closed what it opened for the last fault."""
 GROWN = 2.0
-"""MiB: two steps, for the interpreter takes memory for small objects by the MiB."""
+"""MiB that memory may grow: two steps, because the interpreter takes memory for small objects by the MiB."""
 AVERAGES_OF_ENGINE = ["cumulative", {"kind": "window", "span": "1m"}, {"kind": "decay", "half_life": "1m"}]
 SLOWER_ON_SPARK = 2.0
-"""A scrape may take this many times longer where executors want the same processors, in each batch all at once."""
+"""A scrape may take this many times longer, because all executors want the same processors at once in each batch."""
 AHEAD = 100_000
-"""Events that wait in the log where these are sent as fast as the daemon takes them."""
+"""Events that wait in the log if they are sent as fast as the daemon takes them."""
 
 
 @dataclass
 class Sample:
-    """Measurements at a time (seconds since the start) of a run, `age` seconds after it started.
+    """Hold measurements at a time of a run.
 
-    `resident`: bytes of the daemon's process; `below`: of those that it has started. `lag`: events that waited in the
-    log. `load`: programs that wanted a processor, per processor.
+    Args:
+        at: Seconds since the start of the soak.
+        age: Seconds since the start of the run.
+        run: Number of the run.
+        resident: Bytes of the daemon's process.
+        below: Bytes of the processes that it has started.
+        descriptors: Open descriptors of the daemon's process.
+        scrape: Seconds that a scrape took.
+        lag: Events that waited in the log.
+        load: Programs that wanted a processor, per processor.
     """
 
     at: float
@@ -104,9 +112,17 @@ class Sample:
 
 @dataclass
 class Soak:
-    """Sends events at `rate` to a daemon for `seconds`, with a fault every `fault_every` seconds.
+    """Send events to a daemon, with faults, and measure it.
 
-    `rate`: events a second; None for as many as the daemon takes. `engine`: see `Config.engine`.
+    Args:
+        broker: Broker of the events.
+        folder: Where the daemon runs.
+        seconds: Duration, counted while the daemon serves.
+        rate: Events a second, None for as many as the daemon takes.
+        fault_every: Seconds between two faults.
+        warm_up: Seconds of each run in which memory may rise.
+        client: Kafka client of the daemon.
+        engine: See `Config.engine`.
     """
 
     broker: Broker
@@ -123,7 +139,7 @@ class Soak:
     faults: list[str] = field(default_factory=list)
 
     def run(self, show: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
-        """The results; see `complaints`."""
+        """Run, and return the results (see `complaints`)."""
         topic = f"soak-{time.time_ns()}"
         self.broker.create_topic(topic, PARTITIONS)
         self.runs = DaemonRuns(self.folder, self._config(topic))
@@ -144,11 +160,11 @@ class Soak:
             report = self.runs.report_of(self.sent)
             self._settle()
         self.runs.end()
-        return self._found(report)
+        return self._results(report)
 
     @property
     def _much(self) -> int:
-        """Events that may wait where the daemon keeps up."""
+        """Return how many events may wait if the daemon keeps up."""
         return self.rate or 2 * AHEAD
 
     @property
@@ -168,7 +184,7 @@ class Soak:
         }
 
     def _moments(self, show: Callable[[str], None]) -> Iterator[str]:
-        """Measures twice a second, and reports the time of each fault; none in the last moments.
+        """Measure twice a second, and yield the kind of each fault when it is due. The last moments have none.
 
         Only time in which the daemon serves counts, and one pass counts as a second at most. A busy machine makes the
         run longer, and no fault is left out.
@@ -190,7 +206,7 @@ class Soak:
             served += measured * min(self._now - looked_at, 1.0)
 
     def _settle(self) -> None:
-        """Measures until the descriptors that the last fault took are closed; those that leak never are."""
+        """Measure until the descriptors that the last fault took are closed. Leaked descriptors never are."""
         ends = self._now + SETTLING
         while max(self._descriptors(), default=0) > LEAKED and self._now < ends:
             self._measure()
@@ -217,7 +233,7 @@ class Soak:
             self.broker.start()
 
     def _measure(self) -> bool:
-        """Scrape, and look at the process; False where it does not serve yet."""
+        """Scrape, and look at the process. Return False if it does not serve yet."""
         assert self.runs.process is not None
         assert self.runs.process.poll() is None, self.runs.log.read_text()[-3000:]
         served = self.runs.logged("serving")
@@ -265,7 +281,10 @@ class Soak:
         producer.flush(120)
 
     def _due(self) -> int:
-        """How many events are to have been sent by now; a daemon that has just started has not read its snapshot."""
+        """Return how many events should have been sent by now.
+
+        A daemon that has just started has not read its snapshot, so the number never decreases.
+        """
         due = self._read + AHEAD if self.rate is None else self._now * self.rate
         return max(self.sent, int(due))
 
@@ -277,7 +296,7 @@ class Soak:
             f"{last.descriptors} descriptors  scrape {last.scrape * 1e3:.0f} ms  faults: {', '.join(self.faults[-1:])}"
         )
 
-    def _found(self, report: dict[str, Any]) -> dict[str, Any]:
+    def _results(self, report: dict[str, Any]) -> dict[str, Any]:
         steady = self._steady() or self._warm()
         slope, error = _slope(steady, lambda sample: sample.resident)
         below, below_error = _slope(steady, lambda sample: sample.below)
@@ -301,49 +320,50 @@ class Soak:
             "scrapes": len(scrapes),
             "load": round(float(np.mean([sample.load for sample in self.samples])), 2),
             "scrape_seconds": round(float(np.quantile(scrapes, 0.99 if len(scrapes) >= MANY else 0.9)), 4),
-            "hours": round(len(seen) * float(np.median(np.diff([each.at for each in seen]))) / 3600, 4)
+            "hours": round(len(seen) * float(np.median(np.diff([sample.at for sample in seen]))) / 3600, 4)
             if seen
             else 0.0,
             "kept_up": round(float(np.mean([sample.lag <= self._much for sample in self.samples])), 3),
         }
 
     def _warm(self) -> list[list[Sample]]:
-        """The samples of each run after its warm-up, where there are enough."""
-        runs = [[each for each in self.samples if each.run == run + 1] for run in range(len(self._starts))]
-        warm = [[each for each in run if each.age > self.warm_up] for run in runs]
+        """Return the samples of each run after its warm-up, if there are enough."""
+        runs = [[sample for sample in self.samples if sample.run == run + 1] for run in range(len(self._starts))]
+        warm = [[sample for sample in run if sample.age > self.warm_up] for run in runs]
         return [run for run in warm if len(run) >= 8]
 
     def _steady(self) -> list[list[Sample]]:
-        """Those of them in which the daemon kept up: events delayed in the log are also delayed in memory."""
-        steady = [[each for each in run if each.lag <= self._much] for run in self._warm()]
+        """Return the warm samples in which the daemon kept up. Events delayed in the log are also delayed in memory."""
+        steady = [[sample for sample in run if sample.lag <= self._much] for run in self._warm()]
         return [run for run in steady if len(run) >= 8]
 
     def _descriptors(self) -> list[int]:
-        """By how much open descriptors grew from the first half of the first run to the second half of each run.
+        """Return the growth of open descriptors from the first half of the first run to the second half of each run.
 
-        Medians: an outage closes connections, and after it a daemon tries several at once, each for some seconds.
+        It compares medians, because an outage closes connections, and after it a daemon tries several at once for some
+        seconds.
         """
-        counts = [[each.descriptors for each in run] for run in self._warm()]
+        counts = [[sample.descriptors for sample in run] for run in self._warm()]
         return [int(np.median(run[len(run) // 2 :]) - np.median(counts[0][: len(counts[0]) // 2])) for run in counts]
 
 
 def _sum_of(text: str, metric: str) -> float:
-    """The sum of the samples of a metric."""
+    """Return the sum of the samples of a metric."""
     return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(metric))
 
 
 def _resident(process: int) -> float:
-    """Bytes of memory of a process; 0 where it has ended."""
+    """Return the bytes of memory of a process, 0 if it has ended."""
     with suppress(FileNotFoundError, ProcessLookupError):
         return 4096.0 * int(Path(f"/proc/{process}/statm").read_text().split()[1])
     return 0.0
 
 
 def _slope(runs: list[list[Sample]], memory: Callable[[Sample], float]) -> tuple[float, float]:
-    """Growth of the memory in bytes a second over all runs, and its standard error."""
+    """Return the growth of the memory in bytes a second over all runs, and its standard error."""
     ages, sizes = [], []
     for run in runs:
-        age, size = np.array([each.age for each in run]), np.array([memory(each) for each in run])
+        age, size = np.array([sample.age for sample in run]), np.array([memory(sample) for sample in run])
         ages.append(age - age.mean())
         sizes.append(size - size.mean())
     if not runs:
@@ -355,30 +375,35 @@ def _slope(runs: list[list[Sample]], memory: Callable[[Sample], float]) -> tuple
     return slope, spread**0.5 / float(age @ age)
 
 
-def complaints(found: dict[str, Any], grown: float = GROWN, slower: float = 1.0) -> list[str]:
-    """Failed criteria of the results; where others work on the same processors, everything takes longer.
+def complaints(results: dict[str, Any], grown: float = GROWN, slower: float = 1.0) -> list[str]:
+    """Return the failed criteria of the results.
 
-    Memory may grow within the noise, three standard errors, and by `grown` MiB in the time looked at.
-    `slower`: how many times longer everything takes than on a machine of one's own, where that is known better.
+    Memory may grow within the noise (three standard errors) and by some MiB in the measured time. If others work on the
+    same processors, everything may take longer.
+
+    Args:
+        results: Results of `Soak.run`.
+        grown: Growth of memory in MiB that is allowed.
+        slower: How many times longer everything takes than on an idle machine, if the load does not show it.
     """
     grows = {
-        name: (found[f"{name}_mib_per_hour"] - 3 * found[f"{name}_mib_per_hour_error"]) * found["hours"] > grown
+        name: (results[f"{name}_mib_per_hour"] - 3 * results[f"{name}_mib_per_hour_error"]) * results["hours"] > grown
         for name in ("resident", "below")
     }
     checks = {
-        "every event is counted once": found["accepted"] == found["events"],
-        "what is not an event is rejected once": sum(found["rejected"].values()) == found["garbage"],
-        "memory was looked at": found["hours"] > 0,
+        "every event is counted once": results["accepted"] == results["events"],
+        "what is not an event is rejected once": sum(results["rejected"].values()) == results["garbage"],
+        "memory was looked at": results["hours"] > 0,
         "memory does not grow": not grows["resident"],
         "memory of the processes that it has started does not grow": not grows["below"],
-        "no descriptor leaks": max(found["descriptors"], default=0) <= LEAKED,
-        "scrapes take less than 0.1 s": found["scrape_seconds"] < 0.1 * max(slower, found["load"]),
+        "no descriptor leaks": max(results["descriptors"], default=0) <= LEAKED,
+        "scrapes take less than 0.1 s": results["scrape_seconds"] < 0.1 * max(slower, results["load"]),
     }
     return [f"not true: {check}" for check, good in checks.items() if not good]
 
 
-def on_spark() -> dict[str, Any]:
-    """An engine with two executors, whose heaps are taken at the start: what grows then is not the heap."""
+def spark_engine() -> dict[str, Any]:
+    """Return an engine with two executors. Their heaps are taken at the start, so only other memory grows."""
     java = "-Xms512m -XX:+AlwaysPreTouch"
     return {
         "kind": "spark",
@@ -395,7 +420,7 @@ def on_spark() -> dict[str, Any]:
 
 
 def _pool() -> list[bytes]:
-    """Events without their first part."""
+    """Return events without their first part."""
     rng = np.random.default_rng(11)
     chances = rng.uniform(0.02, 0.3, (POOL, len(CANDIDATES))).round(4)
     rewards = rng.random(POOL) < 0.1
@@ -421,14 +446,14 @@ def main() -> int:
     arguments = parser.parse_args()
     with real_broker() as broker, tempfile.TemporaryDirectory() as folder:
         if arguments.engine:
-            how: dict[str, Any] = {"rate": None, "fault_every": 120.0, "warm_up": WARM_UP_OF_ENGINE}
-            how |= {"client": "confluent", "engine": on_spark()}
+            options: dict[str, Any] = {"rate": None, "fault_every": 120.0, "warm_up": WARM_UP_OF_ENGINE}
+            options |= {"client": "confluent", "engine": spark_engine()}
         else:
-            how = {"rate": arguments.rate, "fault_every": 60.0, "warm_up": WARM_UP, "client": arguments.client}
-        soak = Soak(broker, Path(folder), 60 * arguments.minutes, **how)
-        found = soak.run(show=lambda line: print(line, flush=True))
-    print(json.dumps(found, indent=2))
-    failed = complaints(found, slower=SLOWER_ON_SPARK if arguments.engine else 1.0)
+            options = {"rate": arguments.rate, "fault_every": 60.0, "warm_up": WARM_UP, "client": arguments.client}
+        soak = Soak(broker, Path(folder), 60 * arguments.minutes, **options)
+        results = soak.run(show=lambda line: print(line, flush=True))
+    print(json.dumps(results, indent=2))
+    failed = complaints(results, slower=SLOWER_ON_SPARK if arguments.engine else 1.0)
     print("\n".join([*failed, "FAILED" if failed else "PASSED: every criterion holds"]))
     return len(failed) > 0
 

@@ -1,4 +1,4 @@
-"""`python -m streameval_dashboards DIRECTORY` writes one JSON file per dashboard."""
+"""Write one JSON file per dashboard: `python -m streameval_dashboards DIRECTORY`."""
 
 import json
 import sys
@@ -10,21 +10,21 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from streameval_dashboards import pipeline, policies
 
 UNKNOWN = {"auto", "auto_count", "auto_min", "footer"}
-"""Fields that the SDK adds to every variable and table by default, but that Grafana's own types do not have."""
+"""Fields that the SDK adds to every variable and table by default. Grafana's own types lack them."""
 
 
 def write(directory: Path) -> None:
     """Write all dashboards, each to a file named after its uid."""
     for board in (policies.dashboard(), pipeline.dashboard()):
-        known = _known(json.loads(JSONEncoder().encode(board)))
-        (directory / f"{board.uid}.json").write_text(json.dumps(known, indent=2, sort_keys=True) + "\n")
+        content = _drop_unknown(json.loads(JSONEncoder().encode(board)))
+        (directory / f"{board.uid}.json").write_text(json.dumps(content, indent=2, sort_keys=True) + "\n")
 
 
-def _known(value: Any) -> Any:
+def _drop_unknown(value: Any) -> Any:
     if isinstance(value, list):
-        return [_known(each) for each in value]
+        return [_drop_unknown(entry) for entry in value]
     if isinstance(value, dict):
-        return {key: _known(each) for key, each in value.items() if key not in UNKNOWN}
+        return {key: _drop_unknown(entry) for key, entry in value.items() if key not in UNKNOWN}
     return value
 
 

@@ -1,4 +1,4 @@
-"""Building blocks of both dashboards: queries, rows, and panels with a title, a description and a unit."""
+"""Build queries, rows, and panels with a title, a description and a unit for both dashboards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Placed = list[tuple[int, int, AnyPanel]]
 
 @dataclass(frozen=True)
 class Query:
-    """An expression and the name of its series; `{{label}}` stands for the value of a label."""
+    """Hold an expression and the name of its series. `{{label}}` stands for the value of a label."""
 
     expression: str
     legend: str
@@ -30,7 +30,7 @@ class Query:
 
 @dataclass(frozen=True)
 class About:
-    """The title of a panel, its description, and the unit of its numbers."""
+    """Hold the title of a panel, its description, and the unit of its numbers."""
 
     title: str
     description: str
@@ -39,7 +39,7 @@ class About:
 
 @dataclass(frozen=True)
 class Bounded:
-    """A value with its interval, as three lines: `name`, `name, upper` and `name, lower`."""
+    """Hold a value with its interval, shown as three lines: `name`, `name, upper` and `name, lower`."""
 
     name: str
     color: str
@@ -48,7 +48,7 @@ class Bounded:
     upper: str
 
     def queries(self) -> list[Query]:
-        """The three lines."""
+        """Return the queries of the three lines."""
         return [
             Query(self.upper, f"{self.name}, upper"),
             Query(self.lower, f"{self.name}, lower"),
@@ -59,7 +59,15 @@ class Bounded:
 def lines(
     about: About, *queries: Query, log_scale: bool = False, zero: bool = False, names_on_the_right: bool = False
 ) -> timeseries.Panel:
-    """Lines over time. `names_on_the_right` puts a long legend where it takes no height from the lines."""
+    """Draw lines over time.
+
+    Args:
+        about: Title, description and unit.
+        queries: One query for each line or group of lines.
+        log_scale: Whether the axis is logarithmic.
+        zero: Whether the axis includes 0.
+        names_on_the_right: Whether the legend is on the right, so that a long one takes no height from the lines.
+    """
     panel = (
         timeseries.Panel()
         .line_width(1)
@@ -77,20 +85,20 @@ def lines(
     return _with(panel, about, queries)
 
 
-def intervals(about: About, *shown: Bounded) -> timeseries.Panel:
-    """Values with the area between their lower and upper bounds filled."""
-    panel = lines(about, *(query for each in shown for query in each.queries()))
-    for each in shown:
-        panel.override_by_name(each.name, _look(color=_fixed(each.color), lineWidth=2))
-        faint = {"color": _fixed(each.color), "lineWidth": 0, "hideFrom": _only_in_the_picture()}
-        panel.override_by_name(f"{each.name}, lower", _look(**faint))
-        filled = {"fillBelowTo": f"{each.name}, lower", "fillOpacity": 15}
-        panel.override_by_name(f"{each.name}, upper", _look(**faint, **filled))
+def intervals(about: About, *values: Bounded) -> timeseries.Panel:
+    """Draw values, and fill the area between their lower and upper bounds."""
+    panel = lines(about, *(query for bounded in values for query in bounded.queries()))
+    for bounded in values:
+        panel.override_by_name(bounded.name, _look(color=_fixed(bounded.color), lineWidth=2))
+        faint = {"color": _fixed(bounded.color), "lineWidth": 0, "hideFrom": _only_in_the_picture()}
+        panel.override_by_name(f"{bounded.name}, lower", _look(**faint))
+        filled = {"fillBelowTo": f"{bounded.name}, lower", "fillOpacity": 15}
+        panel.override_by_name(f"{bounded.name}, upper", _look(**faint, **filled))
     return panel
 
 
 def marked(panel: timeseries.Panel, at: float) -> timeseries.Panel:
-    """The panel with a dashed line at a reference value."""
+    """Add a dashed line at a reference value to the panel."""
     steps = [models.Threshold(value=None, color="transparent"), models.Threshold(value=at, color="orange")]
     return panel.thresholds(
         dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps)
@@ -100,10 +108,16 @@ def marked(panel: timeseries.Panel, at: float) -> timeseries.Panel:
 def number(
     about: About, query: Query, *steps: tuple[float, str], first: str = "green", named: tuple[str, str] | None = None
 ) -> stat.Panel:
-    """The current number, in the color of the last step (from, color) that it has reached.
+    """Show the current number, in the color of the last step (from, color) that it has reached.
 
-    If the series has ended, the panel shows "not known": the last number would look like a current one. `named`: with
-    its legend; a label of it, and the value of the label if there is no series.
+    If the series has ended, the panel shows "not known", because the last number would look like a current one.
+
+    Args:
+        about: Title, description and unit.
+        query: Query of the number.
+        steps: Values with the colors that start there.
+        first: Color below all steps.
+        named: Label that is shown with the number, and its value if there is no series.
     """
     unknown = models.DashboardSpecialValueMapOptions(
         match=models.SpecialValueMatch.NULL_AND_NAN,
@@ -124,7 +138,13 @@ def number(
 
 
 def states(about: About, *queries: Query, texts: dict[str, tuple[str, str]]) -> statetimeline.Panel:
-    """States over time; `texts` gives a word and a color for each value."""
+    """Show states over time.
+
+    Args:
+        about: Title, description and unit.
+        queries: Queries of the states.
+        texts: Word and color of each value.
+    """
     panel = (
         statetimeline.Panel()
         .show_value(shapes.VisibilityMode.AUTO)
@@ -146,11 +166,18 @@ def columns(
     percent: Sequence[str] = (),
     descending: bool = True,
 ) -> table.Panel:
-    """A table with a row for each value of the label `key` and a column for each query.
+    """Show a table with a row for each value of the label `key` and a column for each query.
 
-    `yes_or_no` gives the colors of yes and of no for the columns that have these values; `percent` names ratios.
+    Args:
+        about: Title, description and unit.
+        key: Label of the rows.
+        queries: Queries of the columns.
+        sorted_by: Column that sorts the rows.
+        yes_or_no: Colors of yes and of no, for columns that have these values.
+        percent: Columns with ratios.
+        descending: Whether the largest value comes first.
     """
-    names = {f"Value #{_query_id(place)}": query.legend for place, query in enumerate(queries)}
+    names = {f"Value #{_query_id(index)}": query.legend for index, query in enumerate(queries)}
     panel = (
         table.Panel()
         .show_header(True)
@@ -172,7 +199,7 @@ def columns(
 
 
 def steps_of(first: str, *steps: tuple[float, str]) -> dashboard.ThresholdsConfig:
-    """Colors by value: `first` below all steps."""
+    """Return colors by value, with `first` below all steps."""
     all_steps = [
         models.Threshold(value=None, color=first),
         *(models.Threshold(value=value, color=color) for value, color in steps),
@@ -181,15 +208,15 @@ def steps_of(first: str, *steps: tuple[float, str]) -> dashboard.ThresholdsConfi
 
 
 def words(texts: dict[str, tuple[str, str]]) -> list[models.ValueMapping]:
-    """Mappings from values to words and colors."""
+    """Map values to words and colors."""
     results = {
-        value: models.ValueMappingResult(text=text, color=color, index=place)
-        for place, (value, (text, color)) in enumerate(texts.items())
+        value: models.ValueMappingResult(text=text, color=color, index=index)
+        for index, (value, (text, color)) in enumerate(texts.items())
     }
     return [models.ValueMap(options=results)]
 
 
-def place(board: dashboard.Dashboard, rows: Mapping[str, Placed]) -> None:
+def place_rows(board: dashboard.Dashboard, rows: Mapping[str, Placed]) -> None:
     """Place rows of panels (width, height, panel) on the dashboard, and number the panels."""
     top, identity = 0, 0
     for title, panels in rows.items():
@@ -224,8 +251,8 @@ def _legend(*, shown: bool, on_the_right: bool = False) -> common.VizLegendOptio
     return legend.placement(placement).show_legend(shown).calcs([])
 
 
-def _query_id(place: int) -> str:
-    return "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[place]
+def _query_id(index: int) -> str:
+    return "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[index]
 
 
 def _only(*names: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The dashboard for operators: whether the pipeline runs and keeps up, its rejections, and its cost."""
+"""Build the dashboard for operators: whether the pipeline runs and keeps up, its rejections, and its cost."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from grafana_foundation_sdk.models import dashboard as models
 
 from streameval_dashboards import selection
 from streameval_dashboards.parts import About, Placed, Query, lines, marked, number, states
-from streameval_dashboards.promql import age, in_an_hour, or_none, quantile, rate, total
+from streameval_dashboards.promql import age, hourly_increase, or_none, quantile, rate, total
 from streameval_dashboards.selection import INSTANCE
 
 
@@ -17,7 +17,7 @@ def dashboard() -> models.Dashboard:
         "streameval-pipeline",
         "The pipeline from the log to the metrics: whether events arrive, are read, are accepted, and are saved.",
         other=("Candidates", "streameval"),
-        variables=selection.of_instance(),
+        variables=selection.instance_variables(),
         rows={
             "Does it run?": _running(),
             "Does it keep up?": _keeping_up(),
@@ -25,7 +25,7 @@ def dashboard() -> models.Dashboard:
             "What does it cost?": _cost(),
             "Does the engine keep up?": _engine(),
         },
-        of_policies=False,
+        policy_marks=False,
     )
 
 
@@ -100,7 +100,7 @@ def _keeping_up() -> Placed:
     waiting = lines(
         About(
             "Backfill",
-            "Past events that a new candidate has yet to read; `none` if no backfill runs.",
+            "Past events that a new candidate has yet to read. `none` if no backfill runs.",
             "short",
         ),
         Query(or_none(total("streameval_backfill_waiting_events", "policy"), "policy"), "{{policy}}"),
@@ -109,7 +109,7 @@ def _keeping_up() -> Placed:
     held = lines(
         About(
             "Held back",
-            "Events buffered for event-time order or for delayed rewards; `none` if the daemon buffers no events.",
+            "Events buffered for event-time order or for delayed rewards. `none` if the daemon buffers no events.",
             "short",
         ),
         Query(or_none(total("streameval_events_held", "instance"), "instance"), "{{instance}}"),
@@ -119,7 +119,7 @@ def _keeping_up() -> Placed:
         About(
             "Rewards that come later",
             "Rewards per second that were joined to their decision, arrived after its window (late), or have no "
-            "decision (unmatched); `none` if rewards are part of the events.",
+            "decision (unmatched). `none` if rewards are part of the events.",
             "eps",
         ),
         Query(
@@ -157,7 +157,7 @@ def _refused() -> Placed:
     missing = lines(
         About(
             "Missing by policy",
-            "Events per second without a usable probability of the policy; its estimates exclude them.",
+            "Events per second without a usable probability of the policy. Its estimates exclude them.",
             "eps",
         ),
         Query(
@@ -169,7 +169,7 @@ def _refused() -> Placed:
     dead_letters = lines(
         About(
             "Dead letters",
-            "Rejected messages per second that were stored or dropped, and the number that waits to be stored; 0 if "
+            "Rejected messages per second that were stored or dropped, and the number that waits to be stored. 0 if "
             "they are not kept.",
             "short",
         ),
@@ -181,11 +181,11 @@ def _refused() -> Placed:
     decisions = lines(
         About(
             "Decision messages",
-            "Messages about transitions of promotion rules that were sent in an hour, and those that wait; 0 if they "
-            "are not configured.",
+            "Messages about transitions of promotion rules that were sent in an hour, and messages that wait. 0 if "
+            "they are not configured.",
             "short",
         ),
-        Query(or_none(in_an_hour("streameval_decisions_sent_total")), "sent"),
+        Query(or_none(hourly_increase("streameval_decisions_sent_total")), "sent"),
         Query(or_none(total("streameval_decisions_waiting")), "waiting"),
         zero=True,
     )
@@ -196,7 +196,7 @@ def _cost() -> Placed:
     busy = lines(
         About(
             "Busy",
-            "Share of the time that the loop spends decoding and computing; near 1 it is at full capacity.",
+            "Share of the time that the loop spends decoding and computing. Near 1, it is at full capacity.",
             "percentunit",
         ),
         Query(
@@ -222,30 +222,30 @@ def _cost() -> Placed:
     written = lines(
         About("Snapshots", "Time to write a snapshot, and number of failures, over the last hour.", "s"),
         Query(
-            f"histogram_quantile(0.9, {in_an_hour('streameval_snapshot_duration_seconds_bucket', 'le')})",
+            f"histogram_quantile(0.9, {hourly_increase('streameval_snapshot_duration_seconds_bucket', 'le')})",
             "90% are faster",
         ),
         Query(
-            in_an_hour("streameval_snapshot_failures_total", "instance"),
+            hourly_increase("streameval_snapshot_failures_total", "instance"),
             "{{instance}}, failures",
         ),
         zero=True,
     ).override_by_regexp(".*failures", [models.DynamicConfigValue(id_val="unit", value="short")])
     memory = lines(
-        About("Memory", "Resident memory of the process; it does not grow with the number of events.", "bytes"),
+        About("Memory", "Resident memory of the process. It does not grow with the number of events.", "bytes"),
         Query(f"process_resident_memory_bytes{{{INSTANCE}}}", "{{instance}}"),
         zero=True,
     )
     processor = lines(
-        About("Processor", "CPU cores in use by the process; the loop can use one.", "short"),
+        About("Processor", "CPU cores in use by the process. The loop can use one.", "short"),
         Query(f"rate(process_cpu_seconds_total{{{INSTANCE}}}[$__rate_interval])", "{{instance}}"),
         zero=True,
     )
     model = lines(
         About(
             "Reward model",
-            "Mean squared error of the reward model's predictions before it learns from each event, and that of the "
-            "mean reward. A model that does not beat the mean has no value.",
+            "Mean squared error of the reward model's predictions before it learns from each event, and of the mean "
+            "reward as a prediction. A model that does not beat the mean has no value.",
             "sci",
         ),
         Query(f"avg by (model) (streameval_reward_model_squared_error{{{INSTANCE}}})", "{{model}}"),
@@ -274,14 +274,14 @@ def _engine() -> Placed:
         zero=True,
     )
     events = lines(
-        About("Events of a batch", "Accepted events of the last batch; `none` without an engine.", "short"),
+        About("Events of a batch", "Accepted events of the last batch. `none` without an engine.", "short"),
         Query(or_none(total("streameval_engine_batch_events", "instance"), "instance"), "{{instance}}"),
         zero=True,
     )
     old = lines(
         About(
             "Age of the estimates",
-            "Time since the end of the log was asked for up to which events count; `none` without an engine.",
+            "Time since the daemon asked for the end of the log that the estimates include. `none` without an engine.",
             "s",
         ),
         Query(or_none(total("streameval_engine_age_seconds", "instance"), "instance"), "{{instance}}"),
@@ -290,11 +290,11 @@ def _engine() -> Placed:
     lost = lines(
         About(
             "Executors lost",
-            "Executors that ended unasked in an hour; others repeat their ranges. `none` without an engine.",
+            "Executors that ended unasked in an hour. Others repeat their ranges. `none` without an engine.",
             "short",
         ),
         Query(
-            or_none(in_an_hour("streameval_engine_executors_lost_total", "instance"), "instance"),
+            or_none(hourly_increase("streameval_engine_executors_lost_total", "instance"), "instance"),
             "{{instance}}",
         ),
         zero=True,

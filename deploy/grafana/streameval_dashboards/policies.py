@@ -1,4 +1,4 @@
-"""The main dashboard, from top to bottom: decisions, values, adaptation, trust, health of the pipeline."""
+"""Build the main dashboard, from top to bottom: decisions, values, adaptation, trust, health of the pipeline."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from streameval_dashboards.parts import (
     repeated,
     states,
 )
-from streameval_dashboards.promql import age, in_an_hour, or_none, quantile, rate, total
-from streameval_dashboards.selection import ESTIMATE, INSTANCE, OF_ALL, OF_AVERAGE, POLICY
+from streameval_dashboards.promql import age, hourly_increase, or_none, quantile, rate, total
+from streameval_dashboards.selection import ALL_ESTIMATES, ALL_ON_AVERAGE, ESTIMATE, INSTANCE, POLICY
 
 PRODUCTION = f"unless on (job, instance, policy) streameval_policy_lift{{{INSTANCE}}}"
 """Selects production: candidates have a lift over production, and production has none."""
-OF_BOUNDS = (("min", "_lower", ", lower"), ("avg", "", ""), ("max", "_upper", ", upper"))
-"""Of a number and its bounds: how instances are combined, and the ends of the metric's name and of the legend."""
+BOUND_SERIES = (("min", "_lower", ", lower"), ("avg", "", ""), ("max", "_upper", ", upper"))
+"""For a number and its bounds: how to combine instances, and the ends of the metric's name and of the legend."""
 
 
 def dashboard() -> models.Dashboard:
@@ -36,7 +36,7 @@ def dashboard() -> models.Dashboard:
         "streameval",
         "Off-policy estimates of candidates compared with the production policy. Read it from top to bottom.",
         other=("Pipeline", "streameval-pipeline"),
-        variables=(*selection.of_instance(), *selection.of_estimate()),
+        variables=(*selection.instance_variables(), *selection.estimate_variables()),
         rows={
             "Which candidate to ship?": _ship(),
             "How does each compare with production?": _worth(),
@@ -44,7 +44,7 @@ def dashboard() -> models.Dashboard:
             "Can the numbers be trusted?": _trust(),
             "Is the pipeline healthy?": _health(),
         },
-        of_policies=True,
+        policy_marks=True,
     )
 
 
@@ -65,10 +65,10 @@ def _ship() -> Placed:
         About(
             "Candidates now",
             "One row per candidate, the highest lower bound first. Lift is the extra reward per event over production, "
-            "with the bounds of its interval; relative lift is the lift over production's value. Promotable: the "
-            "promotion rule holds; an interval that reaches slightly below 0 does not end it. All checks passed: the "
-            "estimates can be trusted. With two instances, a candidate is promotable if one of them reports it; the "
-            "numbers are the more cautious of the two.",
+            "with the bounds of its interval. Relative lift is the lift over production's value. Promotable: the "
+            "promotion rule holds. An interval that reaches slightly below 0 does not end it. All checks passed: the "
+            "estimates can be trusted. With two instances, a candidate is promotable if one of them reports it, and "
+            "the numbers are the more cautious of the two.",
             "short",
         ),
         "policy",
@@ -83,7 +83,7 @@ def _ship() -> Placed:
             "Which candidate earns more than production, and how much at least?",
             "Each promotable candidate with the lower bound of its relative lift, in percent of production's value. "
             "The promotion rule compares its own decision bound: a candidate stays promotable while this is slightly "
-            "below 0. Not known: no candidate is promotable yet; the status page gives the reason.",
+            "below 0. Not known: no candidate is promotable yet, and the status page gives the reason.",
             "percentunit",
         ),
         Query(
@@ -131,18 +131,18 @@ def _ship() -> Placed:
 def _rewards() -> AnyPanel:
     selected = f'{POLICY}, estimator="$estimator", average="$average"'
 
-    def of_rewards(operation: str, metric: str, of: str = selected) -> str:
+    def reward_query(operation: str, metric: str, selector: str = selected) -> str:
         row = '"policy", ", ", "policy", "reward"'
-        return f"{operation} by (policy) (label_join(streameval_policy_{metric}{{{of}}}, {row}))"
+        return f"{operation} by (policy) (label_join(streameval_policy_{metric}{{{selector}}}, {row}))"
 
     queries = [
-        Query(of_rewards("avg", "value"), "value of the policy"),
-        Query(of_rewards("min", "lift_lower"), "lift, at least"),
-        Query(of_rewards("avg", "lift"), "lift"),
-        Query(of_rewards("max", "lift_upper"), "lift, at most"),
-        Query(of_rewards("avg", "lift_ratio"), "relative lift"),
+        Query(reward_query("avg", "value"), "value of the policy"),
+        Query(reward_query("min", "lift_lower"), "lift, at least"),
+        Query(reward_query("avg", "lift"), "lift"),
+        Query(reward_query("max", "lift_upper"), "lift, at most"),
+        Query(reward_query("avg", "lift_ratio"), "relative lift"),
         *(
-            Query(of_rewards(operation, f"guardrail_{metric}", POLICY), name)
+            Query(reward_query(operation, f"guardrail_{metric}", POLICY), name)
             for operation, metric, name in (
                 ("min", "max_loss", "may lose"),
                 ("min", "lift_bound", "decision bound"),
@@ -154,8 +154,9 @@ def _rewards() -> AnyPanel:
         About(
             "Lift of every reward",
             "One row per candidate and reward, by the chosen estimator and average, the lowest lower bound of the lift "
-            "first. A guardrail is kept while the decision bound of its lift is above minus what it may lose; other "
-            "rewards are not guardrails. A candidate is promotable only while it keeps all of them.",
+            "first. A guardrail is kept while the decision bound of its lift is above minus the loss that is allowed. "
+            "Rewards without these numbers are not guardrails. A candidate is promotable only while it keeps all of "
+            "them.",
             "short",
         ),
         "policy",
@@ -168,26 +169,26 @@ def _rewards() -> AnyPanel:
 
 
 def _segments() -> AnyPanel:
-    def of_values(operation: str, metric: str) -> str:
+    def value_query(operation: str, metric: str) -> str:
         series, row = f"streameval_segment_policy_{metric}{{{POLICY}}}", '"policy", ", ", "policy", "segment", "value"'
         return or_none(f"{operation} by (policy) (label_join({series}, {row}))", "policy")
 
     queries = [
-        Query(of_values("max", "share"), "share"),
-        Query(of_values("min", "events"), "effective events"),
-        Query(of_values("min", "value_lower"), "value, at least"),
-        Query(of_values("avg", "value"), "value of the policy"),
-        Query(of_values("max", "value_upper"), "value, at most"),
-        Query(of_values("min", "lift_lower"), "lift, at least"),
-        Query(of_values("avg", "lift"), "lift"),
-        Query(of_values("max", "lift_upper"), "lift, at most"),
+        Query(value_query("max", "share"), "share"),
+        Query(value_query("min", "events"), "effective events"),
+        Query(value_query("min", "value_lower"), "value, at least"),
+        Query(value_query("avg", "value"), "value of the policy"),
+        Query(value_query("max", "value_upper"), "value, at most"),
+        Query(value_query("min", "lift_lower"), "lift, at least"),
+        Query(value_query("avg", "lift"), "lift"),
+        Query(value_query("max", "lift_upper"), "lift, at most"),
     ]
     return columns(
         About(
             "Lift by segment",
-            "One row per candidate and value of a segment, the lowest upper bound of the lift first: below 0, the "
-            "candidate is worse than production on these events. Lifts times shares add up to the lift of the whole. "
-            "The intervals of a candidate hold together. Only where segments are configured.",
+            "One row per candidate and value of a segment, the lowest upper bound of the lift first. If it is below 0, "
+            "the candidate is worse than production on these events. Lifts times shares add up to the overall lift. "
+            "The intervals of a candidate hold together. Empty unless segments are configured.",
             "short",
         ),
         "policy",
@@ -210,9 +211,9 @@ def _worth() -> Placed:
     production = Bounded(
         "production",
         "orange",
-        f"avg(streameval_policy_value{{{OF_ALL}}} {PRODUCTION})",
-        f"min(streameval_policy_value_lower{{{OF_ALL}}} {PRODUCTION})",
-        f"max(streameval_policy_value_upper{{{OF_ALL}}} {PRODUCTION})",
+        f"avg(streameval_policy_value{{{ALL_ESTIMATES}}} {PRODUCTION})",
+        f"min(streameval_policy_value_lower{{{ALL_ESTIMATES}}} {PRODUCTION})",
+        f"max(streameval_policy_value_upper{{{ALL_ESTIMATES}}} {PRODUCTION})",
     )
     about = About(
         "Value of $policy and of production",
@@ -223,85 +224,85 @@ def _worth() -> Placed:
     return [(8, 9, repeated(intervals(about, candidate, production), "policy"))]
 
 
-def _of_learners(title: str, text: str, metric: str) -> timeseries.Panel:
-    """A metric of the candidates that learn."""
+def _learner_lines(title: str, text: str, metric: str) -> timeseries.Panel:
+    """Draw a metric of the candidates that learn."""
     query = Query(or_none(f"max by (policy) ({metric}{{{POLICY}}})", "policy"), "{{policy}}")
     return lines(About(title, text, "short"), query)
 
 
 def _adaptation() -> Placed:
-    def of_averages(
+    def average_lines(
         metric: str, title: str, description: str, unit: str, log_scale: bool = False, decimals: int | None = None
     ) -> AnyPanel:
         query = Query(f"avg by (policy, average) ({metric}{{{POLICY}}})", "{{policy}} {{average}}")
         panel = lines(About(title, description, unit), query, log_scale=log_scale, names_on_the_right=True)
         return panel if decimals is None else panel.decimals(decimals)
 
-    horizon = of_averages(
+    horizon = average_lines(
         "streameval_policy_horizon_events",
         "Horizon",
-        "Number of latest events that a decaying average looks back over; for the mixture, the mean of its decays. It "
-        "falls when users change, and grows while they do not.",
+        "Number of latest events that a decaying average looks back over. For the mixture, it is the mean of its "
+        "decays. It falls when users change, and grows while they do not.",
         "short",
         log_scale=True,
     )
-    window = of_averages(
+    window = average_lines(
         "streameval_policy_window_events",
         "Window",
-        "Number of latest events in a window; adaptive windows are short while values change.",
+        "Number of latest events in a window. Adaptive windows are short while values change.",
         "short",
         log_scale=True,
     )
-    alpha = of_averages(
+    alpha = average_lines(
         "streameval_policy_decay_alpha",
         "Decay (alpha)",
-        "Factor by which the weight of an event falls with each later event; nearer to 1 looks back further.",
+        "Factor by which the weight of an event falls with each later event. Nearer to 1 looks back further.",
         "none",
         decimals=6,
     )
-    drift = of_averages(
+    drift = average_lines(
         "streameval_policy_lipschitz_per_event",
         "Drift per event (k)",
         "Measured bound on the change of the value per event, used by adaptive averages.",
         "sci",
     )
-    bias = of_averages(
+    bias = average_lines(
         "streameval_policy_bias_bound",
         "Bound on the bias from drift",
-        "How far an average may be from the present value, as it looks back while values change. Adaptive averages "
-        "keep it about as small as the noise.",
+        "How far an average may be from the present value, because it looks back while values change. Adaptive "
+        "averages keep it about as small as the noise.",
         "short",
     )
     detections = lines(
         About(
             "Drift detections in an hour",
-            "Changes of a policy's reward found by the drift detector. An annotation: no estimate depends on it.",
+            "Changes of a policy's reward found by the drift detector. No estimate depends on them.",
             "short",
         ),
-        Query(in_an_hour("streameval_policy_drift_detections_total", "policy"), "{{policy}}"),
+        Query(hourly_increase("streameval_policy_drift_detections_total", "policy"), "{{policy}}"),
         zero=True,
     )
-    regret = _of_learners(
+    regret = _learner_lines(
         "Regret of candidates that learn",
-        "Cumulative value of production less that of a candidate that learns, or of a frozen copy of one. Below 0 "
+        "Cumulative value of production minus the value of a candidate that learns, or of its frozen copy. Below 0, "
         "the candidate is better. 0 without candidates that learn.",
         "streameval_policy_regret",
     )
-    steps = _of_learners(
+    steps = _learner_lines(
         "Steps of candidates that learn",
-        "Length of the last step in the space of the weights. It falls while a policy settles, and rises when "
-        "users change. 0 without candidates that learn.",
+        "Length of the last step in the space of the weights. It falls while a policy settles, and rises when users "
+        "change. 0 without candidates that learn.",
         "streameval_policy_step_norm",
     )
-    version = _of_learners(
+    version = _learner_lines(
         "Newest frozen copy",
         "Number of the newest frozen copy of a candidate that learns (`versions_of`). 0 without one.",
         "streameval_policy_version",
     )
-    failures = _of_learners(
+    failures = _learner_lines(
         "Events not learned from",
-        "Events since the start that the code of a candidate could not learn from; StreamevalLearningStopped fires "
-        "where they are more than half. 0 without candidates that learn.",
+        "Events since the start that the code of a candidate could not learn from. StreamevalLearningStopped fires "
+        "if they are more than half. 0 without candidates that learn.",
         "streameval_policy_learning_failures",
     )
     return [
@@ -326,7 +327,7 @@ def _trust() -> Placed:
         About(
             "Propensities",
             "Whether the propensities of all estimates are logged, or estimated by a model because the log lacks them. "
-            "Intervals leave out the error of estimated ones.",
+            "Intervals do not include the error of estimated propensities.",
             "short",
         ),
         Query(or_none(f'max(streameval_propensity_info{{{INSTANCE}, kind="estimated"}})'), "propensities"),
@@ -336,7 +337,7 @@ def _trust() -> Placed:
         About(
             "Loss of the propensity model",
             "Mean of -ln p of the logged actions over recent events, by the model of propensities and by the shares of "
-            "the actions alone. A model whose fields help is below the shares. 0 where propensities are logged.",
+            "the actions alone. If the fields of the model help, it is below the shares. 0 if propensities are logged.",
             "short",
         ),
         Query(or_none(f"max by (model) (streameval_propensity_log_loss{{{INSTANCE}}})", "model"), "{{model}}"),
@@ -349,21 +350,21 @@ def _trust() -> Placed:
     size = lines(
         About(
             "Effective sample size",
-            "Number of equally weighted events with as much evidence as the chosen average. The fewer, the wider the "
+            "Number of equally weighted events with as much evidence as the chosen average. Fewer events give a wider "
             "interval. The trust check requires 100 within a few hundred thousand events.",
             "short",
         ),
-        Query(f"min by (policy) (streameval_policy_effective_sample_size{{{OF_ALL}}})", "{{policy}}"),
+        Query(f"min by (policy) (streameval_policy_effective_sample_size{{{ALL_ESTIMATES}}})", "{{policy}}"),
         log_scale=True,
     )
     rewarded = lines(
         About(
             "Effective number of rewarded events",
-            "Number of equally weighted rewarded events that would carry as much of the value on the chosen average. A "
-            "few of them decide the value where it is small, even if the effective sample size is large.",
+            "Number of equally weighted rewarded events that would carry as much of the value on the chosen average. "
+            "If it is small, a few events decide the value, even if the effective sample size is large.",
             "short",
         ),
-        Query(f"min by (policy) (streameval_policy_reward_effective_sample_size{{{OF_ALL}}})", "{{policy}}"),
+        Query(f"min by (policy) (streameval_policy_reward_effective_sample_size{{{ALL_ESTIMATES}}})", "{{policy}}"),
         log_scale=True,
     )
     mean_weight = lines(
@@ -380,7 +381,7 @@ def _trust() -> Placed:
     largest = lines(
         About(
             "Largest importance weight",
-            "Largest ratio of policy probability to logged propensity; a few large weights make estimates noisy.",
+            "Largest ratio of policy probability to logged propensity. A few large weights make estimates noisy.",
             "short",
         ),
         Query(f"max by (policy) (streameval_policy_importance_weight_max{{{POLICY}}})", "{{policy}}"),
@@ -389,12 +390,12 @@ def _trust() -> Placed:
     design = lines(
         About(
             "Design effect",
-            "Ratio of the variance to that of independent events, measured on blocks of consecutive events and, if "
-            "events have a unit (the id of a user or session), on clusters: all events of one unit, however far "
-            "apart. Above 1, it widens the intervals.",
+            "Ratio of the variance to the variance of independent events, measured on blocks of consecutive events. "
+            "If events have a unit (the id of a user or session), it is also measured on clusters: all events of one "
+            "unit, however far apart. Above 1, it widens the intervals.",
             "short",
         ),
-        Query(f"max by (policy) (streameval_policy_design_effect{{{OF_ALL}}})", "{{policy}}"),
+        Query(f"max by (policy) (streameval_policy_design_effect{{{ALL_ESTIMATES}}})", "{{policy}}"),
     )
     unsupported = lines(
         About(
@@ -421,7 +422,7 @@ def _trust() -> Placed:
         About(
             "Looks at ranks",
             "How often users look at each rank, relative to rank 1, as learned from swaps or random rankings. "
-            "Only where events are rankings and the examination is learned. A jump means a new layout.",
+            "Empty unless events are rankings and the examination is learned. A jump means a new layout.",
             "percentunit",
         ),
         Query(f"max by (rank) (streameval_examination{{{INSTANCE}}})", "rank {{rank}}"),
@@ -430,34 +431,38 @@ def _trust() -> Placed:
     calibration = lines(
         About(
             "Estimated less seen, during a ramp",
-            "Of each policy that events name as logging_policy, the estimate from the events of the others less the "
-            "mean reward of its events, on the chosen average, with the interval. If it stays away from 0, then "
+            "For each policy that events name as logging_policy: the estimate from the events of the others minus the "
+            "mean reward of its own events, on the chosen average, with the interval. If it stays away from 0, then "
             "propensities are wrong, and the trust check calibration fails. 0 while no event names a candidate.",
             "short",
         ),
         *(
             Query(
-                or_none(f"{found} by (policy) (streameval_policy_calibration_error{end}{{{OF_AVERAGE}}})", "policy"),
+                or_none(
+                    f"{operation} by (policy) (streameval_policy_calibration_error{end}{{{ALL_ON_AVERAGE}}})", "policy"
+                ),
                 f"{{{{policy}}}}{bound}",
             )
-            for found, end, bound in OF_BOUNDS
+            for operation, end, bound in BOUND_SERIES
         ),
     )
     seen = lines(
         About(
             "Estimated and seen, during a ramp",
-            "Of each policy that events name as logging_policy, the mean reward of its own events with its interval, "
-            "and the estimate from the events of the others, both on the chosen average and of the first reward. "
+            "For each policy that events name as logging_policy: the mean reward of its own events with its interval, "
+            "and the estimate from the events of the others, both for the first reward on the chosen average. "
             "0 while no event names a candidate.",
             "short",
         ),
         Query(or_none(f"avg by (policy) ({_estimated()})", "policy"), "{{policy}}, estimated"),
         *(
             Query(
-                or_none(f"{found} by (policy) (streameval_policy_onpolicy_value{end}{{{OF_AVERAGE}}})", "policy"),
+                or_none(
+                    f"{operation} by (policy) (streameval_policy_onpolicy_value{end}{{{ALL_ON_AVERAGE}}})", "policy"
+                ),
                 f"{{{{policy}}}}, seen{bound}",
             )
-            for found, end, bound in OF_BOUNDS
+            for operation, end, bound in BOUND_SERIES
         ),
     )
     return [
@@ -478,12 +483,13 @@ def _trust() -> Placed:
 
 
 def _estimated() -> str:
-    """The estimate from the events of others: what the policy earned itself, and the difference."""
-    return f"streameval_policy_onpolicy_value{{{OF_AVERAGE}}} + streameval_policy_calibration_error{{{OF_AVERAGE}}}"
+    """Return the estimate from the events of others: the sum of what the policy earned itself and the difference."""
+    own, error = "streameval_policy_onpolicy_value", "streameval_policy_calibration_error"
+    return f"{own}{{{ALL_ON_AVERAGE}}} + {error}{{{ALL_ON_AVERAGE}}}"
 
 
 def _checks() -> str:
-    """All checks of a policy combined, and each check that has failed in the displayed time range."""
+    """Return all checks of a policy combined, and each check that has failed in the displayed time range."""
     checks = f"streameval_policy_trust_check_ok{{{INSTANCE}}}"
     together = f'label_replace(min by (policy) ({checks}), "check", "all checks", "", "")'
     failed = f"min by (policy, check) (min_over_time({checks}[$__range] @ end())) == 0"
@@ -491,7 +497,7 @@ def _checks() -> str:
 
 
 def _mean_weight() -> str:
-    """The mean weight on the average with the largest effective sample size: short averages are mostly noise."""
+    """Return the mean weight on the average with the largest effective sample size. Short averages are mostly noise."""
     sizes = f"min by (policy, average) (streameval_policy_effective_sample_size{{{POLICY}}})"
     most = f"{sizes} == on (policy) group_left () max by (policy) ({sizes})"
     weights = f"avg by (policy, average) (streameval_policy_importance_weight_mean{{{POLICY}}})"
@@ -505,7 +511,7 @@ def _rejected_share() -> str:
 
 
 def _missing_share() -> str:
-    missing = rate("streameval_policy_events_missing_total", "policy", of=POLICY)
+    missing = rate("streameval_policy_events_missing_total", "policy", selector=POLICY)
     accepted = rate("streameval_events_accepted_total")
     return f"{missing} / on () group_left () {accepted}"
 
@@ -534,7 +540,7 @@ def _health() -> Placed:
         (900.0, "red"),
     )
     delay = number(
-        About("Delay", "Time from the timestamp of an event until it is counted; 99 of 100 are faster.", "s"),
+        About("Delay", "Time from the timestamp of an event until it is counted. 99 of 100 are faster.", "s"),
         Query(quantile("streameval_event_delay_seconds", 0.99), "delay"),
         (60.0, "orange"),
         (900.0, "red"),

@@ -1,4 +1,4 @@
-"""The variables of the dashboards, and the selectors that use them."""
+"""Define the variables of the dashboards, and the selectors that use them."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from collections.abc import Iterable, Mapping
 from grafana_foundation_sdk.builders import dashboard, prometheus
 from grafana_foundation_sdk.models import dashboard as models
 
-from streameval_dashboards.parts import SOURCE, Placed, place
+from streameval_dashboards.parts import SOURCE, Placed, place_rows
 
 INSTANCE = 'job=~"$job", instance=~"$instance"'
 POLICY = f'{INSTANCE}, policy=~"$policy"'
 ESTIMATE = f'{POLICY}, estimator="$estimator", average="$average", reward="$reward"'
-OF_ALL = f'{INSTANCE}, estimator="$estimator", average="$average", reward="$reward"'
-"""The chosen estimates of all policies, including production."""
-OF_AVERAGE = f'{INSTANCE}, average="$average"'
-"""All policies on the chosen average, whatever the estimator."""
+ALL_ESTIMATES = f'{INSTANCE}, estimator="$estimator", average="$average", reward="$reward"'
+"""Selects the chosen estimates of all policies, including production."""
+ALL_ON_AVERAGE = f'{INSTANCE}, average="$average"'
+"""Selects all policies and estimators on the chosen average."""
 OFTEN = "60s"
 """Minimum interval between the evaluations of annotations."""
 
 
 def datasource() -> dashboard.DatasourceVariable:
-    """Variable: the Prometheus data source."""
+    """Return the variable for the Prometheus data source."""
     return dashboard.DatasourceVariable("datasource").label("Prometheus").type("prometheus")
 
 
 def several(name: str, label: str, values_of: str) -> dashboard.QueryVariable:
-    """A variable with all values selected by default."""
+    """Return a variable with all values selected by default."""
     everything = models.VariableOption(text="All", value="$__all", selected=True)
     return _variable(name, label, values_of).multi(True).include_all(True).current(everything)
 
 
 def one(name: str, label: str, values_of: str, first: str) -> dashboard.QueryVariable:
-    """A variable with one value: `first` if it exists, otherwise the last in alphabetical order."""
+    """Return a variable with one value: `first` if it exists, otherwise the last in alphabetical order."""
     chosen = models.VariableOption(text=first, value=first, selected=True)
     variable = _variable(name, label, values_of).multi(False).include_all(False).current(chosen)
     return variable.sort(models.VariableSort.ALPHABETICAL_DESC)
 
 
-def of_instance() -> list[dashboard.DatasourceVariable | dashboard.QueryVariable]:
-    """Variables: data source, job, instance."""
+def instance_variables() -> list[dashboard.DatasourceVariable | dashboard.QueryVariable]:
+    """Return the variables for data source, job and instance."""
     return [
         datasource(),
         several("job", "Job", "label_values(streameval_ready, job)"),
@@ -47,8 +47,8 @@ def of_instance() -> list[dashboard.DatasourceVariable | dashboard.QueryVariable
     ]
 
 
-def of_estimate() -> list[dashboard.QueryVariable]:
-    """Variables: candidates, reward, estimator, average."""
+def estimate_variables() -> list[dashboard.QueryVariable]:
+    """Return the variables for candidates, reward, estimator and average."""
     estimates = f"streameval_policy_value{{{INSTANCE}}}"
     chosen = f'streameval_policy_value{{{INSTANCE}, estimator="$estimator"}}'
     return [
@@ -60,10 +60,17 @@ def of_estimate() -> list[dashboard.QueryVariable]:
 
 
 def annotation(name: str, color: str, expression: str, title: str, shown: bool) -> dashboard.AnnotationQuery:
-    """Marks at the times at which the expression is above 0; `shown` enables them by default.
+    """Mark the times at which the expression is above 0.
 
-    Grafana evaluates the expression at 100 times in the displayed range, however long it is: expressions look back to
-    the previous one by `$__interval`.
+    Grafana evaluates the expression at 100 times in the displayed range, however long it is. Expressions therefore look
+    back to the previous time by `$__interval`.
+
+    Args:
+        name: Name of the annotation.
+        color: Color of the marks.
+        expression: PromQL expression.
+        title: Text of a mark.
+        shown: Whether the annotation is enabled by default.
     """
     query = prometheus.Dataquery().expr(expression).interval(OFTEN).ref_id("Anno").range()
     marks = dashboard.AnnotationQuery().name(name).enable(shown).icon_color(color).title_format(title)
@@ -71,10 +78,11 @@ def annotation(name: str, color: str, expression: str, title: str, shown: bool) 
     return marks.datasource(SOURCE).target(query.datasource(SOURCE))
 
 
-def moments(of_policies: bool) -> list[dashboard.AnnotationQuery]:
-    """Annotations: promotable from and until, drift, restarts of the daemon.
+def moments(policy_marks: bool) -> list[dashboard.AnnotationQuery]:
+    """Return annotations: promotable from and until, drift, and restarts of the daemon.
 
-    Unless the dashboard is `of_policies`, only restarts are enabled by default.
+    Args:
+        policy_marks: Whether all are enabled by default, otherwise only restarts.
     """
     promotable = f"max by (policy, rule) (streameval_policy_promotable{{{INSTANCE}}})"
     before = f"max by (policy, rule) (streameval_policy_promotable{{{INSTANCE}}} offset $__interval)"
@@ -84,20 +92,20 @@ def moments(of_policies: bool) -> list[dashboard.AnnotationQuery]:
     starts = f"{start} > time() - 2 * $__interval_ms / 1000 unless {start} == {start} offset $__interval"
     return [
         annotation("Restarts", "purple", starts, "{{instance}} started", shown=True),
-        annotation("Drift", "yellow", drift, "drift of {{policy}}", of_policies),
+        annotation("Drift", "yellow", drift, "drift of {{policy}}", policy_marks),
         annotation(
             "Promotable",
             "green",
             f"{promotable} == 1 unless {before} == 1",
             "{{policy}} promotable ({{rule}})",
-            of_policies,
+            policy_marks,
         ),
         annotation(
             "Not promotable",
             "red",
             f"{before} == 1 and {promotable} == 0",
             "{{policy}} no longer promotable",
-            of_policies,
+            policy_marks,
         ),
     ]
 
@@ -109,9 +117,9 @@ def board(
     other: tuple[str, str],
     variables: Iterable[dashboard.DatasourceVariable | dashboard.QueryVariable],
     rows: Mapping[str, Placed],
-    of_policies: bool,
+    policy_marks: bool,
 ) -> models.Dashboard:
-    """A dashboard with a link to the other one (name, uid)."""
+    """Build a dashboard with a link to the other one (name, uid)."""
     name, address = other
     link = dashboard.DashboardLink(name).type(models.DashboardLinkType.LINK).url(f"/d/{address}")
     made = (
@@ -128,9 +136,9 @@ def board(
     )
     for variable in variables:
         made.with_variable(variable)
-    for mark in moments(of_policies):
+    for mark in moments(policy_marks):
         made.annotation(mark)
-    place(made, rows)
+    place_rows(made, rows)
     return made.build()
 
 

@@ -1,4 +1,4 @@
-{{/* The labels by which Services and policies select the pods of this release. */}}
+{{/* Labels that Services and policies select the pods of this release by. */}}
 {{- define "streameval.selector" -}}
 app.kubernetes.io/name: streameval
 app.kubernetes.io/instance: {{ .Release.Name }}
