@@ -31,7 +31,7 @@ from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.summaries import PartitionedEvaluator, Summary
 from streameval.service.daemon import DaemonLoop
 from streameval.service.reload import Change, require_reloadable
-from streameval.service.snapshots import WAYS_OUT, Snapshot, SnapshotWriter
+from streameval.service.snapshots import WAYS_OUT, Snapshot, SnapshotStore
 from streameval.service.startup import (
     StartState,
     dead_letters_of_configuration,
@@ -153,7 +153,7 @@ def daemon(
         StateError: The snapshot does not fit the configuration.
     """
 
-    def assemble(start: StartState[PartitionedEvaluator], snapshots: SnapshotWriter | None) -> EngineDaemon:
+    def assemble(start: StartState[PartitionedEvaluator], snapshots: SnapshotStore | None) -> EngineDaemon:
         assert config.engine is not None
         reload = EngineReload(config, start.evaluator, load or (lambda: config))
         return _assemble(reload, start, snapshots, open_engine(config.engine), connect)
@@ -182,13 +182,13 @@ def _resume(config: Config, path: Path, snapshot: Snapshot) -> StartState[Partit
         )
     added, removed = changed(evaluator, wanted)
     log.info("continued", snapshot=str(path), events=evaluator.accepted, added=added, removed=removed)
-    return StartState(evaluator, pipeline_of(config), snapshot.source_offsets, snapshot.written)
+    return StartState(evaluator, pipeline_of(config), snapshot.source_offsets)
 
 
 def _assemble(
     reload: EngineReload,
     start: StartState[PartitionedEvaluator],
-    snapshots: SnapshotWriter | None,
+    snapshots: SnapshotStore | None,
     engine: Engine,
     connect: Callable[[KafkaTopic, float, ConnectionGroup], Client],
 ) -> EngineDaemon:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -14,7 +14,6 @@ import structlog
 from streameval.common.arrays import State
 from streameval.config.model import BLOCK, Config
 from streameval.errors import ConfigError, InputError, StateError
-from streameval.events import EventBatch
 from streameval.ingest.base import BackfillStart, SourceOffsets
 from streameval.ingest.kafka.connection import KafkaConnection
 from streameval.ingest.pipeline import EventPipeline
@@ -25,7 +24,7 @@ from streameval.service.dead_letters import DeadLetterQueue, open_dead_letters
 from streameval.service.decisions import DecisionOutbox, fingerprint_of
 from streameval.service.policy_files import keep_files
 from streameval.service.reload import Reload
-from streameval.service.snapshots import DAMAGED, WAYS_OUT, Snapshot, SnapshotStore, SnapshotWriter, snapshot_files
+from streameval.service.snapshots import DAMAGED, WAYS_OUT, Snapshot, SnapshotStore, snapshot_files
 
 __all__ = ["StartState", "daemon", "dead_letters_of_configuration", "fingerprint", "from_newest", "pipeline_of"]
 __all__ += ["require_same_configuration", "resume", "start_fresh"]
@@ -49,7 +48,6 @@ class StartState(Generic[E]):
         evaluator: Takes the events.
         pipeline: Stages of events before the evaluator.
         offsets: Where to continue reading.
-        written_at: Time of the snapshot in epoch seconds, None without one.
         late: Evaluator of candidates and averages that the snapshot lacks.
         decisions: Messages that have not been confirmed.
     """
@@ -57,7 +55,6 @@ class StartState(Generic[E]):
     evaluator: E
     pipeline: EventPipeline
     offsets: SourceOffsets
-    written_at: float | None = None
     late: Evaluator | None = None
     decisions: Sequence[State] = ()
 
@@ -165,7 +162,7 @@ def resume(
             for kind, after in plan.parts.items()
         },
     )
-    return StartState(evaluator, pipeline, offsets, snapshot.written, late, snapshot.decisions)
+    return StartState(evaluator, pipeline, offsets, late, snapshot.decisions)
 
 
 def _value(value: Any) -> str:
@@ -236,7 +233,7 @@ def from_newest(
     config: Config,
     read: Callable[[Path, Snapshot], StartState[E]],
     fresh: Callable[[], StartState[E]],
-    assemble: Callable[[StartState[E], SnapshotWriter | None], Made],
+    assemble: Callable[[StartState[E], SnapshotStore | None], Made],
     *,
     reset: bool,
     needs_state: bool,
@@ -260,7 +257,7 @@ def from_newest(
         if needs_state:
             raise ConfigError("there is no state to reset", hint="write state: {dir: DIRECTORY}, or leave --reset out")
         return assemble(fresh(), None)
-    store = SnapshotStore(kept.dir)
+    store = SnapshotStore(kept.dir, kept.interval, fingerprint(config))
     try:
         if reset:
             store.set_aside()
@@ -269,9 +266,9 @@ def from_newest(
         start = store.newest(read)
         if start is None:
             if not reset and snapshot_files(kept.dir, DAMAGED):
-                log.error("state_lost", reason=LOST, directory=str(kept.dir), damaged=store.damaged)
+                log.error("state_lost", reason=LOST, directory=str(kept.dir), damaged=store.status.damaged)
             start = fresh()
-        return assemble(start, SnapshotWriter(store, kept.interval, fingerprint(config), start.written_at))
+        return assemble(start, store)
     except BaseException:
         store.close()
         raise
@@ -289,7 +286,7 @@ def _assemble(
     config: Config,
     start: StartState[Evaluator],
     backfill: BackfillStart | None,
-    snapshots: SnapshotWriter | None = None,
+    snapshots: SnapshotStore | None = None,
 ) -> Daemon:
     settings, kept = config.required_source(), config.kept_state()
     source = settings.open(start.offsets)
@@ -312,16 +309,12 @@ def _assemble(
     if snapshots is not None:
         snapshots.after = written
 
-    def examine(events: EventBatch) -> Iterator[str]:
-        return (f"{problem}; {problem.hint}" for problem in evaluator.missing_fields(events))
-
     history = None if backfill is None else partial(settings.open_backfill, backfill)
     reloading = Reload(path, config, evaluator, history)
     return Daemon(
         source,
         start.pipeline,
         evaluator,
-        examine=examine,
         reload=reloading,
         snapshots=snapshots,
         dead_letters=dead_letters_of_configuration(config),

@@ -277,8 +277,8 @@ class Schedule:
         self._read_from[place] = min(offset, self._read_from.get(place, offset))
 
     def step(self, step: str) -> None:
-        """Called after each step of writing a snapshot."""
-        if step == "taken":
+        """Follow the steps of writing a snapshot, which is written when it is taken."""
+        if step == "opened":
             self._taken = self.account.copy()
         elif step == "renamed":
             path = snapshots.snapshot_files(self.state)[-1]

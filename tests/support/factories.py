@@ -262,6 +262,10 @@ class Recorder:
         events = EventCounts(len(self.rewards), {}, None)
         return Report(confidence=0.95, production="logging", events=events, policies=(), estimates=())
 
+    def missing_fields(self, batch: EventBatch) -> list[Any]:
+        """Nothing is missing."""
+        return []
+
     def take_versions(self) -> list[Any]:
         """Nothing is copied."""
         return []

@@ -14,7 +14,7 @@ from streameval.service.startup import StartState, fingerprint, start_fresh
 def make_snapshot(number: int = 0, **parts: Any) -> Snapshot:
     """Return a small snapshot whose evaluator holds a number."""
     plain: dict[str, Any] = {"evaluator": {"number": number}, "pipeline": {}, "offsets": {}, "decisions": []}
-    return Snapshot(**plain | parts)
+    return Snapshot(**{"written": 0.0, "fingerprint": {}} | plain | parts)
 
 
 def snapshot_of(config: Config, start: StartState | None = None, **parts: Any) -> Snapshot:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -250,35 +247,6 @@ def test_options_that_only_describe_numbers_may_change(place: Place, changes: An
         changes = {"state": {**place.parts()["state"], **changes["state"]}}
     assert seen(place.run(250, 400, **changes)) == dict.fromkeys(("logging", "early"), total(0, 400))
     assert seen(place.run(400, 410)) == dict.fromkeys(("logging", "early"), total(0, 410))
-
-
-STARTED = """
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from pathlib import Path
-from streameval.config.model import Config
-from streameval.service.startup import daemon
-from support.factories import running, wait_until
-for path in map(Path, sys.argv[1:]):
-    started = daemon(path, Config.load(path, {}))
-    print("river" in sys.modules)
-    with running(started):
-        wait_until(lambda: started.published.accepted > 0)
-    print("river" in sys.modules)
-"""
-
-
-def test_river_is_loaded_only_for_its_own_detectors(place: Place) -> None:
-    place.log.write_text(lines(0, 10))
-    paths = []
-    for detector in ("ADWIN", "PageHinkley"):
-        paths.append(place.config.with_name(f"{detector}.yaml"))
-        paths[-1].write_text(yaml.safe_dump(place.parts(drift=detector, state="off")))
-    command = [sys.executable, "-c", STARTED, *map(str, paths)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, env=environment).stdout
-    assert [line for line in output.splitlines() if line in ("True", "False")] == ["False", "False", "True", "True"]
 
 
 def test_two_daemons_cannot_have_one_directory(place: Place) -> None:
