@@ -35,7 +35,7 @@ from streameval.service.snapshots import WAYS_OUT, Snapshot, SnapshotStore
 from streameval.service.startup import (
     StartState,
     dead_letters_of_configuration,
-    from_newest,
+    open_state,
     pipeline_of,
     require_same_configuration,
 )
@@ -153,15 +153,14 @@ def daemon(
         StateError: The snapshot does not fit the configuration.
     """
 
-    def assemble(start: StartState[PartitionedEvaluator], snapshots: SnapshotStore | None) -> EngineDaemon:
+    with open_state(config, reset=reset, needs_state=reset) as snapshots:
+        start = snapshots.newest(partial(_resume, config)) if snapshots else None
+        if start is None:
+            evaluator = PartitionedEvaluator.from_config(config.evaluator_config())
+            start = StartState(evaluator, pipeline_of(config), {})
         assert config.engine is not None
         reload = EngineReload(config, start.evaluator, load or (lambda: config))
         return _assemble(reload, start, snapshots, open_engine(config.engine), connect)
-
-    def fresh() -> StartState[PartitionedEvaluator]:
-        return StartState(PartitionedEvaluator.from_config(config.evaluator_config()), pipeline_of(config), {})
-
-    return from_newest(config, partial(_resume, config), fresh, assemble, reset=reset, needs_state=reset)
 
 
 def changed(evaluator: PartitionedEvaluator, config: EvaluatorConfig) -> tuple[list[str], list[str]]:

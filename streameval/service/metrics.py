@@ -10,6 +10,7 @@ import math
 import platform
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from importlib.resources import files
 from types import SimpleNamespace
 from typing import Any, TypeAlias, cast
@@ -23,7 +24,7 @@ from prometheus_client.registry import Collector
 from streameval.ingest.base import GAPS
 from streameval.service.status import DaemonStatus, Histogram, own_version
 
-__all__ = ["CONTENT_TYPE", "Scrapes", "metrics_text"]
+__all__ = ["CONTENT_TYPE", "metrics_text"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PROCESS = CollectorRegistry()
@@ -42,24 +43,15 @@ Series: TypeAlias = tuple[Sequence[str], Any]
 log = structlog.get_logger("streameval.prometheus")
 
 
-class Scrapes:
-    """Render `GET /metrics`. All scrapes of one status share its text."""
-
-    def __init__(self) -> None:
-        self._status: DaemonStatus | None = None
-        self._text = b""
-
-    def text(self, status: DaemonStatus) -> bytes:
-        """Return the metrics of the daemon and of its process, of type `CONTENT_TYPE`."""
-        if self._status is not status:
-            collected = SimpleNamespace(collect=lambda: _metrics(status))
-            self._status, self._text = status, generate_latest(cast("Collector", collected))
-        return self._text + generate_latest(PROCESS)
-
-
 def metrics_text(status: DaemonStatus) -> bytes:
-    """Return the text of `GET /metrics` for one status."""
-    return Scrapes().text(status)
+    """Return the metrics of the daemon and of its process, of type `CONTENT_TYPE`."""
+    return _daemon_text(status) + generate_latest(PROCESS)
+
+
+@lru_cache(maxsize=1)
+def _daemon_text(status: DaemonStatus) -> bytes:
+    """Return the metrics of the daemon. All scrapes of one status share them."""
+    return generate_latest(cast("Collector", SimpleNamespace(collect=lambda: _metrics(status))))
 
 
 def _metrics(status: DaemonStatus) -> Iterator[Metric]:

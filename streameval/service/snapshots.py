@@ -53,6 +53,11 @@ WRONG_CONTENT = (
 OLDER = "use an older snapshot"
 WAYS_OUT = "--reset starts from zero and sets the old snapshots aside; another state.dir keeps both"
 
+LOST = (
+    "every snapshot is damaged: all numbers start from zero, and the source is read from its configured start; "
+    "with `start: latest`, events since the last snapshot are not counted"
+)
+
 T = TypeVar("T")
 
 log = structlog.get_logger("streameval.snapshots")
@@ -249,6 +254,8 @@ class SnapshotStore:
             except OSError as failure:  # it stays, and later snapshots get other names
                 log.warning("snapshot_damaged", path=str(path), reason=reason, not_set_aside=failure.strerror)
         self.status = replace(self.status, damaged=len(damaged))
+        if damaged and result is None:
+            log.error("state_lost", reason=LOST, directory=str(self.directory), damaged=len(damaged))
         return result
 
     def set_aside(self) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -24,20 +25,14 @@ from streameval.service.dead_letters import DeadLetterQueue, open_dead_letters
 from streameval.service.decisions import DecisionOutbox, fingerprint_of
 from streameval.service.policy_files import keep_files
 from streameval.service.reload import Reload
-from streameval.service.snapshots import DAMAGED, WAYS_OUT, Snapshot, SnapshotStore, snapshot_files
+from streameval.service.snapshots import WAYS_OUT, Snapshot, SnapshotStore
 
-__all__ = ["StartState", "daemon", "dead_letters_of_configuration", "fingerprint", "from_newest", "pipeline_of"]
+__all__ = ["StartState", "daemon", "dead_letters_of_configuration", "fingerprint", "open_state", "pipeline_of"]
 __all__ += ["require_same_configuration", "resume", "start_fresh"]
-
-LOST = (
-    "every snapshot is damaged: all numbers start from zero, and the source is read from its configured start; "
-    "with `start: latest`, events since the last snapshot are not counted"
-)
 
 log = structlog.get_logger("streameval")
 
 E = TypeVar("E")
-Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -197,6 +192,37 @@ def compared(before: Mapping[str, Any], after: Mapping[str, Any], reset: Collect
     return {group: names for group, names in groups.items() if names}
 
 
+@contextmanager
+def open_state(config: Config, *, reset: bool, needs_state: bool) -> Iterator[SnapshotStore | None]:
+    """Open the snapshots of a configuration, None if it keeps none. They are closed if the daemon cannot be made.
+
+    Args:
+        config: The configuration.
+        reset: Whether to set existing snapshots aside.
+        needs_state: Whether to refuse a configuration that keeps no state.
+
+    Raises:
+        ConfigError: State is needed, and none is kept.
+        StateError: Another process has locked the directory.
+    """
+    kept = config.kept_state()
+    if kept is None or kept.dir is None:
+        if needs_state:
+            raise ConfigError("there is no state to reset", hint="write state: {dir: DIRECTORY}, or leave --reset out")
+        yield None
+        return
+    config.evaluator_config()  # errors of the configuration are raised here, not as errors of a snapshot
+    pipeline_of(config)
+    store = SnapshotStore(kept.dir, kept.interval, fingerprint(config))
+    try:
+        if reset:
+            store.set_aside()
+        yield store
+    except BaseException:
+        store.close()
+        raise
+
+
 def daemon(
     path: Path,
     config: Config,
@@ -219,66 +245,29 @@ def daemon(
         StateError: The snapshot does not fit the configuration.
     """
     read = partial(resume, config, reset_policies=reset_policies, backfills=backfill is not None)
-    return from_newest(
-        config,
-        read,
-        lambda: start_fresh(config),
-        lambda start, snapshots: _assemble(path, config, start, backfill, snapshots),
-        reset=reset,
-        needs_state=bool(reset or reset_policies),
-    )
+    with open_state(config, reset=reset, needs_state=bool(reset or reset_policies)) as snapshots:
+        start = snapshots.newest(read) if snapshots else None
+        return _assemble(path, config, start or start_fresh(config), backfill, snapshots)
 
 
-def from_newest(
-    config: Config,
-    read: Callable[[Path, Snapshot], StartState[E]],
-    fresh: Callable[[], StartState[E]],
-    assemble: Callable[[StartState[E], SnapshotStore | None], Made],
-    *,
-    reset: bool,
-    needs_state: bool,
-) -> Made:
-    """Return what `assemble` makes of the newest snapshot, or of a fresh start if there is none.
-
-    Args:
-        config: The configuration.
-        read: Restores a snapshot.
-        fresh: Returns the state of a start without a snapshot.
-        assemble: Makes the daemon.
-        reset: Whether to set existing snapshots aside.
-        needs_state: Whether to refuse a configuration that keeps no state.
-
-    Raises:
-        ConfigError: State is needed, and none is kept.
-        StateError: The snapshot does not fit the configuration.
-    """
-    kept = config.kept_state()
-    if kept is None or kept.dir is None:
-        if needs_state:
-            raise ConfigError("there is no state to reset", hint="write state: {dir: DIRECTORY}, or leave --reset out")
-        return assemble(fresh(), None)
-    store = SnapshotStore(kept.dir, kept.interval, fingerprint(config))
-    try:
-        if reset:
-            store.set_aside()
-        config.evaluator_config()  # errors of the configuration are raised here, not as errors of a snapshot
-        pipeline_of(config)
-        start = store.newest(read)
-        if start is None:
-            if not reset and snapshot_files(kept.dir, DAMAGED):
-                log.error("state_lost", reason=LOST, directory=str(kept.dir), damaged=store.status.damaged)
-            start = fresh()
-        return assemble(start, store)
-    except BaseException:
-        store.close()
-        raise
+def connection_of(config: Config) -> KafkaConnection:
+    """Return the connection for topics that are written."""
+    source = config.required_source()
+    return source if isinstance(source, KafkaConnection) else KafkaConnection()
 
 
 def dead_letters_of_configuration(config: Config) -> DeadLetterQueue | None:
     """Open the destination of rejected messages, None if they are only counted."""
-    source = config.required_source()
-    connection = source if isinstance(source, KafkaConnection) else KafkaConnection()
-    return None if config.dead_letters is None else open_dead_letters(config.dead_letters, connection)
+    return None if config.dead_letters is None else open_dead_letters(config.dead_letters, connection_of(config))
+
+
+def _decisions(config: Config, waiting: Sequence[State]) -> DecisionOutbox | None:
+    if config.decisions is None:
+        return None
+    from streameval.ingest.kafka.producer import MessageSender
+
+    sender = MessageSender(config.decisions.topic, connection_of(config))
+    return DecisionOutbox(sender, config.policies.production, configuration(config), waiting)
 
 
 def _assemble(
@@ -286,35 +275,27 @@ def _assemble(
     config: Config,
     start: StartState[Evaluator],
     backfill: BackfillStart | None,
-    snapshots: SnapshotStore | None = None,
+    snapshots: SnapshotStore | None,
 ) -> Daemon:
-    settings, kept = config.required_source(), config.kept_state()
-    source = settings.open(start.offsets)
-    evaluator = start.evaluator
-    connection = settings if isinstance(settings, KafkaConnection) else KafkaConnection()
-    decisions = None
-    if config.decisions is not None:
-        from streameval.ingest.kafka.producer import MessageSender
-
-        sender, production = MessageSender(config.decisions.topic, connection), config.policies.production
-        decisions = DecisionOutbox(sender, production, configuration(config), start.decisions)
-
-    def written(snapshot: Snapshot) -> None:
-        if kept is not None and kept.dir is not None:
-            keep_files(kept.dir, snapshot.evaluator)
-        source.commit(snapshot.source_offsets)
-        if decisions is not None:
-            decisions.saved(snapshot.decisions)
-
+    settings = config.required_source()
+    source, decisions = settings.open(start.offsets), _decisions(config, start.decisions)
     if snapshots is not None:
-        snapshots.after = written
+        directory = snapshots.directory
 
-    history = None if backfill is None else partial(settings.open_backfill, backfill)
-    reloading = Reload(path, config, evaluator, history)
+        def written(snapshot: Snapshot) -> None:
+            keep_files(directory, snapshot.evaluator)
+            source.commit(snapshot.source_offsets)
+            if decisions is not None:
+                decisions.saved(snapshot.decisions)
+
+        snapshots.after = written
+    reloading = Reload(
+        path, config, start.evaluator, None if backfill is None else partial(settings.open_backfill, backfill)
+    )
     return Daemon(
         source,
         start.pipeline,
-        evaluator,
+        start.evaluator,
         reload=reloading,
         snapshots=snapshots,
         dead_letters=dead_letters_of_configuration(config),

@@ -231,9 +231,9 @@ class EngineStatus:
     executors_lost: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DaemonStatus:
-    """Hold the status of a running daemon.
+    """Hold the status of a running daemon. Only the object itself is equal to it.
 
     Counts and histograms start with the process, but the Report counts from the start of the state.
 
