@@ -289,9 +289,8 @@ def _assemble(
                 decisions.saved(snapshot.decisions)
 
         snapshots.after = written
-    reloading = Reload(
-        path, config, start.evaluator, None if backfill is None else partial(settings.open_backfill, backfill)
-    )
+    history = None if backfill is None else partial(settings.open_backfill, backfill)
+    reloading = Reload(lambda: Config.load(path), config, start.evaluator, history)
     return Daemon(
         source,
         start.pipeline,
