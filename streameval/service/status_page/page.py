@@ -19,7 +19,7 @@ from markupsafe import Markup
 from streameval.common.text import UNKNOWN, counted, decimal, measured_time, significant, utc_time
 from streameval.ope.answer import CandidateAnswer, answers, percentage, seen_lifts
 from streameval.ope.intervals import KINDS
-from streameval.ope.report import Estimate, EventCounts, GuardrailCheck, Report, TrustCheck, grouped
+from streameval.ope.report import Estimate, GuardrailCheck, Report, TrustCheck, grouped
 from streameval.service.status import DaemonStatus
 from streameval.service.status_page.charts import (
     ChartScale,
@@ -35,7 +35,6 @@ from streameval.service.status_page.charts import (
 STYLE = files("streameval.service.status_page").joinpath("status.css").read_text(encoding="utf-8")
 SCRIPT = files("streameval.service.status_page").joinpath("status.js").read_text(encoding="utf-8")
 NO_SELECTION: Mapping[str, str] = MappingProxyType({})
-NO_REPORT = Report(confidence=math.nan, production="", events=EventCounts(0, {}, None), policies=(), estimates=())
 RANGES = {"12 h": 12 * 3600.0, "4 h": 4 * 3600.0, "1 h": 3600.0}
 """Seconds that the pictures over time may show, by name. The first one is the whole history."""
 MAX_SEGMENTS = 12  # further rows are folded
@@ -89,7 +88,7 @@ def page(now: DaemonStatus, wanted: Mapping[str, str] = NO_SELECTION) -> tuple[b
         now: The status.
         wanted: Names of the `estimator` and `average` at the top, and of the `last` hours.
     """
-    return _packed(now, chosen((now.report or NO_REPORT).of_goal(), wanted), chosen_range(wanted))
+    return _packed(now, chosen(now.reported.of_goal(), wanted), chosen_range(wanted))
 
 
 @lru_cache(maxsize=8)
@@ -107,8 +106,7 @@ def render(now: DaemonStatus, wanted: Mapping[str, str] = NO_SELECTION) -> str:
         now: The status.
         wanted: Names of the `estimator` and `average` at the top, and of the `last` hours.
     """
-    all_rewards = now.report or NO_REPORT
-    report = all_rewards.of_goal()
+    report = now.reported.of_goal()
     sections, segments, candidate_answers = _sections(report), report.segments_by_lift(), answers(report)
     deciding = _deciding(report, candidate_answers)
     return page_template().render(
@@ -126,8 +124,8 @@ def render(now: DaemonStatus, wanted: Mapping[str, str] = NO_SELECTION) -> str:
         worse=grouped((segment for segment in segments if segment.is_worse), "policy"),
         ahead=_ahead(candidate_answers),
         shown=MAX_SEGMENTS,
-        rewards=_rewards(all_rewards, deciding),
-        guardrails=_guardrails(all_rewards),
+        rewards=_rewards(now.reported, deciding),
+        guardrails=_guardrails(now.reported),
         sections=sections,
         marked=_marked(sections),
         firsts={estimate.policy: estimate for estimate in reversed(report.estimates)},
@@ -307,7 +305,7 @@ def outside(estimates: Iterable[Estimate]) -> str:
 
 def news(now: DaemonStatus) -> str:
     """Return the announcement of a change for screen readers."""
-    decisions = now.report.promotion if now.report else ()
+    decisions = now.reported.promotion
     names = list(dict.fromkeys(decision.policy for decision in decisions if decision.promotable))
     ready = "Ready" if now.ready else "Not ready"
     ready += f": {now.detail}." if now.detail else "."
