@@ -88,15 +88,17 @@ def page(now: DaemonStatus, wanted: Mapping[str, str] = NO_SELECTION) -> tuple[b
         now: The status.
         wanted: Names of the `estimator` and `average` at the top, and of the `last` hours.
     """
-    return _packed(now, chosen(now.reported.of_goal(), wanted), chosen_range(wanted))
+    key, pages = (chosen(now.reported.of_goal(), wanted), chosen_range(wanted)), _pages(now)
+    if key not in pages:
+        plain = render(now, wanted).encode()
+        pages[key] = plain, gzip.compress(plain, compresslevel=1)
+    return pages[key]
 
 
-@lru_cache(maxsize=8)
-def _packed(now: DaemonStatus, choice: tuple[str, str] | None, last: str) -> tuple[bytes, bytes]:
-    """Return a page that all clients with one choice share."""
-    estimator, average = choice or ("", "")
-    plain = render(now, {"estimator": estimator, "average": average, "last": last}).encode()
-    return plain, gzip.compress(plain, compresslevel=1)
+@lru_cache(maxsize=1)
+def _pages(_: DaemonStatus) -> dict[tuple[tuple[str, str] | None, str], tuple[bytes, bytes]]:
+    """Return where the pages of the newest status are kept. All clients with one choice share a page."""
+    return {}
 
 
 def render(now: DaemonStatus, wanted: Mapping[str, str] = NO_SELECTION) -> str:
