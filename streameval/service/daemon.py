@@ -24,7 +24,7 @@ from streameval.service.logging import LogSummaries
 from streameval.service.process import stop_on_signals
 from streameval.service.reload import BUSY_TIMEOUT_SECONDS, Backfill, Change
 from streameval.service.snapshots import Snapshot, SnapshotStore
-from streameval.service.status import NO_DELAYS, DaemonStatus, EngineStatus, Histogram
+from streameval.service.status import NO_DELAYS, DaemonStatus, EngineStatus, Histogram, own_version
 
 log = structlog.get_logger("streameval")
 
@@ -246,6 +246,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
             return None
         self._collect()
         return Snapshot(
+            version=own_version(),
             written=self._clock(),
             fingerprint=self._snapshots.fingerprint,
             decisions=[] if self._decisions is None else self._decisions.state(),

@@ -28,7 +28,7 @@ import zstandard
 from streameval.common.arrays import State
 from streameval.errors import DamagedError, StateError, StreamevalError
 from streameval.ingest.base import Offsets
-from streameval.service.status import SnapshotStatus, own_version
+from streameval.service.status import SnapshotStatus
 
 __all__ = ["Snapshot", "SnapshotStore", "complete_file", "read_newest", "read_snapshot", "require_usable"]
 __all__ += ["snapshot_files", "write_snapshot"]
@@ -78,7 +78,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
     """
 
     schema: int = SCHEMA
-    version: str = msgspec.field(default_factory=own_version)
+    version: str
     written: float
     fingerprint: dict[str, Any]
     decisions: list[State]
