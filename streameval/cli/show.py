@@ -60,7 +60,7 @@ def shown(path: Path, render: Callable[[dict[str, Any]], T]) -> T:
         return render(contents(file, snapshot))
 
     if path.is_dir():
-        rendered = read_newest(path, read)
+        rendered, _ = read_newest(path, read)
         if rendered is None:
             raise InputError(f"{path} holds no snapshot", hint="name a snapshot file, or the state.dir of a daemon")
         return rendered

@@ -18,7 +18,7 @@ from streameval.config.engine import SparkSettings
 from streameval.config.model import Config
 from streameval.engines.client import Engine, EngineClient, EvaluatedRange
 from streameval.engines.ranges import BatchTask, RangeResult
-from streameval.errors import ConfigError, SourceError, StateError, StreamevalError
+from streameval.errors import ConfigError, SourceError, StateError
 from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import Records, Source
 from streameval.ingest.kafka.client import Client
@@ -27,15 +27,15 @@ from streameval.ingest.kafka.kafka_python import KafkaPythonClient
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.kafka.source import KafkaSource
 from streameval.ingest.pipeline import EventPipeline
-from streameval.ope.evaluator.config import EvaluatorConfig
+from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.summaries import PartitionedEvaluator, Summary
 from streameval.service.daemon import DaemonLoop
-from streameval.service.reload import Change, require_reloadable
-from streameval.service.snapshots import WAYS_OUT, Snapshot, SnapshotWriter
+from streameval.service.reload import Reload
+from streameval.service.snapshots import WAYS_OUT, Snapshot, SnapshotStore
 from streameval.service.startup import (
     StartState,
     dead_letters_of_configuration,
-    from_newest,
+    open_state,
     pipeline_of,
     require_same_configuration,
 )
@@ -153,22 +153,14 @@ def daemon(
         StateError: The snapshot does not fit the configuration.
     """
 
-    def assemble(start: StartState[PartitionedEvaluator], snapshots: SnapshotWriter | None) -> EngineDaemon:
+    with open_state(config, reset=reset, needs_state=reset) as snapshots:
+        start = snapshots.newest(partial(_resume, config)) if snapshots else None
+        if start is None:
+            evaluator = PartitionedEvaluator.from_config(config.evaluator_config())
+            start = StartState(evaluator, pipeline_of(config), {})
         assert config.engine is not None
-        reload = EngineReload(config, start.evaluator, load or (lambda: config))
+        reload = EngineReload(load or (lambda: config), config, start.evaluator)
         return _assemble(reload, start, snapshots, open_engine(config.engine), connect)
-
-    def fresh() -> StartState[PartitionedEvaluator]:
-        return StartState(PartitionedEvaluator.from_config(config.evaluator_config()), pipeline_of(config), {})
-
-    return from_newest(config, partial(_resume, config), fresh, assemble, reset=reset, needs_state=reset)
-
-
-def changed(evaluator: PartitionedEvaluator, config: EvaluatorConfig) -> tuple[list[str], list[str]]:
-    """Continue with the candidates of a config, and return the names of the ones that are added, and removed."""
-    before, late = evaluator.policies, evaluator.change_candidates(config)
-    added = [] if late is None else list(late.policies[1:])
-    return added, [name for name in before if name not in evaluator.policies or name in added]
 
 
 def _resume(config: Config, path: Path, snapshot: Snapshot) -> StartState[PartitionedEvaluator]:
@@ -180,15 +172,17 @@ def _resume(config: Config, path: Path, snapshot: Snapshot) -> StartState[Partit
             f"the snapshot {path} has another production policy, other estimators or averages than the configuration",
             hint=WAYS_OUT,
         )
-    added, removed = changed(evaluator, wanted)
+    before, late = evaluator.policies, evaluator.change_candidates(wanted)
+    added = [] if late is None else list(late.policies[1:])
+    removed = [name for name in before if name not in evaluator.policies or name in added]
     log.info("continued", snapshot=str(path), events=evaluator.accepted, added=added, removed=removed)
-    return StartState(evaluator, pipeline_of(config), snapshot.source_offsets, snapshot.written)
+    return StartState(evaluator, pipeline_of(config), snapshot.source_offsets)
 
 
 def _assemble(
     reload: EngineReload,
     start: StartState[PartitionedEvaluator],
-    snapshots: SnapshotWriter | None,
+    snapshots: SnapshotStore | None,
     engine: Engine,
     connect: Callable[[KafkaTopic, float, ConnectionGroup], Client],
 ) -> EngineDaemon:
@@ -216,37 +210,25 @@ def _assemble(
     return made
 
 
-class EngineReload:
-    """Read the configuration again on request, and apply its candidates. New candidates start from zero.
-
-    A configuration that is invalid or changes something else is refused. A running batch starts again.
+class EngineReload(Reload):
+    """Apply the candidates of a configuration that is read again. New ones start from zero.
 
     Attributes:
-        config: the configuration in use
-        cancel: cancels a running batch
+        cancel: Cancels a running batch, which starts again with the new candidates.
     """
 
-    def __init__(self, config: Config, evaluator: PartitionedEvaluator, load: Callable[[], Config]) -> None:
-        self.config, self._evaluator, self._load = config, evaluator, load
-        self._pickled = pickle.dumps(config)
+    def __init__(self, load: Callable[[], Config], config: Config, evaluator: PartitionedEvaluator) -> None:
+        super().__init__(load, config, evaluator)
+        self._partitioned, self._pickled = evaluator, pickle.dumps(config)
         self.cancel: Callable[[], None] = lambda: None
 
     def task(self) -> BatchTask:
         """Return the task that tells executors how to evaluate the next batch."""
-        evaluator = self._evaluator
+        evaluator = self._partitioned
         most = max(1, MAX_SUMS // len(evaluator.policies)) * evaluator.config.block
         return BatchTask(self._pickled, pickle.dumps(evaluator.config), evaluator.knowledge(), evaluator.rests(), most)
 
-    def __call__(self) -> Change | None:
-        """Return the change for the daemon, or None after a refusal, which is logged with the reason."""
-        try:
-            config = self._load()
-            require_reloadable(self.config, config)
-            added, removed = changed(self._evaluator, config.evaluator_config())
-        except StreamevalError as error:
-            log.error("reload_failed", error=error.message, hint=error.hint)
-            return None
-        self.config, self._pickled = config, pickle.dumps(config)
+    def admit(self, late: Evaluator | None) -> None:
+        """Let the next batch evaluate the new candidates."""
+        self._pickled = pickle.dumps(self.config)
         self.cancel()
-        log.info("reloaded", added=added, removed=removed)
-        return Change(config.event_format())

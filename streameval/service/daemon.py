@@ -23,12 +23,13 @@ from streameval.service.decisions import DecisionOutbox
 from streameval.service.logging import LogSummaries
 from streameval.service.process import stop_on_signals
 from streameval.service.reload import BUSY_TIMEOUT_SECONDS, Backfill, Change
-from streameval.service.snapshots import Snapshot, SnapshotWriter
-from streameval.service.status import NO_DELAYS, DaemonStatus, EngineStatus, Histogram
+from streameval.service.snapshots import Snapshot, SnapshotStore
+from streameval.service.status import NO_DELAYS, DaemonStatus, EngineStatus, Histogram, own_version
 
 log = structlog.get_logger("streameval")
 
 POLL_TIMEOUT_SECONDS = 0.5  # also the longest wait for an orderly stop while no events arrive
+STALL_SECONDS = 60.0  # without a turn of the loop, after which the daemon is unhealthy
 REPORT_INTERVAL_SECONDS = 60.0  # a Report is made again without new events, since it may have become stale
 MAX_WITHHELD = 10_000  # messages that wait while the clock of this machine seems to be behind
 MOSTLY_AHEAD = "nearly all events are dated ahead of this machine's clock and count as events of now: check that clock"
@@ -56,9 +57,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
         evaluator: Takes the events.
         publish_interval: Seconds between two Reports.
         stop_when_exhausted: Whether to return when the source is exhausted.
-        stall_after: Seconds without a turn of the loop after which the daemon is unhealthy.
         clock: Returns epoch seconds.
-        examine: Returns problems of the first events, which are logged.
         reload: Called between two batches after `reload()`, and returns the change.
         snapshots: Stores the state with the offsets that it was computed from.
         dead_letters: Stores rejected messages.
@@ -74,11 +73,9 @@ class DaemonLoop(ABC, Generic[Reporting]):
         *,
         publish_interval: float = 1.0,
         stop_when_exhausted: bool = False,
-        stall_after: float = 60.0,
         clock: Callable[[], float] = time.time,
-        examine: Callable[[EventBatch], Iterable[str]] = lambda _: (),
         reload: Callable[[], Change | None] = lambda: None,
-        snapshots: SnapshotWriter | None = None,
+        snapshots: SnapshotStore | None = None,
         dead_letters: DeadLetterQueue | None = None,
         decisions: DecisionOutbox | None = None,
         backfills: Iterable[Backfill] = (),
@@ -87,8 +84,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
         self._snapshots, self._dead_letters, self._decisions = snapshots, dead_letters, decisions
         self._pipeline = events if isinstance(events, EventPipeline) else EventPipeline(events)
         self._publish_interval, self._stop_when_exhausted = publish_interval, stop_when_exhausted
-        self._stall_after, self._clock, self._examine = stall_after, clock, examine
-        self._reload, self._reload_asked = reload, False
+        self._clock, self._reload, self._reload_asked = clock, reload, False
         self._backfills = list(backfills)
         self._stopping = False
         self._turned = time.monotonic()
@@ -143,8 +139,8 @@ class DaemonLoop(ABC, Generic[Reporting]):
 
     @property
     def healthy(self) -> bool:
-        """Return whether the loop has turned within the last `stall_after` seconds."""
-        return self.stalled_for < self._stall_after
+        """Return whether the loop has turned within the last `STALL_SECONDS`."""
+        return self.stalled_for < STALL_SECONDS
 
     def _loop(self) -> None:
         taken = 0
@@ -246,10 +242,13 @@ class DaemonLoop(ABC, Generic[Reporting]):
         Return None while no log has been reached, or while messages before the offsets are withheld.
         """
         offsets = self._source.offsets()
-        if self._withheld or not any(log_offsets.positions for log_offsets in offsets.values()):
+        if self._snapshots is None or self._withheld or not any(part.positions for part in offsets.values()):
             return None
         self._collect()
         return Snapshot(
+            version=own_version(),
+            written=self._clock(),
+            fingerprint=self._snapshots.fingerprint,
             decisions=[] if self._decisions is None else self._decisions.state(),
             offsets={topic: log_offsets.to_state() for topic, log_offsets in offsets.items()},
             pipeline=self._pipeline.state(),
@@ -341,7 +340,7 @@ class Daemon(DaemonLoop[Evaluator]):
         self._collect()
         if len(batch) and not self._accepted:
             log.info("first_event", policies=list(batch.policies))
-            self._log_problems(self._examine(batch))
+            self._log_problems(f"{problem}; {problem.hint}" for problem in self._evaluator.missing_fields(batch))
         self._count(len(batch), NO_DELAYS.add(self._clock() - batch.timestamp), self._summaries.add(batch.rejected))
         self._batch_duration = self._batch_duration.add(np.array([time.perf_counter() - started]))
 

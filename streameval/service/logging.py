@@ -17,8 +17,8 @@ from streameval.ope.core import COMPILE_HINT, NOT_COMPILED
 from streameval.ope.core.kernel import compiled
 from streameval.ope.report import Report
 
-# Brokers and strangers can make these loggers repeat themselves.
-CHATTY = ("confluent_kafka", "kafka", "uvicorn", "asyncio", "streameval.access")
+CHATTY = ("confluent_kafka.", "kafka.", "uvicorn.", "asyncio.", "streameval.access.")
+"""Loggers that brokers and strangers can make repeat themselves."""
 MAX_RECORDS, PERIOD_SECONDS = 3, 60.0
 REPEATING = {
     "backfill_continues": 10.0,
@@ -117,33 +117,21 @@ class RateLimit(logging.Filter):
     filter belongs on a handler, because filters of a logger do not see the records of its children.
 
     Args:
-        loggers: Names of loggers that are limited by line of code.
-        max_records: Records that a line of code may write in a period.
-        period: Seconds of the period.
-        repeating: Seconds in which an event is written once, by its name.
         clock: Returns seconds.
     """
 
-    def __init__(
-        self,
-        loggers: tuple[str, ...] = CHATTY,
-        max_records: int = MAX_RECORDS,
-        period: float = PERIOD_SECONDS,
-        repeating: Mapping[str, float] = REPEATING,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
-        self._loggers = tuple(f"{name}." for name in loggers)
-        self._max, self._period, self._repeating, self._clock = max_records, period, repeating, clock
+        self._clock = clock
         self._windows: dict[Hashable, RateWindow] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether to write a record, after a note was added if needed."""
         event = str(record.msg.get("event")) if isinstance(record.msg, dict) else ""
-        if event in self._repeating:
-            return self._passes(record, event, 1, self._repeating[event])
-        if f"{record.name}.".startswith(self._loggers):
-            return self._passes(record, (record.pathname, record.lineno), self._max, self._period)
+        if event in REPEATING:
+            return self._passes(record, event, 1, REPEATING[event])
+        if f"{record.name}.".startswith(CHATTY):
+            return self._passes(record, (record.pathname, record.lineno), MAX_RECORDS, PERIOD_SECONDS)
         return True
 
     def _passes(self, record: logging.LogRecord, key: Hashable, max_records: int, period: float) -> bool:

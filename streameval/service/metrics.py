@@ -10,6 +10,7 @@ import math
 import platform
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from importlib.resources import files
 from types import SimpleNamespace
 from typing import Any, TypeAlias, cast
@@ -23,7 +24,7 @@ from prometheus_client.registry import Collector
 from streameval.ingest.base import GAPS
 from streameval.service.status import DaemonStatus, Histogram, own_version
 
-__all__ = ["CONTENT_TYPE", "Scrapes", "metrics_text"]
+__all__ = ["CONTENT_TYPE", "metrics_text"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PROCESS = CollectorRegistry()
@@ -42,24 +43,15 @@ Series: TypeAlias = tuple[Sequence[str], Any]
 log = structlog.get_logger("streameval.prometheus")
 
 
-class Scrapes:
-    """Render `GET /metrics`. All scrapes of one status share its text."""
-
-    def __init__(self) -> None:
-        self._status: DaemonStatus | None = None
-        self._text = b""
-
-    def text(self, status: DaemonStatus) -> bytes:
-        """Return the metrics of the daemon and of its process, of type `CONTENT_TYPE`."""
-        if self._status is not status:
-            collected = SimpleNamespace(collect=lambda: _metrics(status))
-            self._status, self._text = status, generate_latest(cast("Collector", collected))
-        return self._text + generate_latest(PROCESS)
-
-
 def metrics_text(status: DaemonStatus) -> bytes:
-    """Return the text of `GET /metrics` for one status."""
-    return Scrapes().text(status)
+    """Return the metrics of the daemon and of its process, of type `CONTENT_TYPE`."""
+    return _daemon_text(status) + generate_latest(PROCESS)
+
+
+@lru_cache(maxsize=1)
+def _daemon_text(status: DaemonStatus) -> bytes:
+    """Return the metrics of the daemon. All scrapes of one status share them."""
+    return generate_latest(cast("Collector", SimpleNamespace(collect=lambda: _metrics(status))))
 
 
 def _metrics(status: DaemonStatus) -> Iterator[Metric]:
@@ -79,7 +71,7 @@ def _metrics(status: DaemonStatus) -> Iterator[Metric]:
 
 def _mark(status: DaemonStatus) -> Mapping[str, str]:
     """Return the label of numbers with errors that no interval includes, empty if propensities are logged."""
-    return {"propensity": "estimated"} if status.report and status.report.propensity_model else {}
+    return {"propensity": "estimated"} if status.reported.propensity_model else {}
 
 
 def _read(entry: Any, path: str) -> Any:
@@ -114,20 +106,20 @@ def _reported(attribute: str, *names: str) -> Callable[[DaemonStatus], Iterable[
     """Return a function that yields a series for each entry of a list of the Report, labelled by its attributes."""
 
     def series(status: DaemonStatus) -> Iterator[Series]:
-        for entry in getattr(status.report, attribute, ()):
-            yield tuple(getattr(entry, name) for name in names), entry
+        for entry in getattr(status.reported, attribute):
+            yield tuple(str(getattr(entry, name)) for name in names), entry
 
     return series
 
 
 def _first_estimates(status: DaemonStatus) -> Iterable[Series]:
-    estimates = reversed(status.report.of_goal().estimates if status.report else ())
+    estimates = reversed(status.reported.of_goal().estimates)
     return {(estimate.policy, estimate.average): estimate for estimate in estimates}.items()
 
 
 def _of_goal(status: DaemonStatus) -> Iterator[Series]:
     """Yield a series for each estimate of the reward that decides."""
-    for estimate in status.report.of_goal().estimates if status.report else ():
+    for estimate in status.reported.of_goal().estimates:
         yield (estimate.policy, estimate.estimator, estimate.average), estimate
 
 
@@ -146,13 +138,18 @@ def _slot_lifts(status: DaemonStatus) -> Iterable[Series]:
     return lifts.items()
 
 
-def _models(status: DaemonStatus) -> Iterable[Series]:
-    model = status.report and status.report.reward_model
-    return [((model.model,), model)] if model else []
+def _model(attribute: str) -> Callable[[DaemonStatus], Iterable[Series]]:
+    """Return a function that returns a series for a model of the Report if there is one."""
+
+    def series(status: DaemonStatus) -> Iterable[Series]:
+        model = getattr(status.reported, attribute)
+        return [((model.model,), model)] if model else []
+
+    return series
 
 
 def _model_failures(status: DaemonStatus) -> Iterator[Series]:
-    for labels, model in _models(status):
+    for labels, model in _model("reward_model")(status):
         yield from (((*labels, reason), count) for reason, count in model.failures.items())
 
 
@@ -183,13 +180,7 @@ def _deciding(status: DaemonStatus) -> Iterable[Series]:
 
 
 def _propensities(status: DaemonStatus) -> Iterable[Series]:
-    report = status.report
-    return {(estimate.propensity,): 1 for estimate in report.estimates}.items() if report else ()
-
-
-def _propensity_models(status: DaemonStatus) -> Iterable[Series]:
-    model = status.report and status.report.propensity_model
-    return [((model.model,), model)] if model else []
+    return {(estimate.propensity,): 1 for estimate in status.reported.estimates}.items()
 
 
 PER_ESTIMATE = ("policy", "estimator", "average")
@@ -204,10 +195,7 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
     "intervals": ((*PER_ESTIMATE, "kind", "anytime", "covers"), _intervals),
     "averages": (("policy", "average"), _first_estimates),
     "slots": (("policy", "slot"), _slot_lifts),
-    "examination": (
-        ("rank",),
-        lambda status: (((str(rank.rank),), rank) for rank in (status.report.examination if status.report else ())),
-    ),
+    "examination": (("rank",), _reported("examination", "rank")),
     "calibration": (("policy", "average"), _reported("calibration", "policy", "average")),
     "segments": (
         ("segment", "value", *PER_ESTIMATE),
@@ -220,7 +208,7 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
     "policies": (("policy",), _policies),
     "learners": (("policy",), _reported("learners", "policy")),
     "policy_failures": (("policy", "reason"), _policy_failures),
-    "reward_models": (("model",), _models),
+    "reward_models": (("model",), _model("reward_model")),
     "reward_model_failures": (("model", "reason"), _model_failures),
     "partitions": (
         ("topic", "partition"),
@@ -235,7 +223,7 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
     "rewards": (("outcome",), _rewards),
     "joining": ((), lambda status: [((), status.buffered)] if _rewards(status) else []),
     "propensities": (("kind",), _propensities),
-    "propensity_models": (("model",), _propensity_models),
+    "propensity_models": (("model",), _model("propensity_model")),
     "engine": ((), lambda status: [((), status.engine)] if status.engine else []),
     "build": (("version", "python"), lambda _: [((own_version(), platform.python_version()), 1)]),
 }

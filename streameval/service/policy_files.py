@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
@@ -14,7 +12,7 @@ from streameval.common.arrays import State
 from streameval.ope.candidates.versions import CONTENT_SUFFIX, number_of
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.policies.policy_file import POLICY_SUFFIX
-from streameval.service.snapshots import WRITING
+from streameval.service.snapshots import complete_file
 
 log = structlog.get_logger("streameval.policy_files")
 
@@ -28,7 +26,10 @@ def keep_files(directory: Path, state: State) -> None:
     contents = dict(_files(state))
     try:
         for name, content in contents.items():
-            _write(directory / name, content)
+            path = directory / name
+            if not path.exists() or path.read_bytes() != content:
+                with complete_file(path) as file:
+                    file.write(content)
         for path in chain(directory.glob(f"*{POLICY_SUFFIX}"), directory.glob(f"*{CONTENT_SUFFIX}")):
             if path.name not in contents and any(number_of(path.stem, policy) is not None for policy in policies):
                 path.unlink(missing_ok=True)
@@ -41,20 +42,3 @@ def _files(state: State) -> Iterator[tuple[str, bytes]]:
     for version, _, content in Evaluator.versions_in(state):
         if content is not None:
             yield version.file, content
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file that is complete or absent."""
-    if path.exists() and path.read_bytes() == content:
-        return
-    unfinished = path.with_name(f"{path.name}{WRITING}")
-    try:
-        with unfinished.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.rename(path)
-    except OSError:
-        with suppress(OSError):
-            unfinished.unlink()
-        raise

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import structlog
@@ -32,10 +31,10 @@ class Change(NamedTuple):
 
 
 class Reload:
-    """Read the configuration again, and apply its candidates. An invalid file changes nothing.
+    """Read the configuration again, and apply its candidates. An invalid configuration changes nothing.
 
     Args:
-        path: File of the configuration.
+        load: Reads the configuration.
         config: Configuration that is in use.
         evaluator: Takes the candidates.
         history: Opens a second reader of the log, up to live positions, for new candidates. Without it, they start with
@@ -44,30 +43,28 @@ class Reload:
 
     def __init__(
         self,
-        path: Path,
+        load: Callable[[], Config],
         config: Config,
         evaluator: Evaluator,
         history: Callable[[Mapping[TopicPartition, int]], BackfillReader] | None = None,
     ) -> None:
-        self._path, self._config, self._evaluator, self._history = path, config, evaluator, history
+        self._load, self.config, self._evaluator, self._history = load, config, evaluator, history
 
     def __call__(self) -> Change | None:
-        """Return the change for the daemon, or None if the file is refused, with the reason in the log."""
+        """Return the change for the daemon, or None if it is refused, with the reason in the log."""
+        before = self._evaluator.policies
         try:
-            config = Config.load(self._path)
-            require_reloadable(self._config, config)
-            return self._change(config)
+            config = self._load()
+            require_reloadable(self.config, config)
+            events = config.event_format()
+            late = self._evaluator.change_candidates(config.evaluator_config())
         except StreamevalError as error:
             log.error("reload_failed", error=error.message, hint=error.hint)
             return None
-
-    def _change(self, config: Config) -> Change:
-        events, before = config.event_format(), self._evaluator.policies
-        late = self._evaluator.change_candidates(config.evaluator_config())
-        self._config = config
-        remaining = set(self._evaluator.policies)
-        added = () if late is None else late.policies[1:]
-        log.info("reloaded", added=list(added), removed=[name for name in before if name not in remaining])
+        self.config = config
+        added = [] if late is None else list(late.policies[1:])
+        kept = set(self._evaluator.policies).difference(added)
+        log.info("reloaded", added=added, removed=[name for name in before if name not in kept])
         return Change(events, self.admit(late))
 
     def admit(self, late: Evaluator | None) -> Backfill | None:

@@ -12,11 +12,10 @@ import io
 import math
 import os
 import re
-import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -29,15 +28,13 @@ import zstandard
 from streameval.common.arrays import State
 from streameval.errors import DamagedError, StateError, StreamevalError
 from streameval.ingest.base import Offsets
-from streameval.service.status import SnapshotStatus, own_version
+from streameval.service.status import SnapshotStatus
 
-__all__ = ["Snapshot", "SnapshotStore", "SnapshotWriter", "read_newest", "read_snapshot"]
-__all__ += ["require_usable", "snapshot_files", "write_snapshot"]
+__all__ = ["Snapshot", "SnapshotStore", "complete_file", "read_newest", "read_snapshot", "require_usable"]
+__all__ += ["snapshot_files", "write_snapshot"]
 
 MAX_SNAPSHOTS = 3
 SUFFIX, DAMAGED, BEFORE_RESET, WRITING = ".snapshot", ".damaged", ".before-reset", ".writing"
-STEPS = ("taken", "opened", "written", "synced", "renamed", "directory_synced", "pruned", "committed")
-"""Steps of a snapshot, in order. A process may end between any two of them, and resumes from a complete snapshot."""
 SCHEMA = 13
 OLD_FORMAT = b"streameval snapshot 1\n"
 """First bytes of the files of development versions."""
@@ -56,18 +53,23 @@ WRONG_CONTENT = (
 OLDER = "use an older snapshot"
 WAYS_OUT = "--reset starts from zero and sets the old snapshots aside; another state.dir keeps both"
 
+LOST = (
+    "every snapshot is damaged: all numbers start from zero, and the source is read from its configured start; "
+    "with `start: latest`, events since the last snapshot are not counted"
+)
+
 T = TypeVar("T")
 
 log = structlog.get_logger("streameval.snapshots")
 
 
 class Snapshot(msgspec.Struct, kw_only=True):
-    """Hold a state and where to continue reading. `SnapshotWriter` adds the time and the fingerprint.
+    """Hold a state and where to continue reading.
 
     Args:
         schema: Number of this layout.
         version: Version of streameval that wrote the snapshot.
-        written: Time of writing in epoch seconds.
+        written: Time at which the state was taken, in epoch seconds.
         fingerprint: Settings that must not differ when the state is resumed.
         decisions: Messages about decisions that are not confirmed.
         offsets: Offsets of the next messages, by topic.
@@ -76,9 +78,9 @@ class Snapshot(msgspec.Struct, kw_only=True):
     """
 
     schema: int = SCHEMA
-    version: str = msgspec.field(default_factory=own_version)
-    written: float = 0.0
-    fingerprint: dict[str, Any] = {}
+    version: str
+    written: float
+    fingerprint: dict[str, Any]
     decisions: list[State]
     offsets: dict[str, State]
     pipeline: State
@@ -120,21 +122,14 @@ def read_snapshot(path: Path) -> Snapshot:
         content = decompressor.decompress(frame)
         if not decompressor.eof or decompressor.unused_data:
             raise DamagedError("it is not one complete zstd frame", hint=OLDER)
-        document = msgspec.msgpack.decode(content)
-    except (zstandard.ZstdError, msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise DamagedError(f"its content cannot be decoded: {error}", hint=OLDER) from error
-    if not isinstance(document, dict):
-        raise DamagedError(f"its content is of type {type(document).__name__}, expected a table", hint=OLDER)
-    if document.get("schema") != SCHEMA:
-        raise StateError(
-            f"{path} has schema {document.get('schema')}, this version reads {SCHEMA}",
-            hint=f"use the version that wrote it, or start from zero: {WAYS_OUT}",
-        )
-    if missing := [name for name in Snapshot.__struct_fields__ if name not in document]:
-        raise DamagedError(f"wrong content: {', '.join(missing)} is missing", hint=OLDER)
-    try:
+        document = msgspec.msgpack.decode(content, type=dict[str, Any])
+        if document.get("schema") != SCHEMA:
+            raise StateError(
+                f"{path} has schema {document.get('schema')}, this version reads {SCHEMA}",
+                hint=f"use the version that wrote it, or start from zero: {WAYS_OUT}",
+            )
         return msgspec.convert(document, Snapshot)
-    except msgspec.ValidationError as error:
+    except (zstandard.ZstdError, msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise DamagedError(f"wrong content: {error}", hint=OLDER) from error
 
 
@@ -143,90 +138,125 @@ def snapshot_files(directory: Path, suffix: str = SUFFIX) -> list[Path]:
     return sorted(path for path in directory.glob(f"*{suffix}") if re.fullmatch(r"\d{12}", path.stem))
 
 
-def read_newest(
-    directory: Path,
-    read: Callable[[Path, Snapshot], T],
-    set_aside: Callable[[Path, str], None] = lambda path, damage: None,
-) -> T | None:
-    """Return `read` of the newest snapshot that is complete, or None without one.
+def read_newest(directory: Path, read: Callable[[Path, Snapshot], T]) -> tuple[T | None, dict[Path, Exception]]:
+    """Return `read` of the newest complete snapshot, None without one, and the damaged snapshots with their errors.
 
     A snapshot with content that `read` cannot restore counts as damaged only if an older one can be restored.
     Otherwise the error may be in this program.
-
-    Args:
-        directory: Directory of the snapshots.
-        read: Restores the state.
-        set_aside: Called with each damaged snapshot and a description of the damage.
 
     Raises:
         StateError: No snapshot can be restored, or another version wrote it.
         StreamevalError: A snapshot cannot be read from the disk.
     """
-    failed: dict[Path, Exception] = {}
+    damaged: dict[Path, Exception] = {}
     for path in reversed(snapshot_files(directory)):
         try:
-            result = read(path, read_snapshot(path))
-        except DamagedError as error:
-            set_aside(path, str(error))
-        except WRONG_CONTENT as error:
-            failed[path] = error
+            return read(path, read_snapshot(path)), damaged
+        except (DamagedError, *WRONG_CONTENT) as error:
+            damaged[path] = error
         except OSError as error:
             hint = "check its permissions and the disk; without this file, the snapshot before it is used"
             raise StreamevalError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
-        else:
-            for wrong, cause in failed.items():
-                set_aside(wrong, f"wrong content, {type(cause).__name__}: {cause}")
-            return result
-    for path, cause in failed.items():
-        raise StateError(
-            f"no snapshot in {directory} can be restored; {path.name}: {type(cause).__name__}: {cause}",
-            hint=f"{WAYS_OUT}; if this version wrote them, please report it",
-        ) from cause
-    return None
+    for path, cause in damaged.items():
+        if not isinstance(cause, DamagedError):
+            raise StateError(
+                f"no snapshot in {directory} can be restored; {path.name}: {type(cause).__name__}: {cause}",
+                hint=f"{WAYS_OUT}; if this version wrote them, please report it",
+            ) from cause
+    return None, damaged
 
 
-def reached(step: str) -> None:
-    """Do nothing. Tests replace this function to end the process after one of `STEPS`."""
+@contextmanager
+def complete_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """Write a file that is complete or absent, and on disk at the end. A file with this name is replaced.
+
+    Args:
+        path: The file.
+        mode: Permissions, less the ones that the umask refuses.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    unfinished = path.with_name(f"{path.name}{WRITING}")  # a leftover of a killed process is overwritten
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        with open(os.open(unfinished, flags, mode), "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            unfinished.unlink()
+        raise
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 class SnapshotStore:
     """Own a directory of snapshots, which is locked until `close` or the end of the process.
+
+    A thread writes one snapshot at a time. The daemon continues if one fails.
+
+    Args:
+        directory: Directory of the snapshots.
+        interval: Seconds between two snapshots.
+        fingerprint: Settings that must not differ when the state is resumed.
+
+    Attributes:
+        status: Status of the snapshots, which any thread may read.
+        after: Called by the writing thread with each snapshot that is on disk.
 
     Raises:
         StateError: Another process has locked the directory.
         StreamevalError: The directory cannot be written to.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self.directory, self.damaged = directory, 0
+    def __init__(self, directory: Path, interval: float = 0.0, fingerprint: State | None = None) -> None:
+        self.directory, self.fingerprint, self._interval = directory, fingerprint or {}, interval
+        self.status = SnapshotStatus()
+        self.after: Callable[[Snapshot], None] = lambda _: None
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(directory / "lock")
         except OSError as error:
             raise _unusable(directory, error) from error
-        with suppress(OSError):  # a leftover does no harm; a read-only directory fails at the first write
-            for unfinished in directory.glob(f"*{WRITING}"):
-                unfinished.unlink()
-        self._next = self._first_unused()
+        self._due = -math.inf
+        self._thread = ThreadPoolExecutor(1, "streameval-snapshot")
+        self._writing: Future[None] = Future()
+        self._writing.set_result(None)
 
     def newest(self, read: Callable[[Path, Snapshot], T]) -> T | None:
-        """Return `read_newest` of the directory; damaged snapshots are renamed, with a warning in the log."""
-        return read_newest(self.directory, read, self._set_damaged_aside)
-
-    def write(self, snapshot: object) -> Path:
-        """Write a snapshot, and return when it is on disk. Older snapshots are deleted if the disk is full.
+        """Return `read` of the newest complete snapshot. Damaged ones are renamed, with a warning in the log.
 
         Raises:
-            OSError: Writing fails. The newest snapshot before it stays.
-            StateError: The directory was replaced by one that another process has locked.
+            StateError: No snapshot can be restored, or another version wrote it.
+            StreamevalError: A snapshot cannot be read from the disk.
         """
-        self._keep_locked()
-        try:
-            return self._write(snapshot)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._make_room():
-                raise
-            return self._write(snapshot)
+
+        def read_and_note(path: Path, snapshot: Snapshot) -> T:
+            result = read(path, snapshot)
+            self.status = replace(self.status, written_at=snapshot.written)
+            return result
+
+        result, damaged = read_newest(self.directory, read_and_note)
+        for path, error in damaged.items():
+            kind = "" if isinstance(error, DamagedError) else f"wrong content, {type(error).__name__}: "
+            reason = f"{kind}{error}"
+            aside = path.with_suffix(DAMAGED)
+            try:
+                path.rename(aside)
+                self._prune(DAMAGED)
+                log.warning("snapshot_damaged", path=str(path), reason=reason, set_aside_as=str(aside))
+            except OSError as failure:  # it stays, and later snapshots get other names
+                log.warning("snapshot_damaged", path=str(path), reason=reason, not_set_aside=failure.strerror)
+        self.status = replace(self.status, damaged=len(damaged))
+        if damaged and result is None:
+            log.error("state_lost", reason=LOST, directory=str(self.directory), damaged=len(damaged))
+        return result
 
     def set_aside(self) -> None:
         """Rename all snapshots, so that they are not read again.
@@ -239,61 +269,87 @@ class SnapshotStore:
                 path.rename(path.with_suffix(BEFORE_RESET))
             self._prune(BEFORE_RESET)
         except OSError as error:
-            hint = "make the directory one that streameval may write to, or name another state.dir"
-            raise StreamevalError(
-                f"the snapshots in {self.directory} cannot be set aside: {error.strerror}", hint=hint
-            ) from error
+            raise _unusable(self.directory, error) from error
 
-    def close(self) -> None:
-        """Unlock the directory."""
-        os.close(self._lock)
+    def write(self, snapshot: object) -> Path:
+        """Write a snapshot, and return when it is on disk. Older snapshots are deleted if the disk is full.
 
-    def _write(self, snapshot: object) -> Path:
-        path = self.directory / f"{self._next:012d}{SUFFIX}"
-        unfinished = path.with_suffix(WRITING)
+        Raises:
+            OSError: Writing fails. The newest snapshot before it stays.
+            StateError: The directory was replaced by one that another process has locked.
+        """
+        self._keep_locked()
+        path = self._unused_path()
         try:
-            # Only the owner may read it: it can hold contexts of events.
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            with open(os.open(unfinished, flags, 0o600), "wb") as file:
-                reached("opened")
-                write_snapshot(file, snapshot)
-                file.flush()
-                reached("written")
-                os.fsync(file.fileno())
-            reached("synced")
-            unfinished.rename(path)
-        except BaseException:
-            with suppress(OSError):
-                unfinished.unlink()
-            raise
-        self._next += 1
-        reached("renamed")
-        _sync_directory(self.directory)
-        reached("directory_synced")
-        self._prune(SUFFIX)
-        reached("pruned")
+            self._write(path, snapshot)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self._make_room():
+                raise
+            self._write(path, snapshot)
         return path
 
-    def _set_damaged_aside(self, path: Path, damage: str) -> None:
-        self.damaged += 1
-        aside = path.with_suffix(DAMAGED)
+    def maybe_write(self, take: Callable[[], Snapshot | None]) -> None:
+        """Start to write a snapshot if the interval is over and none is being written.
+
+        Args:
+            take: Returns a snapshot that does not change any more, or None if there is nothing to write yet.
+        """
+        if self._writing.done():
+            self._writing.result()  # raises what went wrong inside the program
+            if time.monotonic() >= self._due:
+                self._start(take)
+
+    def write_last(self, take: Callable[[], Snapshot | None]) -> None:
+        """Write a last snapshot after the one that is being written, and wait for it."""
+        self._writing.result()
+        self._start(take)
+        self._writing.result()
+
+    def close(self) -> None:
+        """Unlock the directory when no snapshot is being written any more."""
+        self._thread.shutdown()
+        os.close(self._lock)
+
+    def _start(self, take: Callable[[], Snapshot | None]) -> None:
         try:
-            path.rename(aside)
-            self._prune(DAMAGED)
-            log.warning("snapshot_damaged", path=str(path), reason=damage, set_aside_as=str(aside))
-        except OSError as error:  # it stays, and later snapshots get other names
-            log.warning("snapshot_damaged", path=str(path), reason=damage, not_set_aside=error.strerror)
+            snapshot = take()
+        except StateError as error:  # a part of the state cannot be saved
+            self._due = time.monotonic() + self._interval
+            self._fail(error)
+            return
+        if snapshot is not None:
+            self._due = time.monotonic() + self._interval
+            self._writing = self._thread.submit(self._write_and_count, snapshot)
+
+    def _write_and_count(self, snapshot: Snapshot) -> None:
+        started = time.perf_counter()
+        try:
+            path = self.write(snapshot)
+        except (OSError, MemoryError, StateError) as error:
+            self._fail(error)
+            return
+        seconds = time.perf_counter() - started
+        durations = self.status.durations.add(np.array([seconds]))
+        self.status = replace(self.status, written_at=snapshot.written, durations=durations)
+        log.debug("snapshot_written", path=str(path), seconds=round(seconds, 3))
+        self.after(snapshot)
+
+    def _fail(self, error: OSError | MemoryError | StateError) -> None:
+        self.status = replace(self.status, failures=self.status.failures + 1)
+        reason = getattr(error, "strerror", None) or str(error)
+        log.error("snapshot_failed", directory=str(self.directory), reason=reason, failures=self.status.failures)
+
+    def _write(self, path: Path, snapshot: object) -> None:
+        with complete_file(path, mode=0o600) as file:  # it can hold contexts of events
+            write_snapshot(file, snapshot)
+        self._prune(SUFFIX)
 
     def _make_room(self) -> bool:
         """Delete damaged snapshots and all but the newest one. Return False if there are none."""
-        unneeded = [*snapshot_files(self.directory, DAMAGED), *snapshot_files(self.directory)[:-1]]
-        for path in unneeded:
-            path.unlink(missing_ok=True)
-        if unneeded:
-            log.warning(
-                "snapshots_deleted", reason="the disk is full", directory=str(self.directory), count=len(unneeded)
-            )
-        return bool(unneeded)
+        count = self._prune(DAMAGED, keep=0) + self._prune(SUFFIX, keep=1)
+        if count:
+            log.warning("snapshots_deleted", reason="the disk is full", directory=str(self.directory), count=count)
+        return count > 0
 
     def _keep_locked(self) -> None:
         """Lock the directory again if it was deleted or replaced. Another process may have locked the new one."""
@@ -305,17 +361,21 @@ class SnapshotStore:
             reason = "it was deleted while the daemon ran, with all snapshots; the next snapshot recreates it"
             log.warning("state_directory_missing", directory=str(self.directory), reason=reason)
             self.directory.mkdir(parents=True, exist_ok=True)
-        lock, before = _lock(path), self._lock
-        self._lock, self._next = lock, max(self._next, self._first_unused())
+        before, self._lock = self._lock, _lock(path)
         os.close(before)
 
-    def _first_unused(self) -> int:
+    def _unused_path(self) -> Path:
+        """Return a name after all others, so that no snapshot ever has the name of one that was set aside."""
         paths = [path for suffix in (SUFFIX, DAMAGED, BEFORE_RESET) for path in snapshot_files(self.directory, suffix)]
-        return max((int(path.stem) for path in paths), default=0) + 1
+        return self.directory / f"{max((int(path.stem) for path in paths), default=0) + 1:012d}{SUFFIX}"
 
-    def _prune(self, suffix: str) -> None:
-        for path in snapshot_files(self.directory, suffix)[:-MAX_SNAPSHOTS]:
+    def _prune(self, suffix: str, keep: int = MAX_SNAPSHOTS) -> int:
+        """Delete all but the newest files with a suffix, and return how many were deleted."""
+        paths = snapshot_files(self.directory, suffix)
+        old = paths[: max(0, len(paths) - keep)]
+        for path in old:
             path.unlink(missing_ok=True)
+        return len(old)
 
 
 def require_usable(directory: Path) -> None:
@@ -362,105 +422,3 @@ def _lock(path: Path) -> int:
         with suppress(OSError):  # informational; a daemon must start again on a disk that is full
             os.pwrite(descriptor, f"{os.getpid():<{PROCESS_ID_BYTES - 1}}\n".encode(), 0)
     return descriptor
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-class SnapshotWriter:
-    """Write snapshots outside the loop, one at a time. The daemon continues if one fails.
-
-    Args:
-        store: Takes the snapshots.
-        interval: Seconds between two snapshots.
-        fingerprint: Fingerprint of the configuration.
-        written_at: Time of the newest snapshot in the store, in epoch seconds.
-        after: Called by the writing thread with each snapshot that is on disk.
-        clock: Returns epoch seconds.
-    """
-
-    def __init__(
-        self,
-        store: SnapshotStore,
-        interval: float,
-        fingerprint: State | None = None,
-        written_at: float | None = None,
-        after: Callable[[Snapshot], None] = lambda _: None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self.status = SnapshotStatus(written_at, damaged=store.damaged)
-        self._store, self._interval, self.after, self._clock = store, interval, after, clock
-        self._fingerprint = fingerprint or {}
-        self._due = -math.inf
-        self._thread = ThreadPoolExecutor(1, "streameval-snapshot")
-        self._writing: Future[None] | None = None
-
-    def maybe_write(self, take: Callable[[], Snapshot | None]) -> None:
-        """Start to write a snapshot if the interval is over and none is being written.
-
-        Args:
-            take: Returns a snapshot that does not change any more, or None if there is nothing to write yet.
-        """
-        self.settle(timeout=0.0)
-        if self._writing is None and time.monotonic() >= self._due:
-            self._start(take)
-
-    def write_last(self, take: Callable[[], Snapshot | None]) -> None:
-        """Write a last snapshot after the one that is being written, and wait for it."""
-        self.settle()
-        self._start(take)
-        self.settle()
-
-    def settle(self, timeout: float = threading.TIMEOUT_MAX) -> None:
-        """Wait for the snapshot that is being written, and raise what went wrong inside the program.
-
-        Args:
-            timeout: Seconds to wait.
-        """
-        if self._writing is not None and wait([self._writing], timeout).done:
-            writing, self._writing = self._writing, None
-            writing.result()
-
-    def close(self) -> None:
-        """Unlock the directory when no snapshot is being written any more."""
-        self.settle()
-        self._thread.shutdown()
-        self._store.close()
-
-    def _start(self, take: Callable[[], Snapshot | None]) -> None:
-        try:
-            snapshot = take()
-        except StateError as error:  # a part of the state cannot be saved
-            self._due = time.monotonic() + self._interval
-            self._fail(error)
-            return
-        if snapshot is None:
-            return
-        self._due = time.monotonic() + self._interval
-        snapshot.written, snapshot.fingerprint = self._clock(), self._fingerprint
-        reached("taken")
-        self._writing = self._thread.submit(self._write, snapshot)
-
-    def _write(self, snapshot: Snapshot) -> None:
-        started = time.perf_counter()
-        try:
-            path = self._store.write(snapshot)
-        except (OSError, MemoryError, StateError) as error:
-            self._fail(error)
-            return
-        seconds = time.perf_counter() - started
-        durations = self.status.durations.add(np.array([seconds]))
-        self.status = replace(self.status, written_at=snapshot.written, durations=durations)
-        log.debug("snapshot_written", path=str(path), seconds=round(seconds, 3))
-        self.after(snapshot)
-        reached("committed")
-
-    def _fail(self, error: OSError | MemoryError | StateError) -> None:
-        self.status = replace(self.status, failures=self.status.failures + 1)
-        reason = getattr(error, "strerror", None) or str(error)
-        log.error("snapshot_failed", directory=str(self._store.directory), reason=reason, failures=self.status.failures)

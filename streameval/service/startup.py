@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -14,7 +15,6 @@ import structlog
 from streameval.common.arrays import State
 from streameval.config.model import BLOCK, Config
 from streameval.errors import ConfigError, InputError, StateError
-from streameval.events import EventBatch
 from streameval.ingest.base import BackfillStart, SourceOffsets
 from streameval.ingest.kafka.connection import KafkaConnection
 from streameval.ingest.pipeline import EventPipeline
@@ -25,20 +25,14 @@ from streameval.service.dead_letters import DeadLetterQueue, open_dead_letters
 from streameval.service.decisions import DecisionOutbox, fingerprint_of
 from streameval.service.policy_files import keep_files
 from streameval.service.reload import Reload
-from streameval.service.snapshots import DAMAGED, WAYS_OUT, Snapshot, SnapshotStore, SnapshotWriter, snapshot_files
+from streameval.service.snapshots import WAYS_OUT, Snapshot, SnapshotStore
 
-__all__ = ["StartState", "daemon", "dead_letters_of_configuration", "fingerprint", "from_newest", "pipeline_of"]
+__all__ = ["StartState", "daemon", "dead_letters_of_configuration", "fingerprint", "open_state", "pipeline_of"]
 __all__ += ["require_same_configuration", "resume", "start_fresh"]
-
-LOST = (
-    "every snapshot is damaged: all numbers start from zero, and the source is read from its configured start; "
-    "with `start: latest`, events since the last snapshot are not counted"
-)
 
 log = structlog.get_logger("streameval")
 
 E = TypeVar("E")
-Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -49,7 +43,6 @@ class StartState(Generic[E]):
         evaluator: Takes the events.
         pipeline: Stages of events before the evaluator.
         offsets: Where to continue reading.
-        written_at: Time of the snapshot in epoch seconds, None without one.
         late: Evaluator of candidates and averages that the snapshot lacks.
         decisions: Messages that have not been confirmed.
     """
@@ -57,7 +50,6 @@ class StartState(Generic[E]):
     evaluator: E
     pipeline: EventPipeline
     offsets: SourceOffsets
-    written_at: float | None = None
     late: Evaluator | None = None
     decisions: Sequence[State] = ()
 
@@ -165,7 +157,7 @@ def resume(
             for kind, after in plan.parts.items()
         },
     )
-    return StartState(evaluator, pipeline, offsets, snapshot.written, late, snapshot.decisions)
+    return StartState(evaluator, pipeline, offsets, late, snapshot.decisions)
 
 
 def _value(value: Any) -> str:
@@ -200,6 +192,37 @@ def compared(before: Mapping[str, Any], after: Mapping[str, Any], reset: Collect
     return {group: names for group, names in groups.items() if names}
 
 
+@contextmanager
+def open_state(config: Config, *, reset: bool, needs_state: bool) -> Iterator[SnapshotStore | None]:
+    """Open the snapshots of a configuration, None if it keeps none. They are closed if the daemon cannot be made.
+
+    Args:
+        config: The configuration.
+        reset: Whether to set existing snapshots aside.
+        needs_state: Whether to refuse a configuration that keeps no state.
+
+    Raises:
+        ConfigError: State is needed, and none is kept.
+        StateError: Another process has locked the directory.
+    """
+    kept = config.kept_state()
+    if kept is None or kept.dir is None:
+        if needs_state:
+            raise ConfigError("there is no state to reset", hint="write state: {dir: DIRECTORY}, or leave --reset out")
+        yield None
+        return
+    config.evaluator_config()  # errors of the configuration are raised here, not as errors of a snapshot
+    pipeline_of(config)
+    store = SnapshotStore(kept.dir, kept.interval, fingerprint(config))
+    try:
+        if reset:
+            store.set_aside()
+        yield store
+    except BaseException:
+        store.close()
+        raise
+
+
 def daemon(
     path: Path,
     config: Config,
@@ -222,66 +245,29 @@ def daemon(
         StateError: The snapshot does not fit the configuration.
     """
     read = partial(resume, config, reset_policies=reset_policies, backfills=backfill is not None)
-    return from_newest(
-        config,
-        read,
-        lambda: start_fresh(config),
-        lambda start, snapshots: _assemble(path, config, start, backfill, snapshots),
-        reset=reset,
-        needs_state=bool(reset or reset_policies),
-    )
+    with open_state(config, reset=reset, needs_state=bool(reset or reset_policies)) as snapshots:
+        start = snapshots.newest(read) if snapshots else None
+        return _assemble(path, config, start or start_fresh(config), backfill, snapshots)
 
 
-def from_newest(
-    config: Config,
-    read: Callable[[Path, Snapshot], StartState[E]],
-    fresh: Callable[[], StartState[E]],
-    assemble: Callable[[StartState[E], SnapshotWriter | None], Made],
-    *,
-    reset: bool,
-    needs_state: bool,
-) -> Made:
-    """Return what `assemble` makes of the newest snapshot, or of a fresh start if there is none.
-
-    Args:
-        config: The configuration.
-        read: Restores a snapshot.
-        fresh: Returns the state of a start without a snapshot.
-        assemble: Makes the daemon.
-        reset: Whether to set existing snapshots aside.
-        needs_state: Whether to refuse a configuration that keeps no state.
-
-    Raises:
-        ConfigError: State is needed, and none is kept.
-        StateError: The snapshot does not fit the configuration.
-    """
-    kept = config.kept_state()
-    if kept is None or kept.dir is None:
-        if needs_state:
-            raise ConfigError("there is no state to reset", hint="write state: {dir: DIRECTORY}, or leave --reset out")
-        return assemble(fresh(), None)
-    store = SnapshotStore(kept.dir)
-    try:
-        if reset:
-            store.set_aside()
-        config.evaluator_config()  # errors of the configuration are raised here, not as errors of a snapshot
-        pipeline_of(config)
-        start = store.newest(read)
-        if start is None:
-            if not reset and snapshot_files(kept.dir, DAMAGED):
-                log.error("state_lost", reason=LOST, directory=str(kept.dir), damaged=store.damaged)
-            start = fresh()
-        return assemble(start, SnapshotWriter(store, kept.interval, fingerprint(config), start.written_at))
-    except BaseException:
-        store.close()
-        raise
+def connection_of(config: Config) -> KafkaConnection:
+    """Return the connection for topics that are written."""
+    source = config.required_source()
+    return source if isinstance(source, KafkaConnection) else KafkaConnection()
 
 
 def dead_letters_of_configuration(config: Config) -> DeadLetterQueue | None:
     """Open the destination of rejected messages, None if they are only counted."""
-    source = config.required_source()
-    connection = source if isinstance(source, KafkaConnection) else KafkaConnection()
-    return None if config.dead_letters is None else open_dead_letters(config.dead_letters, connection)
+    return None if config.dead_letters is None else open_dead_letters(config.dead_letters, connection_of(config))
+
+
+def _decisions(config: Config, waiting: Sequence[State]) -> DecisionOutbox | None:
+    if config.decisions is None:
+        return None
+    from streameval.ingest.kafka.producer import MessageSender
+
+    sender = MessageSender(config.decisions.topic, connection_of(config))
+    return DecisionOutbox(sender, config.policies.production, configuration(config), waiting)
 
 
 def _assemble(
@@ -289,39 +275,26 @@ def _assemble(
     config: Config,
     start: StartState[Evaluator],
     backfill: BackfillStart | None,
-    snapshots: SnapshotWriter | None = None,
+    snapshots: SnapshotStore | None,
 ) -> Daemon:
-    settings, kept = config.required_source(), config.kept_state()
-    source = settings.open(start.offsets)
-    evaluator = start.evaluator
-    connection = settings if isinstance(settings, KafkaConnection) else KafkaConnection()
-    decisions = None
-    if config.decisions is not None:
-        from streameval.ingest.kafka.producer import MessageSender
-
-        sender, production = MessageSender(config.decisions.topic, connection), config.policies.production
-        decisions = DecisionOutbox(sender, production, configuration(config), start.decisions)
-
-    def written(snapshot: Snapshot) -> None:
-        if kept is not None and kept.dir is not None:
-            keep_files(kept.dir, snapshot.evaluator)
-        source.commit(snapshot.source_offsets)
-        if decisions is not None:
-            decisions.saved(snapshot.decisions)
-
+    settings = config.required_source()
+    source, decisions = settings.open(start.offsets), _decisions(config, start.decisions)
     if snapshots is not None:
+        directory = snapshots.directory
+
+        def written(snapshot: Snapshot) -> None:
+            keep_files(directory, snapshot.evaluator)
+            source.commit(snapshot.source_offsets)
+            if decisions is not None:
+                decisions.saved(snapshot.decisions)
+
         snapshots.after = written
-
-    def examine(events: EventBatch) -> Iterator[str]:
-        return (f"{problem}; {problem.hint}" for problem in evaluator.missing_fields(events))
-
     history = None if backfill is None else partial(settings.open_backfill, backfill)
-    reloading = Reload(path, config, evaluator, history)
+    reloading = Reload(lambda: Config.load(path), config, start.evaluator, history)
     return Daemon(
         source,
         start.pipeline,
-        evaluator,
-        examine=examine,
+        start.evaluator,
         reload=reloading,
         snapshots=snapshots,
         dead_letters=dead_letters_of_configuration(config),

@@ -17,7 +17,7 @@ from streameval.events import REASONS
 from streameval.ingest.background import WorkerStatus
 from streameval.ingest.base import SourceStatus
 from streameval.ingest.stages import BufferStatus
-from streameval.ope.report import Report
+from streameval.ope.report import EventCounts, Report
 
 __all__ = ["BackfillStatus", "DaemonStatus", "Histogram", "History", "SnapshotStatus"]
 
@@ -231,9 +231,12 @@ class EngineStatus:
     executors_lost: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+NO_REPORT = Report(confidence=math.nan, production="", events=EventCounts(0, {}, None), policies=(), estimates=())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class DaemonStatus:
-    """Hold the status of a running daemon.
+    """Hold the status of a running daemon. Only the object itself is equal to it.
 
     Counts and histograms start with the process, but the Report counts from the start of the state.
 
@@ -276,3 +279,8 @@ class DaemonStatus:
     history: History = NO_HISTORY
     margin: float | None = None
     engine: EngineStatus | None = None
+
+    @property
+    def reported(self) -> Report:
+        """Return the newest Report, without rows before the first one."""
+        return self.report or NO_REPORT

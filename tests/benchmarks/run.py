@@ -38,6 +38,7 @@ NAMES = (
     "rankings",
     "segments",
     "stages",
+    "snapshots",
     "watching",
     "live",
     "learners",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
@@ -24,6 +25,7 @@ from streameval.service import snapshots, startup
 from streameval.service.daemon import Daemon
 from streameval.service.reload import Change, Reload
 from streameval.service.snapshots import SnapshotStore
+from support.disk import observed_calls
 
 if TYPE_CHECKING:
     from faults.simulator import Schedule
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 PUBLISH_INTERVAL = 2.5
 """Seconds between two Reports while messages arrive."""
-SLICE = 0.25
+SLICE_SECONDS = 0.25
 """Seconds of waiting for one of two topics."""
 
 
@@ -70,8 +72,8 @@ class VirtualEvent:
 class RecordedStore(SnapshotStore):
     """Register the store with the schedule. The lock of a process that was killed goes with the process."""
 
-    def __init__(self, schedule: Schedule, directory: Path) -> None:
-        super().__init__(directory)
+    def __init__(self, schedule: Schedule, directory: Path, *arguments: Any) -> None:
+        super().__init__(directory, *arguments)
         schedule.stores = [self]
 
 
@@ -135,12 +137,12 @@ def simulated(schedule: Schedule) -> Iterator[None]:
         *((time, name, getattr(clock, name)) for name in ("time", "monotonic", "sleep")),
         (background.Background, "__init__", run_at_once),
         (kafka_source, "Event", partial(VirtualEvent, clock)),
-        (kafka_source, "SLICE_SECONDS", SLICE),
+        (kafka_source, "SLICE_SECONDS", SLICE_SECONDS),
         (KafkaSettings, "open", lambda *arguments: open_source(schedule, *arguments)),
         (startup, "SnapshotStore", partial(RecordedStore, schedule)),
         (startup, "Reload", partial(RecordedReload, schedule)),
         (Config, "load", lambda _: schedule.configuration()),
-        (snapshots, "reached", schedule.step),
+        *((os, name, call) for name, call in observed_calls(schedule.step).items()),
         (snapshots, "ThreadPoolExecutor", InlineExecutor),
     ]
     defaults = {"clock": clock.time, "publish_interval": PUBLISH_INTERVAL}

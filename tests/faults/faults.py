@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from faults.world import CANDIDATES, DAY, Event
 from streameval.ingest.kafka.client import ClientError
 from streameval.service import snapshots
+from support.disk import STEPS
 from support.fake_kafka import TOPIC
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def kill(schedule: Schedule) -> None:
 
 
 def kill_while_writing(schedule: Schedule) -> None:
-    schedule.at_step[schedule.random.choice(snapshots.STEPS)] = lambda: kill(schedule)
+    schedule.at_step[schedule.random.choice(STEPS)] = lambda: kill(schedule)
 
 
 def stop(schedule: Schedule) -> None:

@@ -299,8 +299,8 @@ class Schedule:
         self._read_from[partition] = min(offset, self._read_from.get(partition, offset))
 
     def step(self, step: str) -> None:
-        """Note a step of writing a snapshot, and trigger the fault that waits for it."""
-        if step == "taken":
+        """Follow the steps of writing a snapshot, which is written when it is taken."""
+        if step == "opened":
             self._taken = self.account.copy()
         elif step == "renamed":
             path = snapshots.snapshot_files(self.state)[-1]

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(1800)]
 KILLED_AT = """
 import os, signal, sys
 from streameval.ingest.kafka.producer import MessageSender
-from streameval.service import snapshots
+from support.disk import observed_calls
 
 left = int(sys.argv.pop())
 write = MessageSender.write
@@ -46,11 +46,12 @@ def write_and_count(sender, messages):
     reached("after a message, which is not confirmed")
     return sent
 
-snapshots.reached, MessageSender.write = reached, write_and_count
+vars(os).update(observed_calls(reached))
+MessageSender.write = write_and_count
 from streameval.cli.app import main
 main()
 """
-"""A daemon that is killed at a step of a snapshot, or of sending a message, that many steps after its start."""
+"""A daemon that is killed after a call of the file system, or of sending a message, that many steps after its start."""
 
 
 def config(broker: Broker, topic: str, client: str) -> dict[str, Any]:

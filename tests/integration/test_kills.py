@@ -29,7 +29,8 @@ from streameval.config.model import Config
 from streameval.ingest.base import Offsets
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.service.snapshots import MAX_SNAPSHOTS, STEPS, WRITING, read_snapshot
+from streameval.service.snapshots import MAX_SNAPSHOTS, WRITING, read_snapshot
+from support.disk import STEPS
 from support.factories import wait_until
 from support.integration.broker import Broker, MockBroker
 from support.integration.daemon_runs import PATIENCE, DaemonRuns, assert_same, final_state, settled
@@ -278,10 +279,10 @@ def assert_every_event_once(report: dict[str, Any], log: Log) -> None:
 SIGNALLED = """
 import os, sys
 from streameval.ingest.kafka.source import KafkaSource
-from streameval.service.snapshots import SnapshotWriter
+from streameval.service.snapshots import SnapshotStore
 
 signal, turns, least = (int(sys.argv.pop()) for _ in range(3))
-poll, maybe_write, read, drawn = KafkaSource.poll, SnapshotWriter.maybe_write, 0, turns
+poll, maybe_write, read, drawn = KafkaSource.poll, SnapshotStore.maybe_write, 0, turns
 
 def counted(source, timeout):
     global read
@@ -299,7 +300,7 @@ def write_or_signal(writer, document):
         os.kill(os.getpid(), signal)
     turns -= 1
 
-KafkaSource.poll, SnapshotWriter.maybe_write = counted, write_or_signal
+KafkaSource.poll, SnapshotStore.maybe_write = counted, write_or_signal
 from streameval.cli.app import main
 main()
 """
@@ -386,7 +387,7 @@ def test_torn_snapshots_cost_time_and_no_event(shorter: Log, undisturbed: Any, t
 
 KILLED_AT = """
 import os, signal, sys
-from streameval.service import snapshots
+from support.disk import observed_calls
 
 step, times = sys.argv.pop(), 2
 
@@ -396,7 +397,7 @@ def reached(at):
     if not times:
         os.kill(os.getpid(), signal.SIGKILL)
 
-snapshots.reached = reached
+vars(os).update(observed_calls(reached))
 from streameval.cli.app import main
 main()
 """

@@ -22,10 +22,10 @@ ACTIONS = ["a", "b", "c"]
 KILLED = """
 import os, signal, sys
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.service.snapshots import SnapshotWriter
+from streameval.service.snapshots import SnapshotStore
 
 turns, least = int(sys.argv.pop()), int(sys.argv.pop())
-update, maybe_write, drawn, accepted = Evaluator.update, SnapshotWriter.maybe_write, turns, 0
+update, maybe_write, drawn, accepted = Evaluator.update, SnapshotStore.maybe_write, turns, 0
 
 def counted(evaluator, batch):
     global accepted
@@ -42,7 +42,7 @@ def write_or_kill(writer, document):
         os.kill(os.getpid(), signal.SIGKILL)
     turns -= 1
 
-Evaluator.update, SnapshotWriter.maybe_write = counted, write_or_kill
+Evaluator.update, SnapshotStore.maybe_write = counted, write_or_kill
 from streameval.cli.app import main
 main()
 """

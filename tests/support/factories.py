@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -75,10 +76,11 @@ def make_unknown(policy: str, estimator: str, average: str, **fields: Any) -> Es
     return msgspec.structs.replace(estimate, value=None, **fields)
 
 
+@cache
 def make_report(
     candidates: int = 3,
-    estimators: Sequence[str] = ESTIMATORS,
-    averages: Sequence[str] = AVERAGES,
+    estimators: tuple[str, ...] = ESTIMATORS,
+    averages: tuple[str, ...] = AVERAGES,
     seed: int = 7,
 ) -> Report:
     """A full Report of production `logging` and this many candidates: better ones, worse ones and undecided ones."""
@@ -261,6 +263,10 @@ class Recorder:
         self.reports += 1
         events = EventCounts(len(self.rewards), {}, None)
         return Report(confidence=0.95, production="logging", events=events, policies=(), estimates=())
+
+    def missing_fields(self, batch: EventBatch) -> list[Any]:
+        """Nothing is missing."""
+        return []
 
     def take_versions(self) -> list[Any]:
         """Nothing is copied."""

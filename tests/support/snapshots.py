@@ -13,8 +13,8 @@ from streameval.service.startup import StartState, fingerprint, start_fresh
 
 def make_snapshot(number: int = 0, **parts: Any) -> Snapshot:
     """Return a small snapshot whose evaluator holds a number."""
-    plain: dict[str, Any] = {"evaluator": {"number": number}, "pipeline": {}, "offsets": {}, "decisions": []}
-    return Snapshot(**plain | parts)
+    plain: dict[str, Any] = {"version": "0", "written": 0.0, "fingerprint": {}, "decisions": [], "offsets": {}}
+    return Snapshot(**plain | {"pipeline": {}, "evaluator": {"number": number}} | parts)
 
 
 def snapshot_of(config: Config, start: StartState | None = None, **parts: Any) -> Snapshot:

@@ -27,9 +27,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from streameval.config.model import Http
 from streameval.errors import StreamevalError
 from streameval.service.http.auth import Security
-from streameval.service.metrics import CONTENT_TYPE, Scrapes
+from streameval.service.metrics import CONTENT_TYPE, metrics_text
 from streameval.service.status import DaemonStatus
-from streameval.service.status_page.page import SCRIPT_HASH, STYLE_HASH, StatusPage
+from streameval.service.status_page.page import SCRIPT_HASH, STYLE_HASH, page
 
 if TYPE_CHECKING:
     from streameval.service.daemon import DaemonLoop
@@ -71,13 +71,11 @@ class Pages:
     """Answer requests from the newest `view.published`. Setting `closing` ends open streams soon."""
 
     def __init__(self, view: DaemonLoop[Any]) -> None:
-        self._view = view
-        self._status, self._scrapes = StatusPage(), Scrapes()
-        self.streams, self.closing = 0, False
+        self._view, self.streams, self.closing = view, 0, False
 
     async def status(self, request: Request) -> Response:
         """Return the status page. `?estimator=...&average=...` choose what its top shows."""
-        plain, packed = self._status.page(self._view.published, request.query_params)
+        plain, packed = page(self._view.published, request.query_params)
         if "gzip" in request.headers.get("accept-encoding", ""):
             return HTMLResponse(packed, headers={"content-encoding": "gzip", "vary": "accept-encoding"})
         return HTMLResponse(plain, headers={"vary": "accept-encoding"})
@@ -85,7 +83,7 @@ class Pages:
     async def metrics(self, _: Request) -> Response:
         """Return the metrics for Prometheus."""
         await asyncio.sleep(SCRAPE_DELAY_SECONDS)
-        return Response(self._scrapes.text(self._view.published), media_type=CONTENT_TYPE)
+        return Response(metrics_text(self._view.published), media_type=CONTENT_TYPE)
 
     async def health(self, _: Request) -> Response:
         """Return 200 while the loop turns, else 503: the process should be restarted."""

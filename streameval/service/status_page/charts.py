@@ -219,42 +219,51 @@ class Timelines(NamedTuple):
 
 
 def make_timelines(
-    history: History, now: float, candidates: Sequence[Estimate], production: Estimate | None
-) -> Timelines | None:
-    """Return the values of the last hours up to now, or None if there is nothing to draw."""
-    estimates = [*candidates, *([production] if production else [])]
-    times = _times(history, now)
-    all_series = [_series(history, estimate) for estimate in estimates]
-    scale = _scale(times, all_series)
-    if scale is None:
-        return None
-    pictures = [_timeline(times, series, scale) for series in all_series]
-    return Timelines(now - times[0], _ticks(scale), pictures[: len(candidates)], pictures[-1] if production else None)
-
-
-def make_lift_timelines(
     history: History,
     now: float,
     candidates: Sequence[Estimate],
-    transitions: Sequence[Transition],
+    production: Estimate | None = None,
+    shown: Callable[[Estimate], Shown] = value_of,
+    transitions: Sequence[Transition] = (),
     margin: float | None = None,
 ) -> Timelines | None:
-    """Return the lifts of the last hours, the margin and the moments of promotion, or None without any."""
-    times = _times(history, now)
-    all_series = [_series(history, estimate, of_lift=True) for estimate in candidates]
-    scale = _scale(times, all_series, 0.0, margin or 0.0)
+    """Return the values or lifts of the last hours up to now, or None if there is nothing to draw.
+
+    Args:
+        history: Estimates of the last hours.
+        now: Epoch seconds at the end of the time axis.
+        candidates: Present estimates, one per candidate.
+        production: Present estimate of production, which values are compared with.
+        shown: `value_of` or `lift_of`.
+        transitions: Moments at which candidates became promotable, or ceased to be.
+        margin: Margin of promotion, which lifts are compared with.
+    """
+    estimates = [*candidates, *([production] if production else [])]
+    times = np.array([*(point.at for point in history.points), now])
+    all_series = [_series(history, estimate, shown) for estimate in estimates]
+    scale = _scale(times, all_series, *((0.0, margin or 0.0) if shown is lift_of else ()))
     if scale is None:
         return None
     pictures = [
         _timeline(times, series, scale)._replace(marks=_marks(estimate.policy, times, transitions))
-        for estimate, series in zip(candidates, all_series, strict=True)
+        for estimate, series in zip(estimates, all_series, strict=True)
     ]
-    zero, level = 100 - scale.at(0.0), None if margin is None else 100 - scale.at(margin)
-    return Timelines(now - times[0], _ticks(scale), pictures, None, zero, level)
+    return Timelines(
+        seconds=now - times[0],
+        ticks=[(100 - position, text) for position, text in scale.tick_texts()],
+        pictures=pictures[: len(candidates)],
+        production=pictures[-1] if production else None,
+        zero=100 - scale.at(0.0) if shown is lift_of else None,
+        margin=None if margin is None else 100 - scale.at(margin),
+    )
 
 
-def _times(history: History, now: float) -> Array:
-    return np.array([*(point.at for point in history.points), now])
+def _series(history: History, estimate: Estimate, shown: Callable[[Estimate], Shown]) -> Array:
+    """Return number, lower and upper bound of an estimate over time, up to now, [points + 1, 3]."""
+    value, ends = shown(estimate)
+    present = np.array([value, *(ends or (np.nan, np.nan))], dtype=np.float64)  # None is NaN
+    label = estimate.policy, estimate.estimator, estimate.average
+    return np.vstack([history.series(label, of_lift=shown is lift_of), present])
 
 
 def _scale(times: Array, all_series: Sequence[Array], *further: float) -> ChartScale | None:
@@ -262,10 +271,6 @@ def _scale(times: Array, all_series: Sequence[Array], *further: float) -> ChartS
     columns = [column[np.isfinite(column)] for series in all_series for column in series.T]
     central = [value for column in columns if len(column) for value in np.percentile(column, CENTRAL)]
     return ChartScale.over([*central, *further]) if central and times[-1] > times[0] else None
-
-
-def _ticks(scale: ChartScale) -> list[tuple[float, str]]:
-    return [(100 - position, text) for position, text in scale.tick_texts()]
 
 
 def _marks(policy: str, times: Array, transitions: Sequence[Transition]) -> tuple[tuple[float, bool], ...]:
@@ -276,14 +281,6 @@ def _marks(policy: str, times: Array, transitions: Sequence[Transition]) -> tupl
         if transition.policy == policy and transition.timestamp is not None
     ]
     return tuple((position, promotable) for position, promotable in marks if 0 <= position <= 100)
-
-
-def _series(history: History, estimate: Estimate, of_lift: bool = False) -> Array:
-    """Return number, lower and upper bound of an estimate over time, up to now, [points + 1, 3]."""
-    value, ends = (lift_of if of_lift else value_of)(estimate)
-    present = np.array([value, *(ends or (np.nan, np.nan))], dtype=np.float64)  # None is NaN
-    label = estimate.policy, estimate.estimator, estimate.average
-    return np.vstack([history.series(label, of_lift), present])
 
 
 def _timeline(times: Array, series: Array, scale: ChartScale) -> ChartTimeline:

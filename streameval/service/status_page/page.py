@@ -6,13 +6,14 @@ import gzip
 import math
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cache, lru_cache, partial
 from hashlib import sha256
 from importlib.resources import files
+from itertools import zip_longest
 from types import MappingProxyType
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from streameval.common.text import UNKNOWN, counted, decimal, measured_time, significant, utc_time
@@ -26,7 +27,6 @@ from streameval.service.status_page.charts import (
     is_known,
     lift_of,
     make_chart,
-    make_lift_timelines,
     make_timelines,
     memory,
     value_of,
@@ -62,75 +62,78 @@ def source_hash(text: str) -> str:
 STYLE_HASH, SCRIPT_HASH = source_hash(STYLE), source_hash(SCRIPT)
 
 
-class StatusPage:
-    """Render the status of the daemon. Every text from configuration or events is escaped."""
+@cache
+def page_template() -> Template:
+    """Return the template of the page. Every text from configuration or events is escaped."""
+    environment = Environment(
+        loader=PackageLoader("streameval.service", "status_page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"count": partial(decimal, decimals=0), "counted": counted, "number": significant}
+    environment.filters |= {"signed": lambda value: f"{'+' if (value or 0) > 0 else ''}{significant(value)}"}
+    environment.filters |= {"duration": measured_time, "moment": utc_time, "words": words, "memory": memory}
+    environment.tests["suspect"] = is_suspect
+    assets = {"style": Markup(STYLE), "script": Markup(SCRIPT)}  # our own files, not input
+    environment.globals.update(many=MANY_CANDIDATES, **assets)
+    return environment.get_template("status.html")
 
-    def __init__(self) -> None:
-        environment = Environment(
-            loader=PackageLoader("streameval.service", "status_page"),
-            autoescape=True,
-            undefined=StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        environment.filters |= {"count": partial(decimal, decimals=0), "counted": counted, "number": significant}
-        environment.filters |= {"signed": lambda value: f"{'+' if (value or 0) > 0 else ''}{significant(value)}"}
-        environment.filters |= {"duration": measured_time, "moment": utc_time, "words": words, "memory": memory}
-        environment.tests["suspect"] = is_suspect
-        assets = {"style": Markup(STYLE), "script": Markup(SCRIPT)}  # our own files, not input
-        environment.globals.update(many=MANY_CANDIDATES, **assets)
-        self._template = environment.get_template("status.html")
-        self._rendered: DaemonStatus | None = None
-        self._pages: dict[tuple[tuple[str, str] | None, str], tuple[bytes, bytes]] = {}
 
-    def page(self, now: DaemonStatus, wanted: Mapping[str, str] = NO_SELECTION) -> tuple[bytes, bytes]:
-        """Return the page as bytes, plain and compressed.
+def page(now: DaemonStatus, wanted: Mapping[str, str] = NO_SELECTION) -> tuple[bytes, bytes]:
+    """Return the page as bytes, plain and compressed. Each browser asks every two seconds.
 
-        All clients with one choice share it, since each browser asks every two seconds.
-        """
-        key = chosen(now.report.of_goal(), wanted) if now.report else None, chosen_range(wanted)
-        if self._rendered is not now:
-            self._rendered, self._pages = now, {}
-        if key not in self._pages:
-            plain = self.render(now, wanted).encode()
-            self._pages[key] = plain, gzip.compress(plain, compresslevel=1)
-        return self._pages[key]
+    Args:
+        now: The status.
+        wanted: Names of the `estimator` and `average` at the top, and of the `last` hours.
+    """
+    key, pages = (chosen(now.reported.of_goal(), wanted), chosen_range(wanted)), _pages(now)
+    if key not in pages:
+        plain = render(now, wanted).encode()
+        pages[key] = plain, gzip.compress(plain, compresslevel=1)
+    return pages[key]
 
-    def render(self, now: DaemonStatus, wanted: Mapping[str, str] = NO_SELECTION) -> str:
-        """Return the whole page as HTML.
 
-        Args:
-            now: The status.
-            wanted: Names of the `estimator` and `average` at the top, and of the `last` hours.
-        """
-        report = now.report.of_goal() if now.report else None
-        sections = _sections(report) if report else []
-        candidate_answers = answers(report) if report else []
-        deciding = _deciding(report, candidate_answers) if report else {}
-        segments = report.segments_by_lift() if report else []
-        return self._template.render(
-            now=now,
-            report=report,
-            news=news(now),
-            overview=make_overview(now, report, wanted) if report else None,
-            answers=candidate_answers,
-            deciding=deciding,
-            deciding_pairs=list(
-                dict.fromkeys(f"{estimate.estimator} on {estimate.average}" for estimate in deciding.values())
-            ),
-            ramp=seen_lifts(report) if report else [],
-            segments=segments,
-            worse=grouped((segment for segment in segments if segment.is_worse), "policy"),
-            ahead=_ahead(candidate_answers),
-            shown=MAX_SEGMENTS,
-            rewards=_rewards(now.report, deciding) if now.report else [],
-            guardrails=_guardrails(now.report) if now.report else {},
-            sections=sections,
-            marked=_marked(sections),
-            firsts={estimate.policy: estimate for estimate in reversed(report.estimates)} if report else {},
-            checks=grouped(report.trust, "policy") if report else {},
-            failed=grouped((check for check in report.trust if not check.ok), "policy") if report else {},
-        )
+@lru_cache(maxsize=1)
+def _pages(_: DaemonStatus) -> dict[tuple[tuple[str, str] | None, str], tuple[bytes, bytes]]:
+    """Return where the pages of the newest status are kept. All clients with one choice share a page."""
+    return {}
+
+
+def render(now: DaemonStatus, wanted: Mapping[str, str] = NO_SELECTION) -> str:
+    """Return the whole page as HTML.
+
+    Args:
+        now: The status.
+        wanted: Names of the `estimator` and `average` at the top, and of the `last` hours.
+    """
+    report = now.reported.of_goal()
+    sections, segments, candidate_answers = _sections(report), report.segments_by_lift(), answers(report)
+    deciding = _deciding(report, candidate_answers)
+    return page_template().render(
+        now=now,
+        report=report if now.report else None,
+        news=news(now),
+        overview=make_overview(now, report, wanted),
+        answers=candidate_answers,
+        deciding=deciding,
+        deciding_pairs=list(
+            dict.fromkeys(f"{estimate.estimator} on {estimate.average}" for estimate in deciding.values())
+        ),
+        ramp=seen_lifts(report),
+        segments=segments,
+        worse=grouped((segment for segment in segments if segment.is_worse), "policy"),
+        ahead=_ahead(candidate_answers),
+        shown=MAX_SEGMENTS,
+        rewards=_rewards(now.reported, deciding),
+        guardrails=_guardrails(now.reported),
+        sections=sections,
+        marked=_marked(sections),
+        firsts={estimate.policy: estimate for estimate in reversed(report.estimates)},
+        checks=grouped(report.trust, "policy"),
+        failed=grouped((check for check in report.trust if not check.ok), "policy"),
+    )
 
 
 def chosen(report: Report, wanted: Mapping[str, str]) -> tuple[str, str] | None:
@@ -166,13 +169,12 @@ def make_overview(now: DaemonStatus, report: Report, wanted: Mapping[str, str]) 
     shown = [estimate for estimate in report.estimates if _pair(estimate) == choice]
     candidates = [estimate for estimate in shown if estimate.policy != report.production]
     base = next((estimate for estimate in shown if estimate.policy == report.production), None)
-    rows = make_chart(shown, report.production, ChartScale.of(shown)).rows
     last = chosen_range(wanted)
     history = now.history.since(now.at - RANGES[last])
     timelines = make_timelines(history, now.at, candidates, base)
-    pictures = timelines.pictures if timelines else [None] * len(candidates)
-    lifts = make_lift_timelines(history, now.at, candidates, report.transitions, now.margin)
-    lift_rows = make_chart(candidates, report.production, ChartScale.of(candidates, lift_of), lift_of).rows
+    lift_timelines = make_timelines(history, now.at, candidates, None, lift_of, report.transitions, now.margin)
+    rows = make_chart(shown, report.production, ChartScale.of(shown)).rows
+    lifts = make_chart(candidates, report.production, ChartScale.of(candidates, lift_of), lift_of)
     return {
         "estimator": estimator,
         "average": average,
@@ -182,14 +184,16 @@ def make_overview(now: DaemonStatus, report: Report, wanted: Mapping[str, str]) 
         "estimators": list(
             dict.fromkeys(name for name, its_average in map(_pair, report.estimates) if its_average == average)
         ),
-        "lifts": make_chart(candidates, report.production, ChartScale.of(candidates, lift_of), lift_of),
+        "lifts": lifts,
         "meanings": meanings(shown, report.confidence),
         "outside": outside(shown),
         "production": next((row for row in rows if row.production), None),
-        "candidates": list(zip((row for row in rows if not row.production), pictures, strict=True)),
+        "candidates": list(
+            zip_longest((row for row in rows if not row.production), timelines.pictures if timelines else ())
+        ),
         "timelines": timelines,
-        "lift_timelines": lifts,
-        "lift_candidates": list(zip(lift_rows, lifts.pictures, strict=True)) if lifts else [],
+        "lift_timelines": lift_timelines,
+        "lift_candidates": list(zip(lifts.rows, lift_timelines.pictures, strict=True)) if lift_timelines else [],
         "adapting": _adapting(report, estimator),
     }
 
@@ -303,7 +307,7 @@ def outside(estimates: Iterable[Estimate]) -> str:
 
 def news(now: DaemonStatus) -> str:
     """Return the announcement of a change for screen readers."""
-    decisions = now.report.promotion if now.report else ()
+    decisions = now.reported.promotion
     names = list(dict.fromkeys(decision.policy for decision in decisions if decision.promotable))
     ready = "Ready" if now.ready else "Not ready"
     ready += f": {now.detail}." if now.detail else "."

@@ -14,7 +14,7 @@ from streameval.ingest.base import Offsets, SourceStatus
 from streameval.ingest.kafka.connection import KafkaConnection
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.kafka.source import KafkaSource
-from streameval.service.logging import CHATTY, RateLimit
+from streameval.service.logging import RateLimit
 
 
 def numbers(count: int, first: int = 0) -> list[bytes]:
@@ -69,7 +69,7 @@ def log_lines() -> Iterator[list[str]]:
             lines.append(record.getMessage())
 
     collector = Collector(logging.WARNING)
-    collector.addFilter(RateLimit(CHATTY))
+    collector.addFilter(RateLimit())
     logging.getLogger().addHandler(collector)
     try:
         yield lines

@@ -184,7 +184,7 @@ def test_a_snapshot_without_a_part_is_damaged(run: Run, state: Path) -> None:
     snapshots.close()
     outcome = run("show", str(path))
     assert outcome.code == 2
-    assert "is damaged: wrong content: written is missing" in outcome.err
+    assert "is damaged: wrong content: Object missing required field `written`" in outcome.err
     assert "000000000002.snapshot" in run("show", str(state)).out, "the one before it is whole"
 
 

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from typing import Any, ClassVar
 
@@ -22,8 +20,7 @@ from streameval.service.daemon import FEW_UNREAD, MIN_TURN_SECONDS, Daemon
 from streameval.service.logging import LogSummaries
 from streameval.service.reload import Change
 from streameval.service.status import NO_DELAYS, DaemonStatus, Histogram, SnapshotStatus
-from support.factories import ListSource, NumberFormat, Recorder, records, running, slowness, wait_until
-from support.paths import TESTS
+from support.factories import ListSource, NumberFormat, Recorder, records, running, wait_until
 
 
 def make_daemon(polls: list[Any], **options: Any) -> tuple[Daemon, ListSource, Recorder]:
@@ -221,7 +218,7 @@ def test_a_histogram_bucket_holds_its_upper_bound() -> None:
     assert Histogram.of((1.0,)).mean is None
 
 
-def test_a_loop_that_hangs_is_not_healthy() -> None:
+def test_a_loop_that_hangs_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
     hanging = True
 
     def poll() -> list[Any]:
@@ -230,7 +227,8 @@ def test_a_loop_that_hangs_is_not_healthy() -> None:
         return []
 
     assert make_daemon([poll])[0].healthy
-    daemon, _, _ = make_daemon([poll], stall_after=0.5, stop_when_exhausted=False)
+    monkeypatch.setattr("streameval.service.daemon.STALL_SECONDS", 0.5)
+    daemon, _, _ = make_daemon([poll], stop_when_exhausted=False)
     with running(daemon):
         wait_until(lambda: not daemon.healthy)
         hanging = False
@@ -263,91 +261,47 @@ def test_rejections_are_logged_as_a_summary_per_reason_with_one_example() -> Non
     assert len(logs[1]["example"]) == 200
 
 
-def test_the_loop_itself_costs_less_than_a_third_of_a_microsecond_an_event() -> None:
-    size, polls = 2000, 200
-    batch = EventBatch.from_arrays(
-        reward=np.ones(size), propensity=np.ones(size), policies={"a": np.ones(size)}, timestamp=np.full(size, 99.0)
-    )
+def signalling(number: signal.Signals, times: int) -> tuple[Daemon, Recorder]:
+    """Return a daemon that gets signals while it takes its first batch of two."""
 
-    class Free(Recorder):
-        def decode_batch(self, values: Any, origin: object = None) -> EventBatch:
-            return batch
-
+    class Signalled(Recorder):
         def update(self, batch: EventBatch) -> None:
-            pass
+            for _ in range(times):
+                os.kill(os.getpid(), number)
+            super().update(batch)
 
-    free = Free()
-    messages = [records(*[b"1"] * size)]
-    best = np.inf
-    for _ in range(5):
-        daemon = Daemon(ListSource([messages] * polls), free, free, stop_when_exhausted=True)
-        started = time.process_time()
-        daemon.run()
-        best = min(best, (time.process_time() - started) / (size * polls))
-    assert best < 0.3e-6 * slowness()
-
-
-SCRIPT = """
-import sys, time
-from support.factories import ListSource, NumberFormat, Recorder, records
-from streameval.service.daemon import Daemon
-
-class Slow(Recorder):
-    def update(self, batch):
-        print("in the batch", flush=True)
-        while not stopped:
-            time.sleep(0.01)
-        print("stopped", flush=True)
-        time.sleep(float(sys.argv[1]))
-        super().update(batch)
-
-class Stopped(Daemon):
-    def stop(self):
-        super().stop()
-        stopped.append(True)
-
-recorder, stopped = Slow(), []
-daemon = Stopped(ListSource([[records(b"1", b"2")], [records(b"3")]]), NumberFormat(), recorder)
-daemon.run()
-print(recorder.rewards, daemon.published.report.events.accepted)
-"""
-
-
-def start_program(seconds: float) -> subprocess.Popen[str]:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
-    command = [sys.executable, "-c", SCRIPT, str(seconds)]
-    program = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-    assert program.stdout is not None
-    while "in the batch" not in program.stdout.readline():
-        assert program.poll() is None
-    return program
+    recorder = Signalled()
+    return Daemon(ListSource([[records(b"1", b"2")], [records(b"3")]]), NumberFormat(), recorder), recorder
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_finishes_and_reports_the_batch_and_exits_0(number: signal.Signals) -> None:
-    program = start_program(0.2)
-    program.send_signal(number)
-    out, _ = program.communicate(timeout=60)
-    assert program.returncode == 0
-    assert "[1.0, 2.0] 2" in out
+def test_a_signal_finishes_and_reports_the_batch(number: signal.Signals) -> None:
+    daemon, recorder = signalling(number, times=1)
+    before = signal.getsignal(number)
+    daemon.run()
+    assert recorder.rewards == [1.0, 2.0]
+    assert daemon.published.report is not None
+    assert daemon.published.report.events.accepted == 2
+    assert signal.getsignal(number) is before
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_second_signal_leaves_at_once(number: signal.Signals, code: int) -> None:
-    program = start_program(60.0)
-    program.send_signal(number)
-    assert program.stdout is not None
-    assert program.stdout.readline() == "stopped\n", "the first signal lets the batch continue"
-    program.send_signal(number)
-    out, _ = program.communicate(timeout=60)
-    assert (program.returncode, out) == (code, "")
+def test_a_second_signal_leaves_at_once(number: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave(status: int) -> None:
+        raise SystemExit(status)
+
+    monkeypatch.setattr(os, "_exit", leave)
+    daemon, recorder = signalling(number, times=2)
+    with pytest.raises(SystemExit) as left:
+        daemon.run()
+    assert (left.value.code, recorder.rewards) == (code, [])
 
 
 class Writer:
     """Take every snapshot it can get."""
 
     def __init__(self) -> None:
-        self.status = SnapshotStatus()
+        self.status, self.fingerprint = SnapshotStatus(), {"block": 1}
         self.kept: list[Any] = []
         self.closed = False
 

@@ -27,9 +27,9 @@ def grown(seconds: float, step: float = 1.0) -> History:
     return history
 
 
-@pytest.mark.parametrize("hours", [0.01, 0.5, 3, 12, 13, 36])
+@pytest.mark.parametrize("hours", [0.01, 3, 13, 36])
 def test_hours_fit_into_some_hundred_points(hours: float) -> None:
-    step = max(1.0, hours * 3600 / 4_000)
+    step = max(1.0, hours * 3600 / 2_000)
     history = grown(hours * 3600, step)
     at = [point.at for point in history.points]
     span = min(hours * 3600, HISTORY_SECONDS)
@@ -40,7 +40,7 @@ def test_hours_fit_into_some_hundred_points(hours: float) -> None:
 
 
 def test_points_are_what_was_reported_then() -> None:
-    history = grown(4 * 3600, 5.0)
+    history = grown(4 * 3600, 15.0)
     at = np.array([point.at for point in history.points])
     assert history.series(LABEL) == pytest.approx(np.column_stack([at, at - 0.002, at + 0.002]))
 

@@ -16,7 +16,7 @@ from streameval.events import REASONS
 from streameval.ingest.base import SourceStatus
 from streameval.ingest.stages import BufferStatus, RewardCounts
 from streameval.ope.report import Estimate, EventCounts, PropensityModel
-from streameval.service.metrics import METRICS, SECTIONS, Scrapes, metrics_text
+from streameval.service.metrics import METRICS, SECTIONS, metrics_text
 from streameval.service.status import DaemonStatus, SnapshotStatus
 from support.factories import (
     NOW,
@@ -318,18 +318,17 @@ def test_one_family_that_fails_is_logged_and_takes_no_other_with_it() -> None:
 
 
 def test_scrapes_of_one_status_read_it_once() -> None:
-    scrapes, broken = Scrapes(), make_published(make_report(), source=None)
+    broken = make_published(make_report(), source=None)
     with capture_logs() as first:
-        scrapes.text(broken)
+        metrics_text(broken)
     with capture_logs() as second:
-        scrapes.text(broken)
+        metrics_text(broken)
     assert first
     assert not second
 
 
 def test_every_scrape_shows_the_status_and_the_process_of_its_moment() -> None:
-    scrapes = Scrapes()
-    texts = [scrapes.text(make_published(make_report(), accepted=count)).decode() for count in (1, 2)]
+    texts = [metrics_text(make_published(make_report(), accepted=count)).decode() for count in (1, 2)]
     assert [f"streameval_events_accepted_total {count}.0" in text for count, text in enumerate(texts, 1)] == [True] * 2
     assert all("process_cpu_seconds_total" in text for text in texts)
 

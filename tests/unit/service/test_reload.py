@@ -328,7 +328,7 @@ def test_code_that_fails_to_load_is_logged_and_the_old_candidates_stay(tmp_path:
     code = {"kind": "python", "target": "math:sqrt", "options": {"no": 1}}
     written(path, policies={"candidates": {"early": "logged", "late": code}})
     with capture_logs() as logs:
-        assert Reload(path, config, changing)() is None
+        assert Reload(lambda: Config.load(path), config, changing)() is None
     assert [(entry["event"], "math:sqrt fails" in entry["error"]) for entry in logs] == [("reload_failed", True)]
     assert changing.policies == ("logging", "early")
 
@@ -343,7 +343,7 @@ def test_a_reload_names_what_needs_a_restart_and_changes_nothing(tmp_path: Path)
     path = written(tmp_path / "s.yaml")
     config = Config.load(path)
     changing = Evaluator.from_config(config.evaluator_config())
-    reload = Reload(path, config, changing)
+    reload = Reload(lambda: Config.load(path), config, changing)
     both = {"candidates": ["early", "late"], "production": "incumbent"}
     written(path, policies=both, source={"topic": "other"}, reward={"field": "clicked"})
     with capture_logs() as logs:
@@ -357,7 +357,7 @@ def test_a_reload_adds_and_removes_candidates_and_logs_it(tmp_path: Path) -> Non
     path = written(tmp_path / "s.yaml")
     config = Config.load(path)
     changing = Evaluator.from_config(config.evaluator_config())
-    reload = Reload(path, config, changing)
+    reload = Reload(lambda: Config.load(path), config, changing)
     written(path, policies={"candidates": {"late": "logged", "even": "uniform"}})
     with capture_logs() as logs:
         change = reload()
@@ -371,7 +371,7 @@ def test_a_reload_adds_and_removes_candidates_and_logs_it(tmp_path: Path) -> Non
 def test_an_unusable_file_is_logged_and_the_old_configuration_stays(tmp_path: Path, text: str) -> None:
     path = written(tmp_path / "s.yaml")
     config = Config.load(path)
-    reload = Reload(path, config, Evaluator.from_config(config.evaluator_config()))
+    reload = Reload(lambda: Config.load(path), config, Evaluator.from_config(config.evaluator_config()))
     path.write_text(text)
     with capture_logs() as logs:
         assert reload() is None

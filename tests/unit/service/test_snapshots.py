@@ -7,10 +7,9 @@ import io
 import os
 import resource
 import shutil
-import subprocess
-import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,22 +21,19 @@ import zstandard
 from structlog.testing import capture_logs
 
 import streameval as se
-from streameval.common.arrays import to_plain
 from streameval.errors import DamagedError, StateError, StreamevalError
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.service import snapshots as steps
 from streameval.service.snapshots import (
     DAMAGED,
-    STEPS,
     SUFFIX,
     WRITING,
     Snapshot,
     SnapshotStore,
-    SnapshotWriter,
     read_snapshot,
     snapshot_files,
 )
-from support.factories import crowding, wait_until
+from support.disk import STEPS, observed_calls
+from support.factories import wait_until
 from support.snapshots import make_snapshot
 
 
@@ -156,11 +152,12 @@ def test_a_file_of_another_version_stops_the_start_and_stays_where_it_is(
     assert numbers(snapshots) == [1]
 
 
-def test_half_written_files_of_a_killed_process_are_removed(snapshots: SnapshotStore) -> None:
-    snapshots.close()
-    left = snapshots.directory / f"000000000001{WRITING}"
-    left.write_bytes(b"half")
-    SnapshotStore(snapshots.directory)
+def test_a_half_written_file_of_a_killed_process_is_overwritten(snapshots: SnapshotStore) -> None:
+    left = snapshots.directory / f"000000000001{SUFFIX}{WRITING}"
+    left.write_bytes(bytes(100_000))
+    assert newest(snapshots) is None
+    snapshots.write(make_snapshot(1))
+    assert newest(snapshots) == 1
     assert not left.exists()
 
 
@@ -187,28 +184,32 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_locked", [True, False], ids=["locked by another daemon", "not locked"])
 def test_a_directory_that_was_deleted_meanwhile_is_locked_again_before_a_write(tmp_path: Path, is_locked: bool) -> None:
     first = SnapshotStore(tmp_path / "state")
-    writer = SnapshotWriter(first, interval=0.0)
-    writer.write_last(lambda: make_snapshot(1))
+    first.write_last(lambda: make_snapshot(1))
     shutil.rmtree(tmp_path / "state")
     if is_locked:
         second = SnapshotStore(tmp_path / "state")
         second.write(make_snapshot(2))
     with capture_logs() as logs:
-        writer.write_last(lambda: make_snapshot(3))
+        first.write_last(lambda: make_snapshot(3))
     if not is_locked:
         assert [(entry["event"], entry["log_level"]) for entry in logs[:1]] == [("state_directory_missing", "warning")]
         assert "the next snapshot recreates it" in logs[0]["reason"]
-        assert numbers(first) == [2]
+        assert numbers(first) == [1]
     if is_locked:
         assert "in use by another streameval" in logs[0]["reason"]
         assert newest(second) == 2
         assert numbers(second) == [1]
         second.close()
-        writer.write_last(lambda: make_snapshot(4))
+        first.write_last(lambda: make_snapshot(4))
         assert numbers(first) == [1, 2], "no number is used twice"
     with pytest.raises(StateError, match="in use by another streameval"):
         SnapshotStore(tmp_path / "state")
-    writer.close()
+    first.close()
+
+
+def observe(patch: pytest.MonkeyPatch, reached: Callable[[str], None]) -> None:
+    for name, call in observed_calls(reached).items():
+        patch.setattr(os, name, call)
 
 
 def test_on_a_full_disk_older_snapshots_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +222,7 @@ def test_on_a_full_disk_older_snapshots_make_room(tmp_path: Path, monkeypatch: p
         path = snapshots.write(make_snapshot(number))
     path.write_bytes(b"")
     assert newest(snapshots) == 2
-    monkeypatch.setattr(steps, "reached", fail_while_many)
+    observe(monkeypatch, fail_while_many)
     with capture_logs() as logs:
         snapshots.write(make_snapshot(4))
     assert numbers(snapshots) == [3, 5]
@@ -287,34 +288,22 @@ def test_snapshots_that_cannot_be_set_aside_stop_a_reset(
 ) -> None:
     snapshots.write(make_snapshot(1))
     monkeypatch.setattr(Path, "rename", nothing_can_be_renamed)
-    with pytest.raises(StreamevalError, match="cannot be set aside: Permission denied") as error:
+    with pytest.raises(StreamevalError, match="cannot be used for snapshots: Permission denied") as error:
         snapshots.set_aside()
     assert "state.dir" in error.value.hint
 
 
-def test_files_of_a_killed_process_that_cannot_be_removed_do_not_stop_the_start(
-    snapshots: SnapshotStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_path: Path, missing_ok: bool = False) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    snapshots.write(make_snapshot(1))
-    snapshots.close()
-    (snapshots.directory / f"000000000007{WRITING}").write_bytes(b"half")
-    monkeypatch.setattr(Path, "unlink", refuse)
-    assert newest(SnapshotStore(snapshots.directory)) == 1
-
-
-def test_the_steps_are_reached_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_is_on_disk_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
-    monkeypatch.setattr(steps, "reached", order.append)
-    writer = SnapshotWriter(SnapshotStore(tmp_path), interval=0.0)
-    writer.maybe_write(lambda: make_snapshot(1))
-    writer.close()
+    store = SnapshotStore(tmp_path)
+    for number in range(3):
+        store.write(make_snapshot(number))
+    observe(monkeypatch, order.append)
+    store.write(make_snapshot(3))
     assert tuple(order) == STEPS
 
 
-@pytest.mark.parametrize("step", STEPS[1:5])
+@pytest.mark.parametrize("step", STEPS[:4])
 def test_a_write_that_fails_at_any_step_leaves_the_snapshot_before_and_no_remains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -325,7 +314,7 @@ def test_a_write_that_fails_at_any_step_leaves_the_snapshot_before_and_no_remain
     snapshots = SnapshotStore(tmp_path)
     snapshots.write(make_snapshot(1))
     with monkeypatch.context() as patch:
-        patch.setattr(steps, "reached", fail)
+        observe(patch, fail)
         with pytest.raises(OSError, match="No space"):
             snapshots.write(make_snapshot(2))
     assert newest(snapshots) in ((1, 2) if step == "renamed" else (1,))
@@ -334,37 +323,20 @@ def test_a_write_that_fails_at_any_step_leaves_the_snapshot_before_and_no_remain
     assert newest(snapshots) == 3
 
 
-def printed_lines(program: str, directory: Path, timeout: float) -> list[str]:
-    """Run a program that may import helpers of tests, and return what it prints."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", program, str(directory)]
-    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=timeout, env=environment)
-    return run.stdout.splitlines()
-
-
-QUOTA = """
-import os, resource, sys
-from pathlib import Path
-from streameval.service.snapshots import SnapshotStore
-from support.snapshots import make_snapshot
-snapshots = SnapshotStore(Path(sys.argv[1]))
-number = lambda _, snapshot: snapshot.evaluator["number"]
-snapshots.write(make_snapshot(1))
-resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
-try:
-    snapshots.write(make_snapshot(2, pipeline={"noise": os.urandom(1_000_000)}))
-except OSError as error:
-    print(error.strerror)
-print(snapshots.newest(number), [path.name for path in Path(sys.argv[1]).glob("*.writing")])
-resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-print(snapshots.write(make_snapshot(3)).name, snapshots.newest(number))
-"""
-
-
-def test_a_quota_of_the_file_system_leaves_the_snapshot_before(tmp_path: Path) -> None:
-    lines = printed_lines(QUOTA, tmp_path, timeout=120)
-    assert lines == ["File too large", "1 []", "000000000002.snapshot 3"]
-    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+def test_a_quota_of_the_file_system_leaves_the_snapshot_before(snapshots: SnapshotStore) -> None:
+    snapshots.write(make_snapshot(1))
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    large = make_snapshot(2, pipeline={"noise": os.urandom(1_000_000)})
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limit[1]))
+        with pytest.raises(OSError, match="File too large"):
+            snapshots.write(large)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert newest(snapshots) == 1
+    assert not list(snapshots.directory.glob(f"*{WRITING}"))
+    assert snapshots.write(make_snapshot(3)).name == "000000000002.snapshot"
+    assert newest(snapshots) == 3
 
 
 class Filled(SnapshotStore):
@@ -381,18 +353,18 @@ class Filled(SnapshotStore):
 def test_a_failed_write_is_counted_and_logged_and_the_next_interval_tries_again(tmp_path: Path) -> None:
     snapshots = Filled(tmp_path)
     kept: list[Snapshot] = []
-    writer = SnapshotWriter(snapshots, interval=0.0, after=kept.append, clock=lambda: 50.0)
+    snapshots.after = kept.append
     with capture_logs() as logs:
-        wait_until(lambda: writer.maybe_write(lambda: make_snapshot(1)) or writer.status.failures > 3)
-        writer.settle()
-        assert [entry["event"] for entry in logs] == ["snapshot_failed"] * writer.status.failures
-        assert (kept, writer.status.written_at) == ([], None)
+        for _ in range(3):
+            snapshots.write_last(lambda: make_snapshot(1))
+        assert [entry["event"] for entry in logs] == ["snapshot_failed"] * 3
+        assert (kept, snapshots.status.written_at, snapshots.status.failures) == ([], None, 3)
         snapshots.full = False
-        writer.write_last(lambda: make_snapshot(2))
-    writer.close()
+        snapshots.write_last(lambda: make_snapshot(2, written=50.0))
+    snapshots.close()
     assert [(snapshot.evaluator["number"], snapshot.written) for snapshot in kept] == [(2, 50.0)]
-    assert writer.status.written_at == 50.0
-    assert writer.status.durations.count == 1
+    assert snapshots.status.written_at == 50.0
+    assert snapshots.status.durations.count == 1
     assert numbers(snapshots) == [1]
 
 
@@ -414,7 +386,7 @@ def test_one_snapshot_is_written_at_a_time_and_not_before_its_interval(tmp_path:
         made += 1
         return make_snapshot(made)
 
-    writer = SnapshotWriter(Slow(tmp_path), interval=0.0)
+    writer = Slow(tmp_path)
     for _ in range(100):
         writer.maybe_write(take)
     wait_until(lambda: at_once == 1)
@@ -433,7 +405,7 @@ def test_the_first_snapshot_is_written_at_once_and_the_next_after_the_interval(t
         asked.append(snapshot)
         return snapshot
 
-    writer = SnapshotWriter(SnapshotStore(tmp_path), interval=3600.0)
+    writer = SnapshotStore(tmp_path, interval=3600.0)
     first, second = make_snapshot(1), make_snapshot(2)
     for snapshot in (None, None, first, second):
         writer.maybe_write(lambda snapshot=snapshot: take(snapshot))
@@ -445,78 +417,10 @@ def test_the_first_snapshot_is_written_at_once_and_the_next_after_the_interval(t
 
 
 def test_a_bug_in_writing_is_not_swallowed(tmp_path: Path) -> None:
-    writer = SnapshotWriter(SnapshotStore(tmp_path), interval=0.0)
+    writer = SnapshotStore(tmp_path)
     with pytest.raises(TypeError):
         writer.write_last(lambda: make_snapshot(pipeline={"a": object()}))
     writer.close()
-
-
-def stalls(work: threading.Thread | None) -> float:
-    """Return the longest time that a loop next to `work` waited for a turn."""
-    longest, last = 0.0, time.perf_counter()
-    end = last + 0.2
-    if work is not None:
-        work.start()
-    while time.perf_counter() < end or (work is not None and work.is_alive()):
-        time.sleep(0.0)
-        now = time.perf_counter()
-        longest, last = max(longest, now - last), now
-    return longest
-
-
-@pytest.mark.slow
-def test_writing_100_megabytes_does_not_hold_up_the_loop(snapshots: SnapshotStore) -> None:
-    rng = np.random.default_rng(1)
-    large = {
-        "arrays": to_plain([rng.random(1_000_000) for _ in range(11)]),
-        "events": {f"event-{number}": [number, float(number)] for number in range(100_000)},
-        "ids": [f"event-{number}" for number in range(300_000)],
-    }
-    longest = [
-        stalls(threading.Thread(target=snapshots.write, args=(make_snapshot(pipeline=large),))) / crowding()
-        for _ in range(4)
-    ]
-    assert min(longest) < 0.2, longest  # msgpack takes some 80 ms for 100 MB
-
-
-TAKEN = """
-import sys, time
-from pathlib import Path
-import numpy as np
-import streameval as se
-from streameval.common.arrays import bytes_in
-from streameval.service.snapshots import SnapshotStore, SnapshotWriter
-from support.snapshots import make_snapshot
-
-names = [f"candidate-{number}" for number in range(110)]
-averages = [se.Cumulative(), se.Window(tau=20_000, resolution=1)]
-evaluator = se.Evaluator(names, [se.IPS(), se.SNIPS()], averages, drift=None, promotion=None)
-writer = SnapshotWriter(SnapshotStore(Path(sys.argv[1])), 0.0)
-rng = np.random.default_rng(1)
-for _ in range(4):
-    policies = {name: rng.random(6000) for name in names}
-    evaluator.update(se.EventBatch.from_arrays(reward=rng.random(6000), propensity=np.ones(6000), policies=policies))
-content = np.ones(bytes_in(evaluator.state()), dtype=np.uint8)
-
-def seconds(work):
-    started = time.thread_time()  # what others on the machine take does not count
-    work()
-    return time.thread_time() - started
-
-for _ in range(5):
-    taken = seconds(lambda: writer.maybe_write(lambda: make_snapshot(evaluator=evaluator.state())))
-    print(len(content), taken, seconds(content.copy))
-    writer.settle()
-"""
-
-
-@pytest.mark.slow
-def test_taking_100_megabytes_of_state_holds_up_the_loop_no_longer_than_three_plain_copies(tmp_path: Path) -> None:
-    lines = printed_lines(TAKEN, tmp_path, timeout=300)
-    rounds = [line.split() for line in lines if "snapshot_written" not in line]
-    assert {int(size) > 100_000_000 for size, *_ in rounds} == {True}
-    taken, copied = (min(float(line[place]) for line in rounds) for place in (1, 2))  # without new pages of memory
-    assert taken < 3 * copied, rounds
 
 
 def test_a_taken_state_does_not_change_while_it_is_written(tmp_path: Path) -> None:
@@ -535,7 +439,7 @@ def test_a_taken_state_does_not_change_while_it_is_written(tmp_path: Path) -> No
         policies = {"a": rng.random(1_500)}
         return se.EventBatch.from_arrays(reward=rng.random(1_500), propensity=np.ones(1_500), policies=policies)
 
-    writer = SnapshotWriter(Slow(tmp_path), interval=0.0)
+    writer = Slow(tmp_path)
     for _ in range(3):
         changing.update(batch())
         released.clear()
@@ -543,7 +447,8 @@ def test_a_taken_state_does_not_change_while_it_is_written(tmp_path: Path) -> No
         kept.append(msgspec.msgpack.encode(changing.state()))
         changing.update(batch())
         released.set()
-        writer.settle(60.0)
+        written = len(kept)
+        wait_until(lambda written=written: writer.status.durations.count == written)
     writer.close()
     written = [read_snapshot(path).evaluator for path in snapshot_files(tmp_path)]
     assert [msgspec.msgpack.encode(state) for state in written] == kept

@@ -19,7 +19,7 @@ from streameval.ope.report import PolicyCounts, Report
 from streameval.service.http import server as http
 from streameval.service.http.server import HttpServer
 from streameval.service.status import DaemonStatus
-from streameval.service.status_page.page import StatusPage
+from streameval.service.status_page.page import render
 from support.factories import NOW, View, make_estimate, make_published, make_report, make_unknown
 from support.ports import free_port
 
@@ -196,7 +196,7 @@ class Reader(HTMLParser):
 
 
 def read(report: Report | None, **fields: object) -> Reader:
-    return Reader(StatusPage().render(make_published(report, **fields)))
+    return Reader(render(make_published(report, **fields)))
 
 
 def test_the_page_shows_every_value_with_its_interval() -> None:

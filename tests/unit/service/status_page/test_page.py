@@ -19,25 +19,24 @@ from streameval.service.status_page.charts import (
     ChartScale,
     lift_of,
     make_chart,
-    make_lift_timelines,
     make_timelines,
 )
 from streameval.service.status_page.page import (
     MANY_CANDIDATES,
     OUTSIDE,
-    StatusPage,
     chosen,
     is_suspect,
     make_overview,
     meanings,
     news,
     outside,
+    render,
 )
 from support.factories import NOW, make_estimate, make_published, make_report, make_unknown
 
 
 def page(report: Report | None, wanted: dict[str, str] | None = None, **fields: Any) -> str:
-    return StatusPage().render(make_published(report, **fields), wanted or {})
+    return render(make_published(report, **fields), wanted or {})
 
 
 def hours(report: Report, points: int = 100) -> History:
@@ -161,7 +160,7 @@ def test_intervals_are_explained_in_words() -> None:
 def test_intervals_of_a_candidate_that_still_learns_point_to_frozen_copies() -> None:
     report = make_report()
     shown = [
-        StatusPage().render(make_published(replace(report, learners=tuple(rows))), {})
+        render(make_published(replace(report, learners=tuple(rows))), {})
         for rows in (report.learners, [replace(learner, learns=False) for learner in report.learners])
     ]
     assert ["versions_of makes copies that do not change" in page for page in shown] == [True, False]
@@ -402,23 +401,23 @@ def test_lifts_over_time_have_zero_on_their_axis_and_the_moments_of_promotion() 
     report = make_report(1, ("ips",), ("mixture",))
     (candidate,) = (estimate for estimate in report.estimates if estimate.policy == "challenger-a")
     changes = [promoted("challenger-a", 1800), promoted("challenger-a", 900, False), promoted("another", 900)]
-    drawn = make_lift_timelines(hours(report), NOW, [candidate], [*changes, promoted("challenger-a", 9000)])
+    drawn = make_timelines(hours(report), NOW, [candidate], None, lift_of, [*changes, promoted("challenger-a", 9000)])
     assert drawn is not None
     assert drawn.zero is not None
     assert 0 <= drawn.zero <= 100
     (picture,) = drawn.pictures
     assert picture.marks == ((50.0, True), (75.0, False))
     assert len(picture.lines) == len(picture.areas) == 1
-    assert make_lift_timelines(History(), NOW, [candidate], changes) is None
+    assert make_timelines(History(), NOW, [candidate], None, lift_of, changes) is None
     unknown = make_unknown("challenger-a", "ips", "mixture", lift=None, lift_lower=None, lift_upper=None)
     nothing = replace(report, estimates=(unknown,))
-    assert make_lift_timelines(hours(nothing), NOW, [unknown], changes) is None
+    assert make_timelines(hours(nothing), NOW, [unknown], None, lift_of, changes) is None
 
 
 def test_lifts_over_time_show_the_margin_of_promotion() -> None:
     report = make_report(1, ("ips",), ("mixture",))
     (candidate,) = (estimate for estimate in report.estimates if estimate.policy == "challenger-a")
-    drawn = make_lift_timelines(hours(report), NOW, [candidate], (), margin=0.5)
+    drawn = make_timelines(hours(report), NOW, [candidate], None, lift_of, margin=0.5)
     assert drawn is not None
     assert drawn.zero is not None
     assert drawn.margin is not None

@@ -7,7 +7,7 @@ import re
 from msgspec.structs import replace
 
 from streameval.ope.report import Report
-from streameval.service.status_page.page import StatusPage
+from streameval.service.status_page.page import render
 from support.factories import make_published, make_report, with_a_guardrail
 
 
@@ -19,17 +19,17 @@ def with_a_second_reward() -> Report:
 
 def test_every_reward_of_a_candidate_has_a_row_and_the_goal_has_the_rest_of_the_page() -> None:
     report = with_a_second_reward()
-    page = StatusPage().render(make_published(report))
+    page = render(make_published(report))
     assert "Lift of every reward; reward decides" in page
     assert page.count('<td class="text">revenue</td>') == 2
-    alone = StatusPage().render(make_published(report.of_goal()))
+    alone = render(make_published(report.of_goal()))
     assert "Lift of every reward" not in alone
     assert page.count('class="chart"') == alone.count('class="chart"')
 
 
 def rows_of(report: Report) -> list[str]:
     """Return the texts of the rows about `stay`, as a screen reader reads them."""
-    page = StatusPage().render(make_published(report))
+    page = render(make_published(report))
     table = page.partition('<table id="rewards">')[2].partition("</table>")[0]
     spoken = re.sub(r'<span aria-hidden="true">.*?</span>', "", table)
     rows = [" ".join(re.sub(r"<[^>]*>", " ", row).split()) for row in spoken.split("<tr>")]
@@ -58,4 +58,4 @@ def test_a_guardrail_names_the_rule_if_there_are_several() -> None:
 
 
 def test_there_is_no_column_of_guardrails_without_one() -> None:
-    assert "Guardrail" not in StatusPage().render(make_published(with_a_second_reward()))
+    assert "Guardrail" not in render(make_published(with_a_second_reward()))
