@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 
 from streameval.common.arrays import State, from_plain, to_plain
 from streameval.events import EventBatch
 from streameval.events.origin import NO_IDENTITY, Identity
-from streameval.ingest.stages.buffer import described
 
 
 class Deduplication:
@@ -22,19 +19,15 @@ class Deduplication:
         window: how many ids of events that were passed on are remembered
     """
 
-    needs_origin: ClassVar[bool] = True
-
     def __init__(self, window: int) -> None:
         self._ring: Identity = np.full(window, NO_IDENTITY)
         self._passed = 0
         self._seen: set[int] = set()
 
-    def pass_on(self, batch: EventBatch) -> EventBatch:
-        """Return the new events of a poll, which may be none: see `take`."""
-        return self.take(batch) if len(batch) else batch
-
     def take(self, batch: EventBatch) -> EventBatch:
         """Return the new events, and reject the others as `duplicate`."""
+        if not len(batch):
+            return batch
         assert batch.origin is not None, "events must be decoded with their origin"
         assert batch.origin.identity is not None, "events must be decoded as `identified`"
         identity = batch.origin.identity
@@ -43,14 +36,12 @@ class Deduplication:
         if len(new) == len(named) and self._seen.isdisjoint(new):
             self._remember(named)
             return batch
-        repeated = [number != NO_IDENTITY and not self._is_new(number) for number in identity.tolist()]
-        return batch.reject(np.array(repeated), "duplicate", lambda _: "event_id: repeats the id of a recent event")
-
-    def _is_new(self, identity: int) -> bool:
-        if identity in self._seen:
-            return False
-        self._remember(np.array([identity], dtype=np.uint64))
-        return True
+        repeated = np.zeros(len(batch), dtype=bool)
+        for row in np.flatnonzero(identity != NO_IDENTITY).tolist():
+            repeated[row] = int(identity[row]) in self._seen
+            if not repeated[row]:
+                self._remember(identity[row : row + 1])
+        return batch.reject(repeated, "duplicate", lambda _: "event_id: repeats the id of a recent event")
 
     def _remember(self, new: Identity) -> None:
         """Put new ids into the ring in place of the oldest. Ids in the ring are distinct."""
@@ -68,11 +59,6 @@ class Deduplication:
         ring = np.concatenate([self._ring[start:], self._ring[:start]])
         state: State = to_plain({"remembered": ring[ring != NO_IDENTITY]})
         return state
-
-    @staticmethod
-    def describe(state: State, what: str) -> State:
-        """Describe the ids in a state: see `described`."""
-        return described(what, state, count=len(from_plain(state)["remembered"]))
 
     def restore(self, state: State) -> None:
         """Continue from a state; a shorter ring keeps the newest ids."""

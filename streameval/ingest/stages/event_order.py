@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -58,44 +58,6 @@ class BufferStatus:
         return math.ceil(self.max_lateness + max(self.lateness.values(), default=0.0))
 
 
-class ArrivalOrder:
-    """Pass events on as they arrive, after events that an earlier order by time held back."""
-
-    needs_origin: ClassVar[bool] = False
-    by_time: ClassVar[bool] = False
-
-    def __init__(self) -> None:
-        self.held = HeldEvents()
-
-    def pass_on(self, batch: EventBatch, *_: object) -> EventBatch:
-        """Return all events; `EventOrder` needs the other arguments."""
-        return EventBatch.concat([self.held.take(), batch]) if len(self.held) else batch
-
-    def redate(self, latest: float, now: float) -> int:
-        """Return 0: no event waits for its time."""
-        return 0
-
-    def flush(self) -> EventBatch:
-        """Return the events of the earlier order."""
-        return self.held.take()
-
-    def ahead(self) -> Collection[TopicPartition]:
-        """Return none: no partition waits for another one."""
-        return ()
-
-    def buffered(self) -> BufferStatus | None:
-        """Describe the events of the earlier order; None without any."""
-        return BufferStatus(len(self.held)) if len(self.held) else None
-
-    def state(self) -> State:
-        """Return the events of the earlier order, as a plain value."""
-        return {"by_time": self.by_time, "held": self.held.state()}
-
-    def restore(self, state: State) -> None:
-        """Hold the events that wait in a state until the next ones arrive; also from an `EventOrder`."""
-        self.held.restore(state["held"])
-
-
 class EventOrder:
     """Release events in the order of (timestamp, partition, offset), as far as they come in time.
 
@@ -119,9 +81,6 @@ class EventOrder:
         patience: the longest wait for events while their partition has nothing else to read, in seconds
         limit: events from this time on wait in any case, as do their rewards
     """
-
-    needs_origin: ClassVar[bool] = True
-    by_time: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -266,8 +225,8 @@ class EventOrder:
     def state(self) -> State:
         """Return all that is remembered and buffered, as a plain value."""
         return {
-            "by_time": self.by_time,
-            "watermark": self.watermark,  # for `describe`: it depends on settings that are not in the state
+            "by_time": True,
+            "watermark": self.watermark,  # for people: it depends on settings that are not in the state
             "watermarks": self._watermarks.state(),
             "held": self.held.state(),
             "late": self.late,
@@ -276,25 +235,9 @@ class EventOrder:
             "rewards": None if self._rewards is None else self._rewards.state(),
         }
 
-    @staticmethod
-    def describe(state: State) -> State:
-        """Describe the buffers, the watermark and the counts of rewards in a state: see `EventPipeline.describe`."""
-        if not state["by_time"]:
-            waiting = [HeldEvents.describe(state["held"])]
-            return {"waiting": waiting, "watermark": None, "released_early": 0, "rewards": None}
-        rows, counts = ([], None) if state["rewards"] is None else RewardStore.describe(state["rewards"])
-        return {
-            "waiting": [HeldEvents.describe(state["held"]), *rows],
-            "watermark": state["watermark"] if math.isfinite(state["watermark"]) else None,
-            "released_early": state["released_early"],
-            "rewards": counts,
-        }
-
     def restore(self, state: State) -> None:
-        """Continue from a state; also from an `ArrivalOrder`, with the events that wait there."""
+        """Continue from a state."""
         self.held.restore(state["held"])
-        if not state["by_time"]:
-            return
         self._watermarks.restore(state["watermarks"])
         self.late, self.released_early, self._swept = state["late"], state["released_early"], state["swept"]
         if self._rewards is not None:
