@@ -81,8 +81,8 @@ def test_different_ids_have_different_fingerprints_which_do_not_depend_on_their_
     assert [int(fingerprints([each])[0]) for each in ids] == together.tolist()
 
 
-def test_a_million_ids_that_follow_one_another_have_a_million_fingerprints() -> None:
-    assert len(np.unique(fingerprints([f"event-{number}" for number in range(1_000_000)]))) == 1_000_000
+def test_ids_that_follow_one_another_have_different_fingerprints() -> None:
+    assert len(np.unique(fingerprints([f"event-{number}" for number in range(200_000)]))) == 200_000
 
 
 def test_an_id_takes_less_than_100_bytes() -> None:
