@@ -126,7 +126,9 @@ class EventPipeline:
         if self._duplicates is not None:
             batch = self._duplicates.take(batch)
         if self._order is not None:
-            batch = self._order.pass_on(batch, partitions, rewards, self._limit)
+            self._order.expect(partitions)
+            ended = {partition: time for partition, time in partitions.items() if time is not None}
+            batch = self._order.take(batch, rewards, ended, self._limit)
         elif len(self._left):
             batch = EventBatch.concat([self._left.take(), batch])
         return self._finished(batch)
