@@ -19,6 +19,7 @@ from streameval.engines import daemon as daemon_module
 from streameval.engines.daemon import EngineDaemon
 from streameval.engines.ranges import OffsetRange, RangeEvaluator, RangeResult
 from streameval.errors import ConfigError, SourceError, StateError
+from streameval.ingest.kafka import source as kafka_source
 from streameval.ingest.kafka.client import ClientError
 from streameval.ope.evaluator.summaries import PartitionedEvaluator, Summary
 from streameval.ope.report import Report
@@ -238,7 +239,8 @@ def test_without_a_state_there_is_nothing_to_reset(cluster: FakeCluster) -> None
         engine_daemon(cluster, config_of(), reset=True)
 
 
-def test_an_idle_topic_makes_no_estimate_old(cluster: FakeCluster) -> None:
+def test_an_idle_topic_makes_no_estimate_old(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_source, "PROBE_INTERVAL", 0.05)
     daemon, _ = engine_daemon(cluster, config_of())
 
     def age() -> float:
