@@ -5,10 +5,9 @@ from __future__ import annotations
 import base64
 import errno
 import os
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import ClassVar
@@ -23,7 +22,8 @@ from streameval.ingest.background import RetryError, Sink, Worker, WorkerStatus
 from streameval.ingest.base import Records
 from streameval.ingest.kafka.connection import KafkaConnection
 
-MAX_DEAD_LETTERS, MAX_BYTES = 10_000, 32 * 2**20  # in the queue; further dead letters are dropped and counted
+MAX_BYTES = 32 * 2**20  # memory of the queue; further dead letters are dropped and counted
+OWN_BYTES = 1024  # memory of a dead letter without its value, at most
 MAX_VALUE_BYTES = 512 * 1024  # a broker takes no more than a megabyte by default
 BATCH_SIZE = 500
 CLOSE_TIMEOUT, ABORT_TIMEOUT = 5.0, 2.0  # seconds to write the queue at the end, and then to abort a write
@@ -60,6 +60,11 @@ class DeadLetter:
     size: int
 
     @property
+    def nbytes(self) -> int:
+        """Return the memory that the dead letter takes, at most."""
+        return OWN_BYTES + len(self.value)
+
+    @property
     def origin(self) -> dict[str, str | int | None]:
         """Return everything but the value."""
         names = ("reason", "detail", "topic", "partition", "offset", "timestamp", "size")
@@ -85,24 +90,18 @@ def dead_letters_of(records: Sequence[Records], rejected: Sequence[Rejected]) ->
 
     Args:
         records: The records that were read last.
-        rejected: What was rejected from them, or from earlier ones, which are in memory no longer.
+        rejected: What was rejected from them, or from earlier ones, which are in memory no longer. With origins.
     """
-    ends = list(accumulate(map(len, records)))
     by_partition: dict[tuple[str, int], list[Records]] = {}
-    for batch in records:
+    for batch in records if rejected else ():
         by_partition.setdefault((batch.topic, batch.partition), []).append(batch)
     for event in rejected:
-        topic, partition, offset = event.origin or _origin(records, ends, event.place)
+        assert event.origin is not None, "events must be decoded with their origin"
+        topic, partition, offset = event.origin
         value, timestamp = _message(by_partition.get((topic, partition), ()), offset)
         value = event.value or value
         stored = value[:MAX_VALUE_BYTES]
         yield DeadLetter(event.reason, event.detail, topic, partition, offset, timestamp, stored, len(value))
-
-
-def _origin(records: Sequence[Records], ends: Sequence[int], index: int) -> tuple[str, int, int]:
-    number = bisect_right(ends, index)
-    batch = records[number]
-    return batch.topic, batch.partition, batch.offsets[index - ends[number] + len(batch)]
 
 
 def _message(batches: Sequence[Records], offset: int) -> tuple[bytes, int | None]:
@@ -123,15 +122,12 @@ class DeadLetterQueue:
 
     def __init__(self, sink: Sink[DeadLetter]) -> None:
         self._worker: Worker[DeadLetter] = Worker(
-            sink.write,
+            sink,
             name="streameval-dead-letters",
             event="dead_letters_not_written",
-            close=sink.close,
-            abort=sink.abort,
             batch=BATCH_SIZE,
-            max_items=MAX_DEAD_LETTERS,
             max_bytes=MAX_BYTES,
-            size=lambda dead_letter: len(dead_letter.value),
+            size=lambda dead_letter: dead_letter.nbytes,
         )
 
     def put(self, records: Sequence[Records], rejected: Sequence[Rejected]) -> None:
