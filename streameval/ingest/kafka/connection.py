@@ -86,8 +86,7 @@ class KafkaConnection(StrictModel):
     request_timeout: Seconds = Field(30.0, description="Give up on an unanswered request after this time.")
     client_options: dict[str, bool | int | float | str] = Field(
         {},
-        description="More options of the client library, by its own names; they replace what streameval sets by "
-        "default, for consumers and producers.",
+        description="More options of the client library, by its own names, which replace what streameval sets.",
     )
 
     @model_validator(mode="after")

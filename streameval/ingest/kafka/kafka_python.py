@@ -155,7 +155,7 @@ class KafkaPythonClient:
     def __init__(self, settings: KafkaTopic, timeout: float, connections: ConnectionGroup) -> None:
         self._topic = settings.topic
         self._positions: dict[int, int] = {}
-        self._epochs: dict[int, tuple[int, int]] = {}  # the epoch, and the position to which it belongs
+        self._epochs: dict[int, tuple[int | None, int]] = {}  # the epoch, and the position to which it belongs
         self._paused: frozenset[int] = frozenset()
         self._is_damaged = False
         self._topic_id: str | None = None
@@ -209,11 +209,15 @@ class KafkaPythonClient:
     def assign(self, positions: Mapping[int, int], epochs: Mapping[int, int]) -> None:
         self._positions = dict(positions)
         self._epochs = {number: (epoch, positions[number]) for number, epoch in epochs.items() if number in positions}
-        self._assign_anew(positions.keys() - self._paused)
+        self._restart()
 
     def pause(self, partitions: Collection[int]) -> None:
         self._paused = frozenset(partitions)
         self._assign(self._positions.keys() - self._paused)
+
+    def _restart(self) -> None:
+        """Read on at the positions, with nothing fetched before."""
+        self._assign_anew(self._positions.keys() - self._paused)
 
     def _assign_anew(self, partitions: Collection[int]) -> None:
         """Forget the fetched messages and the ends of logs, which may have been cut, and read these partitions."""
@@ -265,10 +269,12 @@ class KafkaPythonClient:
 
     def _taken(self, number: int, messages: Sequence[Any]) -> Records:
         offsets = [message.offset for message in messages]
-        self._positions[number] = offsets[-1] + 1
-        self._epochs[number] = (messages[-1].leader_epoch, offsets[-1] + 1)
+        self._move(number, offsets[-1] + 1, messages[-1].leader_epoch)
         values, timestamps = [message.value for message in messages], [message.timestamp for message in messages]
         return Records(self._topic, number, offsets, values, timestamps)
+
+    def _move(self, number: int, position: int, epoch: int | None) -> None:
+        self._positions[number], self._epochs[number] = position, (epoch, position)
 
     def read_alone(self, partitions: Collection[int]) -> list[Records]:
         """Read some messages of each partition that has unread ones, and skip those that cannot be unpacked.
@@ -284,7 +290,7 @@ class KafkaPythonClient:
                 part, is_damaged = self._read_one(number, end)
                 records += part
         self._is_damaged = False
-        self._assign_anew(self._positions.keys() - self._paused)
+        self._restart()
         return records
 
     def _read_one(self, number: int, end: int) -> tuple[list[Records], bool]:
@@ -333,8 +339,11 @@ class KafkaPythonClient:
         return self._positions[partition]
 
     def epochs(self) -> dict[int, int]:
-        now = self._positions
-        return {number: epoch for number, (epoch, at) in self._epochs.items() if epoch >= 0 and at == now[number]}
+        return {
+            number: epoch
+            for number, (epoch, position) in self._epochs.items()
+            if epoch is not None and epoch >= 0 and position == self._positions[number]
+        }
 
     def highwater(self, partition: int) -> int | None:
         key = self._key(partition)

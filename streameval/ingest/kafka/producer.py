@@ -1,4 +1,4 @@
-"""Write events, dead letters and the offsets of a consumer group to Kafka."""
+"""Write events, dead letters and the offsets of a consumer group to Kafka, through kafka-python for either client."""
 
 from __future__ import annotations
 
@@ -104,36 +104,22 @@ def list_topics(connection: KafkaConnection) -> set[str]:
 
 
 def _producer(connection: KafkaConnection, delivery_timeout: float, block_timeout: float, **options: Any) -> Any:
-    if connection.client == "confluent":
-        from streameval.ingest.kafka.confluent import ConfluentProducer  # an extra
-
-        return ConfluentProducer(connection, delivery_timeout, block_timeout, options.get("compression_type", "none"))
-    request_timeout = min(connection.request_timeout, delivery_timeout / 2)
     options |= connection_options(connection) | {
         "linger_ms": 20,
         "delivery_timeout_ms": milliseconds(delivery_timeout),
-        "request_timeout_ms": milliseconds(request_timeout),
+        "request_timeout_ms": milliseconds(min(connection.request_timeout, delivery_timeout / 2)),
         "max_block_ms": milliseconds(block_timeout),
         "metrics_enabled": False,
     }
-    return connected(
-        KafkaProducer, with_client_options(KafkaProducer, options, connection), CONNECT_TIMEOUT, ConnectionGroup()
-    )[0]
+    options = with_client_options(KafkaProducer, options, connection)
+    return connected(KafkaProducer, options, CONNECT_TIMEOUT, ConnectionGroup())[0]
 
 
 def _close(producer: Any) -> None:
     """Close a producer and drop what is still under way, which the library would wait for."""
-    _give_up(producer)
-    if isinstance(producer, KafkaProducer):
-        with suppress(KafkaError):
-            producer.close(timeout=CONNECT_TIMEOUT)
-
-
-def _give_up(producer: Any) -> None:
-    if isinstance(producer, KafkaProducer):
-        internals.give_up(producer)
-    else:
-        producer.force_close()
+    internals.give_up(producer)
+    with suppress(KafkaError):
+        producer.close(timeout=CONNECT_TIMEOUT)
 
 
 @contextmanager
@@ -193,7 +179,7 @@ class MessageSender:
         self._connections.close()
         producer = self._producer
         if producer is not None:
-            _give_up(producer)
+            internals.give_up(producer)
 
     def close(self) -> None:
         """Leave the cluster, and drop messages under way."""

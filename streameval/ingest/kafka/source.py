@@ -26,7 +26,7 @@ from streameval.ingest.base import (
     TopicPartition,
 )
 from streameval.ingest.kafka.client import Client, ClientError, OffsetsGoneError
-from streameval.ingest.kafka.connection import CONFLUENT, KafkaTopic, Start
+from streameval.ingest.kafka.connection import KafkaTopic, Start
 from streameval.ingest.kafka.kafka_python import KafkaPythonClient
 from streameval.ingest.kafka.producer import GroupWriter
 
@@ -41,7 +41,6 @@ STALL_SHARE = 0.1
 """Share of the caller's time between two polls that counts towards the stall timeout. A partition waits while messages
 from others are processed, which may take long if events come faster. A new client would forget these messages and
 fetch them again first."""
-ADVICE_SECONDS = 60.0  # over which the processor time of polling is measured
 SLICE_SECONDS = 0.05
 """Wait this long for one source while the others are not polled."""
 
@@ -50,29 +49,6 @@ log = structlog.get_logger(__name__)
 
 class TopicReplacedError(ClientError):
     """Report that the topic was deleted and recreated: the positions belong to a log that no longer exists."""
-
-
-class PollingTime:
-    """Measure the processor time that this thread spends inside the context, and in all."""
-
-    def __init__(self, clock: Callable[[], float], processor: Callable[[], float]) -> None:
-        self._clock, self._processor = clock, processor
-        self._started, self._worked, self._polled = clock(), processor(), 0.0
-
-    def __enter__(self) -> None:
-        self._polled -= self._processor()
-
-    def __exit__(self, *_: object) -> None:
-        self._polled += self._processor()
-
-    def takes_most(self) -> bool:
-        """Return whether the thread was busy for most of the last minute, and polled for most of that."""
-        seconds = self._clock() - self._started
-        if seconds < ADVICE_SECONDS:
-            return False
-        worked, polled = self._processor() - self._worked, self._polled
-        self._started, self._worked, self._polled = self._clock(), self._processor(), 0.0
-        return worked > seconds / 2 and polled > worked / 2
 
 
 @dataclass
@@ -137,7 +113,6 @@ class KafkaSource:
         settings: The topic, and how it is read.
         offsets: The offsets of an earlier source. Without any, reading begins at `settings.start`.
         clock: Returns seconds.
-        processor: Returns seconds of processor time of this thread.
         connect: Makes the client.
         chance: Returns numbers in [0, 1) that spread the reconnects of many daemons.
     """
@@ -148,12 +123,10 @@ class KafkaSource:
         offsets: Offsets | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
-        processor: Callable[[], float] = time.thread_time,
         connect: Callable[[KafkaTopic, float, ConnectionGroup], Client] = connect,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._settings, self._clock, self._connect, self._chance = settings, clock, connect, chance
-        self._polling = PollingTime(clock, processor)
         saved = offsets or Offsets({})
         now = clock()
         self._partitions = {
@@ -192,15 +165,11 @@ class KafkaSource:
         """
         try:
             client = self._client or self._open(timeout)
-            with self._polling:
-                return self._read(client, timeout) if client else []
+            return self._read(client, timeout) if client else []
         except TopicReplacedError:
             self._restart_from_earliest()
         except ClientError as error:
             self._drop_client(error)
-        finally:
-            if self._settings.client != "confluent" and self._polling.takes_most():
-                log.info("polling_takes_most_time", hint=f"source.client: confluent polls faster ({CONFLUENT})")
         return []
 
     def status(self) -> SourceStatus:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from structlog.testing import capture_logs
 
 from streameval.errors import SourceError
 from streameval.ingest.background import RetryError
@@ -772,42 +771,3 @@ def test_client_confluent_without_its_library_is_refused_with_a_hint(
     with pytest.raises(ValidationError, match=r"pip install 'streameval\[confluent\]'"):
         KafkaSettings.model_validate({"topic": TOPIC, "client": "confluent"})
     KafkaSettings(topic=TOPIC)
-
-
-@pytest.mark.parametrize(
-    ("polled", "worked", "client", "advised"),
-    [
-        (0.5, 0.3, "kafka-python", 1),
-        (0.3, 0.5, "kafka-python", 0),
-        (0.2, 0.1, "kafka-python", 0),
-        (0.5, 0.3, "confluent", 0),
-    ],
-)
-def test_confluent_is_recommended_if_polling_takes_most_of_the_time(
-    cluster: FakeCluster, polled: float, worked: float, client: str, advised: int
-) -> None:
-    """The parameters are seconds of processor time for each second of the clock."""
-    processor = 0.0
-
-    def connect(*arguments: Any) -> Any:
-        made = cluster.connect(*arguments)
-        poll = made.poll
-
-        def polling(timeout: float) -> list[Records]:
-            nonlocal processor
-            processor += polled
-            records: list[Records] = poll(timeout)
-            return records
-
-        made.poll = polling
-        return made
-
-    now = 0.0
-    settings = KafkaSettings.model_validate({"topic": TOPIC, "client": client})
-    source = KafkaSource(settings, clock=lambda: now, processor=lambda: processor, connect=connect)
-    wait_until(lambda: bool(source.poll(0.1)))
-    with capture_logs() as logs:
-        for _ in range(119):
-            now, processor = now + 1.0, processor + worked
-            source.poll(0.0)
-    assert [entry["event"] for entry in logs].count("polling_takes_most_time") == advised
