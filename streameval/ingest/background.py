@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
@@ -90,59 +91,54 @@ class Sink(Protocol[Item]):
 
 
 class Worker(Generic[T]):
-    """Handle items in order in its own thread. `put` neither waits nor fails.
+    """Write items to a sink in order, in a thread. `put` neither waits nor fails.
+
+    After `RetryError` the items of the error are written again, after a pause that doubles up to half a minute. Any
+    other exception drops the batch.
 
     Args:
-        handle: takes up to `batch` items and returns how many it handled; the others are dropped. After `RetryError`
-            the items of the error are handled again, after a pause that doubles up to half a minute. Any other
-            exception drops the batch
+        sink: where the items go; it is closed in the thread after the last item
         name: the name of the thread
         event: the log event of a failed attempt
-        close: called in the thread after the last item
-        abort: lets this and all later calls of `handle` fail soon; called from another thread
-        batch: how many items `handle` takes at once
+        batch: how many items are written at once
         max_items: how many items are queued; further ones are dropped
         max_bytes: how many bytes are queued, by `size`; further items are dropped
         size: returns the bytes of an item
+        written: called in the thread with items that the sink has written or refused for good
     """
 
     def __init__(
         self,
-        handle: Callable[[Sequence[T]], int],
+        sink: Sink[T],
         *,
         name: str,
         event: str,
-        close: Callable[[], None] = lambda: None,
-        abort: Callable[[], None] = lambda: None,
         batch: int = 1,
         max_items: float = float("inf"),
         max_bytes: float = float("inf"),
         size: Callable[[T], int] = lambda _: 0,
+        written: Callable[[Sequence[T]], None] = lambda _: None,
     ) -> None:
-        self._handle, self._close, self._abort, self._event = handle, close, abort, event
-        self._batch, self._max_items, self._max_bytes, self._size = batch, max_items, max_bytes, size
-        self._queue: deque[T] = deque()
-        self._bytes = self._done = self._dropped = self._in_hand = 0
+        self._sink, self._event, self._batch, self._written = sink, event, batch, written
+        self._max_items, self._max_bytes, self._size = max_items, max_bytes, size
+        self._queue: deque[T] = deque()  # items stay until they are written or dropped
+        self._bytes = self._done = self._dropped = 0
         self._trouble = ""
         self._changed, self._closing = threading.Condition(), threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
-    def put(self, items: Iterable[T], *, newest_only: bool = False, dropped: int = 0) -> None:
+    def put(self, items: Iterable[T], *, dropped: int = 0) -> None:
         """Queue items.
 
         Args:
-            items: the items to handle
-            newest_only: discard the items that are still queued
+            items: the items to write
             dropped: how many items the caller has dropped, to count them
         """
         with self._changed:
             self._dropped += dropped
-            if newest_only:
-                self._bytes -= sum(map(self._size, self._queue))
-                self._queue.clear()
             for item in items:
                 size = self._size(item)
-                if len(self._queue) + self._in_hand < self._max_items and self._bytes + size <= self._max_bytes:
+                if len(self._queue) < self._max_items and self._bytes + size <= self._max_bytes:
                     self._queue.append(item)
                     self._bytes += size
                 else:
@@ -152,12 +148,12 @@ class Worker(Generic[T]):
             self._changed.notify()
 
     def status(self) -> WorkerStatus:
-        """Count the items handled, dropped and queued."""
+        """Count the items written, dropped and queued."""
         with self._changed:
-            return WorkerStatus(self._done, self._dropped, len(self._queue) + self._in_hand, self._trouble)
+            return WorkerStatus(self._done, self._dropped, len(self._queue), self._trouble)
 
     def close(self, timeout: float, abort_timeout: float = 0.0) -> WorkerStatus:
-        """Try once more to handle what is queued, then end the thread.
+        """Try once more to write what is queued, then end the thread.
 
         Args:
             timeout: seconds after which a call that still waits is aborted
@@ -167,51 +163,52 @@ class Worker(Generic[T]):
             self._closing.set()
             self._changed.notify()
         if self._thread.ident is None:
-            self._close()
+            self._sink.close()
         else:
             self._thread.join(timeout)
             if self._thread.is_alive():
-                self._abort()
+                self._sink.abort()
                 self._thread.join(abort_timeout)
         return self.status()
 
     def _run(self) -> None:
         pause = PAUSE_FIRST
-        while items := self._next():
+        while items := self._oldest():
             is_last = self._closing.is_set()
             try:
-                handled = self._handle(items)
-                self._count(items, len(items) - handled)
+                count = self._sink.write(items)
+                self._written(items)
+                self._settle(items, len(items) - count)
                 pause = PAUSE_FIRST
             except RetryError as error:
-                self._count(items, error.dropped, str(error), error.items)
+                self._settle(items, error.dropped, str(error), error.items)
                 if is_last:
                     break
                 self._closing.wait(pause)
                 pause = min(2.0 * pause, PAUSE_MAX)
             except Exception as error:  # noqa: BLE001 - drops these items, not all that follow
-                self._count(items, len(items), repr(error))
-        self._close()
+                self._settle(items, len(items), repr(error))
+        self._sink.close()
 
-    def _next(self) -> list[T]:
+    def _oldest(self) -> list[T]:
         """Return the oldest items; none if no more will come."""
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._closing.is_set())
-            items = [self._queue.popleft() for _ in range(min(self._batch, len(self._queue)))]
-            self._in_hand = len(items)
-            return items
+            return list(islice(self._queue, self._batch))
 
-    def _count(self, items: Sequence[T], dropped: int, trouble: str = "", again: Sequence[T] = ()) -> None:
+    def _settle(self, items: Sequence[T], dropped: int, trouble: str = "", again: Sequence[T] = ()) -> None:
+        """Count the oldest items, and keep `again` of them in the queue."""
         with self._changed:
+            for item in items:
+                self._queue.popleft()
+                self._bytes -= self._size(item)
+            self._queue.extendleft(reversed(again))
+            self._bytes += sum(map(self._size, again))
             self._done += len(items) - len(again) - dropped
             self._dropped += dropped
-            self._in_hand = 0
-            self._queue.extendleft(reversed(again))
-            self._bytes -= sum(map(self._size, items)) - sum(map(self._size, again))
             self._trouble = trouble
         if trouble:
-            status = self.status()
-            log.warning(self._event, reason=trouble, waiting=status.waiting, dropped=status.dropped)
+            log.warning(self._event, reason=trouble, waiting=len(self._queue), dropped=self._dropped)
 
 
 class ConnectionGroup:

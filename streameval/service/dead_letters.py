@@ -5,10 +5,9 @@ from __future__ import annotations
 import base64
 import errno
 import os
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import ClassVar
@@ -85,24 +84,18 @@ def dead_letters_of(records: Sequence[Records], rejected: Sequence[Rejected]) ->
 
     Args:
         records: The records that were read last.
-        rejected: What was rejected from them, or from earlier ones, which are in memory no longer.
+        rejected: What was rejected from them, or from earlier ones, which are in memory no longer. With origins.
     """
-    ends = list(accumulate(map(len, records)))
     by_partition: dict[tuple[str, int], list[Records]] = {}
-    for batch in records:
+    for batch in records if rejected else ():
         by_partition.setdefault((batch.topic, batch.partition), []).append(batch)
     for event in rejected:
-        topic, partition, offset = event.origin or _origin(records, ends, event.place)
+        assert event.origin is not None, "events must be decoded with their origin"
+        topic, partition, offset = event.origin
         value, timestamp = _message(by_partition.get((topic, partition), ()), offset)
         value = event.value or value
         stored = value[:MAX_VALUE_BYTES]
         yield DeadLetter(event.reason, event.detail, topic, partition, offset, timestamp, stored, len(value))
-
-
-def _origin(records: Sequence[Records], ends: Sequence[int], index: int) -> tuple[str, int, int]:
-    number = bisect_right(ends, index)
-    batch = records[number]
-    return batch.topic, batch.partition, batch.offsets[index - ends[number] + len(batch)]
 
 
 def _message(batches: Sequence[Records], offset: int) -> tuple[bytes, int | None]:
@@ -123,11 +116,9 @@ class DeadLetterQueue:
 
     def __init__(self, sink: Sink[DeadLetter]) -> None:
         self._worker: Worker[DeadLetter] = Worker(
-            sink.write,
+            sink,
             name="streameval-dead-letters",
             event="dead_letters_not_written",
-            close=sink.close,
-            abort=sink.abort,
             batch=BATCH_SIZE,
             max_items=MAX_DEAD_LETTERS,
             max_bytes=MAX_BYTES,

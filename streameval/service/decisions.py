@@ -35,7 +35,16 @@ class LogPlace(msgspec.Struct, frozen=True):
     offset: int
 
 
-class DecisionMessage(msgspec.Struct, frozen=True, kw_only=True, rename={"before": "from", "after": "to"}):
+class Message(msgspec.Struct, frozen=True):
+    """Describe the form of a message by a JSON Schema."""
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """Return the JSON Schema (draft 2020-12) of a message."""
+        return described_schema(cls)
+
+
+class DecisionMessage(Message, frozen=True, kw_only=True, rename={"before": "from", "after": "to"}):
     """Report a transition: a promotion rule made a candidate promotable, or not promotable any more.
 
     Trust checks of the whole stream (such as `stale`), of a ramp and of propensities make no transition. Query
@@ -103,13 +112,8 @@ class DecisionMessage(msgspec.Struct, frozen=True, kw_only=True, rename={"before
             propensity=propensity,
         )
 
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        """Return the JSON Schema (draft 2020-12) of a message."""
-        return described_schema(cls)
 
-
-class VersionMessage(msgspec.Struct, frozen=True, kw_only=True):
+class VersionMessage(Message, frozen=True, kw_only=True):
     """Report a frozen copy of a policy that learns. The copy is a candidate from the next event on.
 
     Args:
@@ -157,11 +161,6 @@ class VersionMessage(msgspec.Struct, frozen=True, kw_only=True):
             configuration=configuration,
         )
 
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        """Return the JSON Schema (draft 2020-12) of a message."""
-        return described_schema(cls)
-
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.{DIGITS}g}")
@@ -203,20 +202,15 @@ class DecisionOutbox:
         self, sink: Sink[KeyedMessage], production: str, configuration: str, waiting: Iterable[Mapping[str, Any]] = ()
     ) -> None:
         self._production, self._configuration = production, configuration
-        self._unconfirmed: dict[str, KeyedMessage] = {}
-        self._queued: set[str] = set()
-        self._lock, self._sink = Lock(), sink
-        self._worker: Worker[KeyedMessage] = Worker(
-            self._send,
-            name="streameval-decisions",
-            event="decisions_not_sent",
-            close=sink.close,
-            abort=sink.abort,
-        )
         saved = list(waiting)
         self._unconfirmed = {
             message["id"]: KeyedMessage(message["id"], message["key"], message["value"]) for message in saved
         }
+        self._queued: set[str] = set()
+        self._lock = Lock()
+        self._worker: Worker[KeyedMessage] = Worker(
+            sink, name="streameval-decisions", event="decisions_not_sent", written=self._confirm
+        )
         self.saved(saved)
 
     def collect(self, evaluator: Evaluator, versions: Iterable[NewVersion] = ()) -> None:
@@ -240,11 +234,11 @@ class DecisionOutbox:
     def saved(self, messages: Iterable[Mapping[str, Any]]) -> None:
         """Send messages that are in a snapshot on disk."""
         with self._lock:
-            ids = [message["id"] for message in messages if message["id"] not in self._queued]
-            sent = [self._unconfirmed[name] for name in ids if name in self._unconfirmed]
-            self._queued.update(message.id for message in sent)
-        if sent:
-            self._worker.put(sent)
+            ids = [message["id"] for message in messages]
+            due = [self._unconfirmed[id] for id in ids if id in self._unconfirmed and id not in self._queued]
+            self._queued.update(message.id for message in due)
+        if due:
+            self._worker.put(due)
 
     def status(self) -> WorkerStatus:
         """Return how many messages this process has sent, and how many wait."""
@@ -254,10 +248,8 @@ class DecisionOutbox:
         """Try once more to send what waits, for a few seconds. The next start sends the rest."""
         self._worker.close(CLOSE_TIMEOUT, ABORT_TIMEOUT)
 
-    def _send(self, messages: Sequence[KeyedMessage]) -> int:
-        sent = self._sink.write(messages)
+    def _confirm(self, messages: Sequence[KeyedMessage]) -> None:
         with self._lock:
             for message in messages:
-                self._unconfirmed.pop(message.id, None)
-                self._queued.discard(message.id)
-        return sent
+                del self._unconfirmed[message.id]
+                self._queued.remove(message.id)

@@ -94,7 +94,7 @@ def pipeline_of(config: Config, *, located: bool = False) -> EventPipeline:
         located: Whether events keep their offsets.
     """
     goal, *further = config.reward_fields
-    source, located = config.required_source(), located or config.decisions is not None
+    source, located = config.required_source(), located or bool(config.decisions or config.dead_letters)
     limits = goal.low, goal.high
     return EventPipeline(config.event_format(), source, goal.field, limits, further, located=located)
 

@@ -23,7 +23,10 @@ pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("client")]
 def rejected(count: int) -> tuple[list[Records], list[Rejected]]:
     values = [b"bad %d" % number for number in range(count)]
     records = Records("clicks", 2, range(100, 100 + count), values, timestamps=[1574553634760] * count)
-    return [records], [Rejected("malformed", "not JSON", value, place=place) for place, value in enumerate(values)]
+    return [records], [
+        Rejected("malformed", "not JSON", value, origin=("clicks", 2, offset))
+        for offset, value in enumerate(values, start=100)
+    ]
 
 
 def messages_in(broker: Broker, topic: str, count: int) -> list[Any]:
@@ -61,7 +64,7 @@ def test_a_dead_letter_without_a_message_is_written_like_the_next_ones(broker: B
     """A tombstone has none, and a reward that was waited with is gone by the time it is late."""
     topic = f"rejected-{uuid4().hex[:8]}"
     queue = open_dead_letters(DeadLetterTopic(kind="kafka", topic=topic), broker.connection)
-    queue.put([Records("clicks", 0, [7], [None])], [Rejected("malformed", "a tombstone", b"")])
+    queue.put([Records("clicks", 0, [7], [None])], [Rejected("malformed", "a tombstone", b"", origin=("clicks", 0, 7))])
     queue.put([], [Rejected("too_late", "reward: too late", b"", origin=("rewards", 1, 8))])
     queue.put(*rejected(1))
     wait_until(lambda: queue.status().done == 3)

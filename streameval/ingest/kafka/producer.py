@@ -224,8 +224,11 @@ class GroupWriter:
                 raise ClientError(f"the group {self._group} of {topic} refused offsets: {refused}")
         except ClientError as error:
             self.close()
-            raise RetryError(str(error), batch) from error
+            raise RetryError(str(error), batch[-1:]) from error
         return len(batch)
+
+    def abort(self) -> None:
+        """Do nothing: the source closes its connections."""
 
     def close(self) -> None:
         """Leave the cluster."""

@@ -32,6 +32,7 @@ from streameval.ingest.kafka.producer import GroupWriter
 
 CONNECT_TIMEOUT = 10.0
 COMMIT_TIMEOUT = 2.0  # seconds for the last commit at the end of the program
+MAX_COMMITS = 1_000_000  # all that wait are replaced by the newest one
 MIN_BACKOFF, MAX_BACKOFF, JITTER = 0.25, 5.0, 0.5
 SILENCE_TIMEOUT = 10.0
 """Count the cluster as not reached after this many seconds without an answer."""
@@ -148,9 +149,7 @@ class KafkaSource:
         self._committer: Worker[Mapping[int, int]] | None = None
         if settings.group_id:
             writer = GroupWriter(settings, settings.group_id, self._connections)
-            self._committer = Worker(
-                writer.write, name="streameval-commits", event="offsets_not_committed", close=writer.close
-            )
+            self._committer = Worker(writer, name="streameval-commits", event="offsets_not_committed", batch=MAX_COMMITS)
 
     @property
     def positions(self) -> dict[int, int]:
@@ -202,7 +201,7 @@ class KafkaSource:
         """Commit the positions to the group `settings.group_id`, if there is one."""
         committed = offsets.get(self._settings.topic)
         if self._committer is not None and committed is not None and committed.positions:
-            self._committer.put([committed.positions], newest_only=True)
+            self._committer.put([committed.positions])
 
     def close(self) -> None:
         """Close all connections, also one that is being opened. Status and positions can still be read."""

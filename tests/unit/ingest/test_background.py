@@ -121,7 +121,7 @@ def test_commits_without_a_broker_end_with_their_source(silent_server: str) -> N
     assert time.monotonic() - started_at < (COMMIT_TIMEOUT + CONNECT_TIMEOUT / 2) * crowding()
 
 
-REJECTED = [Rejected("malformed", "not JSON", b"x", place=place) for place in range(3)]
+REJECTED = [Rejected("malformed", "not JSON", b"x", origin=("clicks", 0, offset)) for offset in range(3)]
 
 
 def test_dead_letters_without_a_broker_end_soon_and_are_counted(

@@ -15,7 +15,7 @@ import pytest
 
 from streameval.config.model import Config, DeadLetterFile
 from streameval.errors import ConfigError, InputError
-from streameval.events import JsonDecoder, Rejected
+from streameval.events import JsonDecoder, Origin, Rejected
 from streameval.ingest import background
 from streameval.ingest.background import RetryError
 from streameval.ingest.base import Records
@@ -36,8 +36,16 @@ def dead_letter(offset: int = 0, value: bytes = b"x") -> DeadLetter:
     return DeadLetter("malformed", "not JSON", "clicks", 0, offset, 1000, value, len(value))
 
 
-def rejected(*places: int) -> list[Rejected]:
-    return [Rejected("malformed", "not JSON", b"x", place=place) for place in places]
+ORIGINS = [(batch.topic, batch.partition, offset) for batch in RECORDS for offset in batch.offsets]
+
+
+def rejected(*indices: int) -> list[Rejected]:
+    """Return messages of RECORDS as rejected."""
+    return [Rejected("malformed", "not JSON", b"x", origin=ORIGINS[index]) for index in indices]
+
+
+def many(count: int) -> list[Rejected]:
+    return [Rejected("malformed", "not JSON", b"x", origin=("clicks", 0, offset)) for offset in range(count)]
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -77,8 +85,14 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_dead_letters_contain_reason_origin_and_time() -> None:
-    batch = JsonDecoder().decode_batch(value for part in RECORDS for value in part.values)
-    found = list(dead_letters_of(RECORDS, batch.rejected))
+    rejected = [
+        message
+        for part in RECORDS
+        for message in JsonDecoder()
+        .decode_batch(part.values, Origin.of(part.topic, [(part.partition, part.offsets)]))
+        .rejected
+    ]
+    found = list(dead_letters_of(RECORDS, rejected))
     assert [(letter.topic, letter.partition, letter.offset, letter.timestamp) for letter in found] == [
         ("clicks", 0, 3, 1000),
         ("clicks", 0, 5, 2000),
@@ -101,7 +115,7 @@ def test_the_message_of_an_origin_is_looked_up_in_recent_records() -> None:
 
 
 def test_a_huge_message_is_kept_in_part() -> None:
-    (found,) = dead_letters_of(RECORDS, [Rejected("malformed", "", b"y" * 10**6)])
+    (found,) = dead_letters_of(RECORDS, [Rejected("malformed", "", b"y" * 10**6, origin=ORIGINS[0])])
     assert (len(found.value), found.size) == (deadletter.MAX_VALUE_BYTES, 10**6)
 
 
@@ -121,7 +135,7 @@ def test_dead_letters_are_written_in_order_and_before_the_end() -> None:
 def test_dead_letters_refused_by_a_sink_are_retried_and_arrive_once() -> None:
     box = Box(failures=3)
     queue = DeadLetterQueue(box)
-    queue.put([Records("clicks", 0, range(10), [b"x"] * 10)], rejected(*range(10)))
+    queue.put([Records("clicks", 0, range(10), [b"x"] * 10)], many(10))
     wait_until(lambda: queue.status().waiting == 0)
     queue.close()
     assert [letter.offset for letter in box.queue] == list(range(10))
@@ -190,7 +204,7 @@ def test_a_problem_is_logged_once_and_its_repetitions_at_the_end(capsys: pytest.
     box = Box(failures=10**6)
     with daemon_logs():
         queue = DeadLetterQueue(box)
-        queue.put([Records("clicks", 0, range(10**4), [b"x"] * 10**4)], rejected(*range(10**4)))
+        queue.put([Records("clicks", 0, range(10**4), [b"x"] * 10**4)], many(10**4))
         wait_until(lambda: box.failures < 10**6 - 4)
         assert queue.status().trouble == "no space left"
         queue.close()
@@ -203,7 +217,8 @@ def test_a_problem_is_logged_once_and_its_repetitions_at_the_end(capsys: pytest.
 def test_a_line_of_the_file_has_all_fields_and_keeps_bytes_that_are_not_text(tmp_path: Path) -> None:
     path = tmp_path / "rejected.ndjson"
     queue = open_dead_letters(DeadLetterFile(path=path), KafkaConnection())
-    queue.put(RECORDS, [Rejected("malformed", "not JSON", b"\xff", place=3), Rejected("not_finite", "so", b"{}")])
+    beyond = Rejected("not_finite", "so", b"{}", origin=ORIGINS[0])
+    queue.put(RECORDS, [Rejected("malformed", "not JSON", b"\xff", origin=ORIGINS[3]), beyond])
     queue.close()
     first, second = lines(path)
     assert first == {
