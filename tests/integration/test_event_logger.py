@@ -1,8 +1,10 @@
-"""Log decisions and rewards to Kafka, also while no broker answers."""
+"""Log decisions and rewards to Kafka, also while no broker answers, and from forked processes."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,6 +51,44 @@ def log_for(seconds: float, logger: EventLogger) -> list[float]:
             costs.append(time.thread_time() - before)
         time.sleep(0.001)
     return costs
+
+
+FORKED = """
+import os, sys, streameval
+logger = streameval.EventLogger.to_file(sys.argv[1])
+def log(process):
+    for number in range(3):
+        logger.decision(process, None, .5, number, reward=0)
+log("parent")
+child = os.fork()
+if child:
+    os.waitpid(child, 0)
+    log("parent")
+else:
+    log("child")
+    logger.close()
+    print(*logger.counts, flush=True)
+    os._exit(0)
+"""
+
+
+def test_a_forked_process_writes_and_counts_its_own_messages(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FORKED, str(tmp_path / "log")]
+    child = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    assert child.stdout.split() == ["3", "0", "0", "0", "0"]
+    lines = [json.loads(line)["context"] for line in (tmp_path / "log").read_text().splitlines()]
+    assert sorted(lines) == ["child"] * 3 + ["parent"] * 6
+
+
+def test_importing_the_logger_loads_no_numpy_and_creating_it_no_kafka_client() -> None:
+    program = (
+        "import streameval, sys\nlogger = streameval.EventLogger\n"
+        "print(*sorted({'numpy', 'scipy', 'pydantic'} & {*sys.modules}))\n"
+        "logger.to_function(print)\n"
+        "print(*sorted({'scipy', 'pyarrow', 'kafka', 'confluent_kafka'} & {*sys.modules}))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    assert loaded.stdout.split() == []
 
 
 @pytest.mark.kafka

@@ -7,28 +7,16 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
-from typing import Any, overload
+from typing import Any
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, TopicPartition
-from pydantic import SecretStr
 
 from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import Records
 from streameval.ingest.kafka.client import ClientError
-from streameval.ingest.kafka.connection import KafkaConnection, KafkaTopic
+from streameval.ingest.kafka.connection import KafkaConnection, KafkaTopic, shared_options
 from streameval.ingest.kafka.kafka_python import RECONNECT_BACKOFF_MAX_MS, KafkaPythonClient, milliseconds
 
-OPTIONS = {
-    "security_protocol": "security.protocol",
-    "sasl_mechanism": "sasl.mechanism",
-    "sasl_username": "sasl.username",
-    "sasl_password": "sasl.password",
-    "ssl_cafile": "ssl.ca.location",
-    "ssl_certfile": "ssl.certificate.location",
-    "ssl_keyfile": "ssl.key.location",
-    "ssl_password": "ssl.key.password",
-}
-"""Settings that only have another name in the library."""
 UNKNOWN_EPOCH = -1
 REQUEST_TIMEOUT_SECONDS = 5.0
 CHECK_SECONDS = 1.0
@@ -46,21 +34,8 @@ POSITION_ERRORS = {
 
 
 def connection_options(connection: KafkaConnection) -> dict[str, Any]:
-    """Translate the settings of a connection into options of librdkafka, for consumers and producers."""
-    options = {option: getattr(connection, name) for name, option in OPTIONS.items()}
-    if connection.sasl_oauth_url is not None:
-        options["sasl.oauthbearer.method"] = "oidc"
-        options["sasl.oauthbearer.token.endpoint.url"] = connection.sasl_oauth_url
-        options["sasl.oauthbearer.scope"] = connection.sasl_oauth_scope
-        options["sasl.oauthbearer.client.id"] = options.pop("sasl.username")
-        options["sasl.oauthbearer.client.secret"] = options.pop("sasl.password")
-    if connection.api_version is not None:
-        options["broker.version.fallback"] = ".".join(map(str, connection.api_version))
-    return {
-        option: value.get_secret_value() if isinstance(value, SecretStr) else value
-        for option, value in options.items()
-        if value is not None
-    } | {
+    """Translate the settings of a connection into options of librdkafka."""
+    options = shared_options(connection, "confluent") | {
         "bootstrap.servers": connection.address,
         "client.id": "streameval",
         "ssl.endpoint.identification.algorithm": "https" if connection.ssl_check_hostname else "none",
@@ -70,6 +45,16 @@ def connection_options(connection: KafkaConnection) -> dict[str, Any]:
         "log.connection.close": False,
         "logger": logging.getLogger("confluent_kafka"),
     }
+    if connection.api_version is not None:
+        options["broker.version.fallback"] = ".".join(map(str, connection.api_version))
+    if connection.sasl_oauth_url is not None:
+        options["sasl.oauthbearer.method"] = "oidc"
+        options["sasl.oauthbearer.token.endpoint.url"] = connection.sasl_oauth_url
+        options["sasl.oauthbearer.client.id"] = options.pop("sasl.username")
+        options["sasl.oauthbearer.client.secret"] = options.pop("sasl.password")
+        if connection.sasl_oauth_scope is not None:
+            options["sasl.oauthbearer.scope"] = connection.sasl_oauth_scope
+    return options
 
 
 def consumer_options(settings: KafkaTopic) -> dict[str, Any]:
@@ -163,7 +148,8 @@ class ConfluentClient(KafkaPythonClient):
         offsets = [*map(Message.offset, messages)]
         position = max(self._positions[number], offsets[-1] + 1)
         self._move(number, position, messages[-1].leader_epoch())
-        return Records(self._topic, number, offsets, [*map(Message.value, messages)], WrittenAt(messages))
+        timestamps = [written_at for _, written_at in map(Message.timestamp, messages)]
+        return Records(self._topic, number, offsets, [*map(Message.value, messages)], timestamps)
 
     def unblock(self, partitions: Collection[int]) -> None:
         if self._trouble:
@@ -179,8 +165,7 @@ class ConfluentClient(KafkaPythonClient):
         """
         before, records = dict(self._positions), list[Records]()
         for number, end in self.offsets(partitions, "latest", REQUEST_TIMEOUT_SECONDS).items():
-            part, _ = self._read_one(number, max(end, before[number] + 1))  # a fetch also finds a truncated log
-            records += part
+            records += self._read_past_damage(number, max(end, before[number] + 1))  # also finds a truncated log
         stuck = [number for number in partitions if self._positions[number] == before[number]]
         if stuck:
             super().unblock(stuck)
@@ -208,25 +193,6 @@ class ConfluentClient(KafkaPythonClient):
 
     def _place(self, partition: int, offset: int = OFFSET_INVALID, epoch: int = UNKNOWN_EPOCH) -> TopicPartition:
         return TopicPartition(self._topic, partition, offset, leader_epoch=epoch)
-
-
-class WrittenAt(Sequence[int]):
-    """Hold when messages were written, in milliseconds since 1970. Read them on demand, as few are needed."""
-
-    def __init__(self, messages: Sequence[Message]) -> None:
-        self._messages = messages
-
-    def __len__(self) -> int:
-        return len(self._messages)
-
-    @overload
-    def __getitem__(self, index: int) -> int: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[int]: ...
-    def __getitem__(self, index: int | slice) -> int | list[int]:
-        if isinstance(index, slice):
-            return [message.timestamp()[1] for message in self._messages[index]]
-        return int(self._messages[index].timestamp()[1])
 
 
 @contextmanager

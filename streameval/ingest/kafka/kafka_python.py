@@ -23,20 +23,15 @@ from kafka.errors import (
     UnsupportedCodecError,
     for_code,
 )
-from pydantic import SecretStr
 
 from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import Records
 from streameval.ingest.kafka import kafka_python_internals as internals
 from streameval.ingest.kafka.client import ClientError, OffsetsGoneError
-from streameval.ingest.kafka.connection import KafkaConnection, KafkaTopic, Start
+from streameval.ingest.kafka.connection import KafkaConnection, KafkaTopic, Start, shared_options
 from streameval.ingest.kafka.oauth import shared_credentials
 
 RECONNECT_BACKOFF_MAX_MS = 2000  # the default of 30 s delays the reconnect to a broker that is back
-RENAMED = {"sasl_username": "sasl_plain_username", "sasl_password": "sasl_plain_password"}
-"""Settings that have another name in the library."""
-NO_ARGUMENTS = {"client", "client_options", "request_timeout", "sasl_oauth_url", "sasl_oauth_scope"}
-"""Settings that become arguments in another way."""
 HUNG_UP = "socket disconnected"
 REFUSED = ", as brokers do that refuse the authentication"
 """Such brokers report the reason and close the connection. If both arrive at once, the library drops the reason."""
@@ -48,26 +43,22 @@ SKIP_SECONDS = 5.0
 """Time for skipping messages of a damaged batch in one poll, so that the caller stays alive."""
 
 
-class Password(str):
-    """Hide a password in logs: the library logs its options at level debug."""
-
-    def __repr__(self) -> str:
-        return "'***'"
-
-
 def connection_options(connection: KafkaConnection) -> dict[str, Any]:
     """Translate the settings of a connection into arguments of all classes of kafka-python."""
-    options: dict[str, Any] = {"client_id": "streameval", "reconnect_backoff_max_ms": RECONNECT_BACKOFF_MAX_MS}
-    for name in KafkaConnection.model_fields.keys() - NO_ARGUMENTS:
-        value = getattr(connection, name)
-        if value is not None:
-            secret = isinstance(value, SecretStr)
-            options[RENAMED.get(name, name)] = Password(value.get_secret_value()) if secret else value
+    options = shared_options(connection, "kafka-python") | {
+        "bootstrap_servers": connection.bootstrap_servers,
+        "client_id": "streameval",
+        "ssl_check_hostname": connection.ssl_check_hostname,
+        "request_timeout_ms": milliseconds(connection.request_timeout),
+        "reconnect_backoff_max_ms": RECONNECT_BACKOFF_MAX_MS,
+    }
+    if connection.api_version is not None:
+        options["api_version"] = connection.api_version
     if connection.sasl_oauth_url is not None:
         client_id, secret = options.pop("sasl_plain_username"), options.pop("sasl_plain_password")
         provider = shared_credentials(connection.sasl_oauth_url, client_id, secret, connection.sasl_oauth_scope)
         options["sasl_oauth_token_provider"] = provider
-    return options | {"request_timeout_ms": milliseconds(connection.request_timeout)}
+    return options
 
 
 def with_client_options(make: Any, options: Mapping[str, Any], connection: KafkaConnection) -> dict[str, Any]:
@@ -282,15 +273,17 @@ class KafkaPythonClient:
         The library reports neither the partition nor the end of a batch that it cannot unpack, and never continues
         after one. So each partition is read without the others, and offsets are tried one after another.
         """
-        records: list[Records] = []
         ends = self.offsets(partitions, "latest", REQUEST_TIMEOUT_SECONDS)
-        for number, end in ends.items():
-            is_damaged = True
-            while is_damaged and self._positions[number] < end:
-                part, is_damaged = self._read_one(number, end)
-                records += part
+        records = [part for number, end in ends.items() for part in self._read_past_damage(number, end)]
         self._is_damaged = False
         self._restart()
+        return records
+
+    def _read_past_damage(self, number: int, end: int) -> list[Records]:
+        records, is_damaged = list[Records](), True
+        while is_damaged and self._positions[number] < end:
+            part, is_damaged = self._read_one(number, end)
+            records += part
         return records
 
     def _read_one(self, number: int, end: int) -> tuple[list[Records], bool]:

@@ -149,7 +149,9 @@ class KafkaSource:
         self._committer: Worker[Mapping[int, int]] | None = None
         if settings.group_id:
             writer = GroupWriter(settings, settings.group_id, self._connections)
-            self._committer = Worker(writer, name="streameval-commits", event="offsets_not_committed", batch=MAX_COMMITS)
+            self._committer = Worker(
+                writer, name="streameval-commits", event="offsets_not_committed", batch=MAX_COMMITS
+            )
 
     @property
     def positions(self) -> dict[int, int]:

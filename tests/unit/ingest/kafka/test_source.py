@@ -591,6 +591,13 @@ def test_security_settings_become_the_clients_arguments(tmp_path: Path) -> None:
     assert "nor-this" not in repr(settings)
 
 
+def test_the_log_of_the_library_does_not_show_the_password() -> None:
+    login = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_username": "reader"}
+    options = connection_options(KafkaConnection.model_validate(login | {"sasl_password": "a-secret"}))
+    assert options["sasl_plain_password"] == "a-secret"
+    assert "a-secret" not in repr(options)
+
+
 def test_the_consumer_never_commits_and_never_jumps() -> None:
     options = consumer_options(KafkaSettings(topic=TOPIC))
     assert options["enable_auto_commit"] is False
