@@ -46,8 +46,6 @@ WARNING_SECONDS = 60.0  # between two warnings with the same cause
 MAX_BYTES = 32 * 2**20
 
 EVENT_FIELDS = frozenset(Event.__struct_encode_fields__) - {"reward"}
-PAGE_FIELDS = ("shown", "clicked", "propensities", "swap", "marginals")
-OUTCOME_FIELDS = ("propensity", "values")
 NO_DESTINATION = "this logger has no destination for rewards that come later"
 
 log = logging.getLogger("streameval.events.logger")
@@ -260,7 +258,13 @@ class EventLogger:
             timestamp: time of the page in seconds since 1970; now by default
         """
         page = {"shown": shown, "clicked": clicked, "propensities": propensities, "swap": swap, "marginals": marginals}
-        fields = {**page, "policies": policies, "features": features, "unit": unit, "context": context}
+        fields = {
+            "ranking": _without_none(page),
+            "policies": policies,
+            "features": features,
+            "unit": unit,
+            "context": context,
+        }
         return self._log("ranking", event_id, timestamp, fields)
 
     def slate(
@@ -308,7 +312,8 @@ class EventLogger:
             event_id: a unique id; random by default
             timestamp: time of the decision in seconds since 1970; now by default
         """
-        fields = {"propensity": propensity, "values": values, "unit": unit, "context": context}
+        outcome = _without_none({"propensity": propensity, "values": values}) | {"revealed": values is not None}
+        fields = {"scored": outcome, "unit": unit, "context": context}
         return self._log("scored", event_id, timestamp, fields)
 
     def reward(self, event_id: str | int, value: Rewards, *, timestamp: float | None = None) -> None:
@@ -390,7 +395,7 @@ class EventLogger:
         Raises:
             ValueError: JSON cannot hold the message as it is meant, or the rewards have no destination or no name.
         """
-        event = {name: _plain(value, name) for name, value in fields.items() if value is not None}
+        event = {name: _plain(value, name) for name, value in _without_none(fields).items()}
         rewards = event.pop("reward", None)
         if "reward" not in self._kinds:
             if form == "reward":
@@ -403,8 +408,9 @@ class EventLogger:
         for name in by_field:
             if not isinstance(name, str) or name in EVENT_FIELDS:
                 raise ValueError(f"reward: {name} is not the field of a reward")
-        event = NESTED[form](event) | by_field
-        return tuple(by_field), msgspec.json.encode(event, enc_hook=_plain)
+        if form == "ranking" and "policies" in event:
+            event["policies"] = {name: _placement(listed) for name, listed in event["policies"].items()}
+        return tuple(by_field), msgspec.json.encode(event | by_field, enc_hook=_plain)
 
     def _put(self, logged: _Logged) -> None:
         before = self.counts.dropped
@@ -472,10 +478,12 @@ class _Writer:
         while len(answers) < sent and not self._is_aborted:
             self._opened().poll(PAUSE_SECONDS)
         answers = answers[:]  # other threads may append more after an abort
+        rest = valid[len(answers) :]
+        if not rest:
+            self.closing.wait(PAUSE_SECONDS)
         self._count(answers)
-        if len(answers) < len(valid):
-            raise RetryError("not taken", valid[len(answers) :])
-        self.closing.wait(PAUSE_SECONDS)
+        if rest:
+            raise RetryError("not taken", rest)
         return len(batch)
 
     def abort(self) -> None:
@@ -548,35 +556,13 @@ def _decoder(form: Form) -> Callable[[Sequence[bytes]], Sequence[Rejected]]:
     return lambda values: decoder.decode_batch(values).rejected
 
 
-def _page(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return a ranking in the form of the event."""
-    event = {name: value for name, value in fields.items() if name not in PAGE_FIELDS}
-    event["ranking"] = {name: fields[name] for name in PAGE_FIELDS if name in fields}
-    if "policies" in fields:
-        event["policies"] = {name: _placement(listed) for name, listed in fields["policies"].items()}
-    return event
-
-
 def _placement(listed: Any) -> dict[str, Any] | None:
     """Return the ranks of a candidate, or its whole list, in the form of the event. No ranks are not None."""
     return None if listed is None else {"ranks" if isinstance(listed, dict) else "ranking": listed}
 
 
-def _outcome(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return a scored outcome in the form of the event."""
-    event = {name: value for name, value in fields.items() if name not in OUTCOME_FIELDS}
-    event["scored"] = {name: fields[name] for name in OUTCOME_FIELDS if name in fields}
-    event["scored"]["revealed"] = "values" in fields
-    return event
-
-
-NESTED: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "decision": dict,
-    "ranking": _page,
-    "slate": dict,
-    "scored": _outcome,
-    "reward": dict,
-}
+def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _plain(value: Any, field: str = "context") -> Any:

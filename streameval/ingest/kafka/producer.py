@@ -83,10 +83,9 @@ def create_topic(
 ) -> None:
     """Create a topic with the cluster's default number of replicas, unless it exists."""
     group = connections or ConnectionGroup()
-    with _explained(connection):
-        administrator, _ = connected(KafkaAdminClient, administrator_options(connection), CONNECT_TIMEOUT, group)
-        with closing(administrator), suppress(TopicAlreadyExistsError):
-            if not any(answer["error_code"] == 0 for answer in administrator.describe_topics([topic])):
+    with _explained(connection), closing(_administrator(connection, group)) as administrator:
+        if not any(answer["error_code"] == 0 for answer in administrator.describe_topics([topic])):
+            with suppress(TopicAlreadyExistsError):
                 administrator.create_topics({topic: {"num_partitions": partitions}}, wait_for_metadata=True)
 
 
@@ -96,11 +95,12 @@ def list_topics(connection: KafkaConnection) -> set[str]:
     Raises:
         ClientError: The cluster does not answer.
     """
-    with translated_errors():
-        options = administrator_options(connection)
-        administrator, _ = connected(KafkaAdminClient, options, CONNECT_TIMEOUT, ConnectionGroup())
-        with closing(administrator):
-            return set(administrator.list_topics())
+    with translated_errors(), closing(_administrator(connection, ConnectionGroup())) as administrator:
+        return set(administrator.list_topics())
+
+
+def _administrator(connection: KafkaConnection, connections: ConnectionGroup) -> Any:
+    return connected(KafkaAdminClient, administrator_options(connection), CONNECT_TIMEOUT, connections)[0]
 
 
 def _producer(connection: KafkaConnection, delivery_timeout: float, block_timeout: float, **options: Any) -> Any:
@@ -216,8 +216,7 @@ class GroupWriter:
         try:
             with translated_errors():
                 if self._administrator is None:
-                    options = administrator_options(self._settings)
-                    self._administrator, _ = connected(KafkaAdminClient, options, CONNECT_TIMEOUT, self._connections)
+                    self._administrator = _administrator(self._settings, self._connections)
                 answers: dict[Any, Any] = self._administrator.alter_group_offsets(self._group, offsets)
             refused = {key.partition: error.__name__ for key, error in answers.items() if error is not NoError}
             if refused:
