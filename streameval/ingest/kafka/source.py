@@ -140,9 +140,8 @@ class KafkaSource:
         self._opening: Background[tuple[Client, dict[int, int]]] | None = None
         self._connections, self._closed = ConnectionGroup(), Event()
         self._detail = f"connecting to {settings.address}"
-        self._retry_at = self._opened_at = self._answered_at = self._received_at = self._probe_at = (
-            self._discover_at
-        ) = now
+        self._opened_at = self._answered_at = self._received_at = now
+        self._retry_at = self._probe_at = self._discover_at = now
         self._failures = self._rebuilds = 0
         self._loss = DataLoss(settings.topic, settings.on_lost_offsets)
         self._committer: Worker[Mapping[int, int]] | None = None
