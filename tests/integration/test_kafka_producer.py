@@ -84,7 +84,7 @@ def test_closing_the_producer_does_not_hide_an_error(broker: Broker, name: str) 
         produce(torn(), name, broker.connection)
 
 
-@pytest.mark.parametrize("client", ["kafka-python"], indirect=True)
+@pytest.mark.parametrize("client", ["kafka-python"], indirect=True)  # it writes with either client
 def test_a_producer_that_loses_its_broker_fails_and_leaves_no_thread(
     leaving_broker: MockBroker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,8 +45,6 @@ def connection_options(connection: KafkaConnection) -> dict[str, Any]:
         "log.connection.close": False,
         "logger": logging.getLogger("confluent_kafka"),
     }
-    if connection.api_version is not None:
-        options["broker.version.fallback"] = ".".join(map(str, connection.api_version))
     if connection.sasl_oauth_url is not None:
         options["sasl.oauthbearer.method"] = "oidc"
         options["sasl.oauthbearer.token.endpoint.url"] = connection.sasl_oauth_url

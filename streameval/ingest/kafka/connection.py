@@ -77,7 +77,7 @@ class KafkaConnection(StrictModel):
     ssl_password: SecretStr | None = Field(None, description="Password of the private key.")
     ssl_check_hostname: bool = Field(True, description="Whether the broker's certificate must name its host.")
     api_version: ApiVersion | None = Field(
-        None, description="Protocol version such as `2.3`; by default the client asks the broker."
+        None, description="Protocol version such as `2.3` for kafka-python; by default it asks the broker."
     )
     client: Literal["kafka-python", "confluent"] = Field(
         "kafka-python",
@@ -182,7 +182,7 @@ NAMED = SHARED_NAMES | {
     "sasl_mechanism": ("sasl_mechanism", "sasl.mechanism", "sasl.mechanisms"),
     "sasl_oauth_url": ("sasl.oauthbearer.token.endpoint.url",),
     "sasl_oauth_scope": ("sasl.oauthbearer.scope",),
-    "api_version": ("api_version", "broker.version.fallback"),
+    "api_version": ("api_version",),
     "group_id": ("group_id", "group.id"),
     "max_poll_records": ("max_poll_records",),
 }

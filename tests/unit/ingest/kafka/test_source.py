@@ -585,7 +585,6 @@ def test_security_settings_become_the_clients_arguments(tmp_path: Path) -> None:
         "ssl.key.location": key,
         "ssl.key.password": "nor-this",
         "ssl.endpoint.identification.algorithm": "none",
-        "broker.version.fallback": "2.3",
     }
     assert "of-nobodys-business" not in repr(settings)
     assert "nor-this" not in repr(settings)

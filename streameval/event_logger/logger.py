@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from streameval.events.message_sinks import (
+from streameval.event_logger.sinks import (
     ConfluentSink,
     FunctionSink,
     KafkaPythonSink,
@@ -48,7 +48,7 @@ MAX_BYTES = 32 * 2**20
 EVENT_FIELDS = frozenset(Event.__struct_encode_fields__) - {"reward"}
 NO_DESTINATION = "this logger has no destination for rewards that come later"
 
-log = logging.getLogger("streameval.events.logger")
+log = logging.getLogger("streameval.events.logger")  # the name that users have configured
 
 
 class Counts(NamedTuple):
@@ -498,7 +498,7 @@ class _Writer:
     def _opened(self) -> MessageSink:
         try:
             self._sink = self._open_sink() if self._sink is None else self._sink
-        except Exception as error:  # - wrong options of a client must not end the thread in silence
+        except Exception as error:  # wrong options of a client must not end the thread in silence
             raise OSError(str(error) or type(error).__name__) from error
         return self._sink
 

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streameval import EventLogger, read_events
-from streameval.events import JsonDecoder, Message, MessageSink, Origin, RankingDecoder, RewardDecoder
+from streameval.event_logger import Message, MessageSink
+from streameval.events import JsonDecoder, Origin, RankingDecoder, RewardDecoder
 from streameval.events.further_rewards import RewardField
 from support.factories import wait_until
 from support.strategies import POLICIES, examples
