@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,9 @@ import numpy as np
 import pytest
 
 from streameval import EventLogger
+from support.factories import wait_until
 from support.integration.broker import Broker, RealBroker
+from support.integration.faulty_cluster import StoppableBroker
 from support.integration.reading import Reading, reading
 
 CHOICE: tuple[Any, ...] = ({"hour": 9}, ["a", "b", "c"], [0.8, 0.1, 0.1], "a")
@@ -106,6 +109,22 @@ def test_decisions_and_rewards_reach_their_topics_once(broker: Broker, client: s
             messages.poll_until(lambda messages=messages: messages.seen.total() >= 500)
             messages.poll_to_the_end()
             assert ids(messages) == list(range(500))
+
+
+@pytest.mark.parametrize("library", ["kafka-python", "confluent"])
+def test_a_logger_closed_during_an_outage_counts_what_it_drops_and_leaves_no_thread(library: Any) -> None:
+    before = set(threading.enumerate())
+    options = {"api_version": (2, 3)} if library == "kafka-python" else {}
+    with StoppableBroker({"logged": 1}) as broker:
+        logger = EventLogger.to_kafka(broker.bootstrap, "logged", client=library, options=options)
+        logger.decision(*CHOICE, reward=0)
+        assert logger.flush(60.0)
+        broker.stop()
+        for _ in range(100):
+            logger.decision(*CHOICE, reward=0)
+        logger.close(timeout=0.5)
+        assert logger.counts == (1, 0, 100, 0, 0)
+        wait_until(lambda: set(threading.enumerate()) <= before)
 
 
 @pytest.mark.kafka
