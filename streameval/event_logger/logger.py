@@ -174,7 +174,7 @@ class EventLogger:
         self._worker = Worker(
             self._writer,
             name="streameval-logger",
-            event="",
+            event="events_not_logged",
             batch=MAX_BATCH,
             max_bytes=self._max_bytes,
             size=lambda logged: len(logged.message.value) + OVERHEAD_BYTES,
@@ -483,7 +483,7 @@ class _Writer:
             self.closing.wait(PAUSE_SECONDS)
         self._count(answers)
         if rest:
-            raise RetryError("not taken", rest)
+            raise RetryError("", rest)  # without a reason, as it was reported
         return len(batch)
 
     def abort(self) -> None:

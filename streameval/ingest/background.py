@@ -99,7 +99,7 @@ class Worker(Generic[T]):
     Args:
         sink: where the items go; it is closed in the thread after the last item
         name: the name of the thread
-        event: the log event of a failed attempt; empty if the sink reports it
+        event: the log event of a failed attempt
         batch: how many items are written at once
         max_items: how many items are queued; further ones are dropped
         max_bytes: how many bytes are queued, by `size`; further items are dropped
@@ -207,7 +207,7 @@ class Worker(Generic[T]):
             self._done += len(items) - len(again) - dropped
             self._dropped += dropped
             self._trouble = trouble
-        if trouble and self._event:
+        if trouble:
             log.warning(self._event, reason=trouble, waiting=len(self._queue), dropped=self._dropped)
 
 
