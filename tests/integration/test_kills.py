@@ -53,8 +53,9 @@ KILLS = 14
 """In each run of one client in one order: 28 of each client, and as many in each order."""
 KILLED_WITHIN, STOPPED_AT = 0.7, 0.8
 """Shares of the log in which all kills fall, and after which a daemon is stopped."""
-REQUEST_TIMEOUT, SLEEP = "5s", 12.0
-"""How long clients wait for an answer, and a longer stop by SIGSTOP, in seconds."""
+SLEEP = 12.0
+"""Seconds of a stop by SIGSTOP: longer than clients with these options wait for an answer."""
+IMPATIENT = {"kafka-python": {"request_timeout_ms": 5_000}, "confluent": {"socket.timeout.ms": 5_000}}
 CODECS = ("gzip", "snappy", "lz4", "zstd")
 IN_TRANSACTION, ABORTED = 5000, 4
 """Events in each transaction; before one in this many, the same events are sent with other rewards, and are aborted."""
@@ -332,7 +333,7 @@ def test_in_event_time_the_state_after_kills_is_that_of_all_events_in_the_order_
     log: Log, tmp_path: Path, client: str
 ) -> None:
     """A second daemon is refused meanwhile, and the last one is stopped for longer than requests may take."""
-    config = log.config(order="event_time", client=client, request_timeout=REQUEST_TIMEOUT)
+    config = log.config(order="event_time", client=client, client_options=IMPATIENT[client])
     runs = DaemonRuns(tmp_path / "disturbed", config, SIGNALLED)
     kill_again_and_again(log, runs, random.Random(1))
     runs.start(str(round(STOPPED_AT * log.length)), "3", str(signal.SIGSTOP.value))

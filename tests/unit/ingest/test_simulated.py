@@ -56,17 +56,17 @@ def values_of(records: list[Records]) -> list[bytes]:
 
 @pytest.mark.parametrize("action_sets", [False, True])
 def test_the_bytes_decode_to_the_columns_that_were_drawn(action_sets: bool) -> None:
-    recommender = SimulatedRecommender(settings(action_sets=action_sets))
+    recommender = SimulatedRecommender(settings(action_sets=action_sets, events=2_200))
     decoded = JsonDecoder(CANDIDATES, reward_range=(0.0, 1.0)).decode_batch(recommender.lines())
     drawn = [draw_block(recommender.world, recommender.drift, block, seed=1) for block in (0, 1)]
-    assert len(decoded) == 3_000
+    assert len(decoded) == 2_200
     assert decoded.rejected == ()
     assert decoded.timestamp[:2] - MIDNIGHT.timestamp() == pytest.approx([0.0, 0.001], abs=1e-6)
     first = drawn[0].columns(action_sets=action_sets)
     assert np.array_equal(decoded.reward[:2_000], first.reward)
     assert np.array_equal(decoded.propensity[:2_000], first.propensity)
     assert np.array_equal(decoded.probabilities[:2_000], first.probabilities)
-    assert np.array_equal(decoded.reward[2_000:], drawn[1].reward[:1_000])
+    assert np.array_equal(decoded.reward[2_000:], drawn[1].reward[:200])
     if action_sets:
         sets, expected = decoded[:2_000].action_sets, first.action_sets
         assert sets is not None

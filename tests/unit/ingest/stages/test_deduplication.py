@@ -88,7 +88,7 @@ def test_ids_that_follow_one_another_have_different_fingerprints() -> None:
 def test_an_id_takes_less_than_100_bytes() -> None:
     """The guarantees state this size; a set has its lowest load at this window."""
     window, part = 79_000, 7_900
-    parts = fingerprints([f"e-{number}" for number in range(2 * window)]).reshape(-1, part)
+    parts = fingerprints([f"e-{number}" for number in range(window + 2 * part)]).reshape(-1, part)
     rows = EventBatch.from_arrays(reward=np.ones(part), propensity=np.ones(part), policies={})
     places = np.arange(part)
     batches = [replace(rows, origin=Origin(TOPIC, np.zeros_like(places), places, identity)) for identity in parts]
