@@ -20,8 +20,6 @@ from streameval.ingest.stages import BufferStatus, Deduplication, EventOrder, Pa
 from streameval.ingest.stages.buffer import HeldEvents
 
 ORDER = "order"
-STAGES = ("duplicates", ORDER, "later_duplicates")
-"""The entries of the stages in the state, in the order in which events pass them."""
 REWARD_BUFFERS = {
     "waiting": "rewards whose event has not arrived",
     "released": "ids of counted events, to recognise late rewards",
