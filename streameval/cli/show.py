@@ -17,7 +17,7 @@ from streameval.cli.terminal import console, silence_logs
 from streameval.common.arrays import State
 from streameval.common.text import UNKNOWN, counted, format_duration, utc_time
 from streameval.errors import DamagedError, InputError
-from streameval.ingest.pipeline import EventPipeline
+from streameval.ingest.pipeline import describe_state
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.summaries import PartitionedEvaluator
 from streameval.service.snapshots import WRONG_CONTENT, Snapshot, read_newest, read_snapshot
@@ -94,7 +94,7 @@ def contents(path: Path, snapshot: Snapshot) -> dict[str, Any]:
         "written": snapshot.written,
         "fingerprint": snapshot.fingerprint,
         "positions": positions,
-        **EventPipeline.describe(snapshot.pipeline),
+        **describe_state(snapshot.pipeline),
         **_evaluated(snapshot.evaluator),
     }
 

@@ -71,7 +71,6 @@ class EngineClient:
         engine: evaluates the ranges
         requests: the client that answers all other requests and reads nothing
         task: makes the task at the start of each batch
-        caught_up: is called with the time of the look-up whenever everything up to the end of the log has been read
         clock: returns monotonic seconds
     """
 
@@ -81,7 +80,6 @@ class EngineClient:
         engine: Engine,
         requests: Client,
         task: Callable[[], BatchTask],
-        caught_up: Callable[[float], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         source, settings = config.required_source(), config.engine
@@ -89,7 +87,7 @@ class EngineClient:
         assert settings is not None
         self._topic, self._trigger, self._most = source.topic, settings.trigger, settings.most_per_partition
         self._engine, self._requests, self._clock = engine, requests, clock
-        self._task, self._caught_up = task, caught_up
+        self._task = task
         self._positions: dict[int, int] = {}
         self._epochs: dict[int, int] = {}
         self._ends: dict[int, int] = {}
@@ -146,8 +144,6 @@ class EngineClient:
         gone = [number for number, at in self._positions.items() if not first[number] <= at <= self._ends[number]]
         if gone:
             raise OffsetsGoneError(dict.fromkeys(gone))
-        if self._positions and self._positions == self._ends:
-            self._caught_up(self._planned_at)
         batch, most = self._task(), self._most
         if batch.most is not None:
             most = min(most, math.ceil(batch.most / max(1, len(self._positions))))

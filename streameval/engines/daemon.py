@@ -123,12 +123,11 @@ class EngineDaemon(DaemonLoop[PartitionedEvaluator]):
                 hint="the topic was cut or recreated: with an engine, start from zero with --reset",
             )
 
-    def caught_up(self, at: float) -> None:
-        """Note that every event counts that was in the log at this time."""
-        self._read_at = at
-
     def _engine_status(self, at: float) -> EngineStatus:
-        return replace(self._batches, age=max(0.0, at - self._read_at), executors_lost=self._engine.executors_lost())
+        """Return the status of the engine. At the end of the log, every event counts that was in it then."""
+        ended_at = [time or 0.0 for time in self._source.status().ended_at.values()]
+        age = at - max(self._read_at, min(ended_at, default=0.0))
+        return replace(self._batches, age=max(0.0, age), executors_lost=self._engine.executors_lost())
 
 
 def daemon(
@@ -197,14 +196,14 @@ def _assemble(
 
     def engine_client(topic: KafkaTopic, timeout: float, connections: ConnectionGroup) -> EngineClient:
         requests = connect(topic, timeout, connections)
-        client = EngineClient(reload.config, engine, requests, reload.task, lambda at: made.caught_up(at))
+        client = EngineClient(reload.config, engine, requests, reload.task)
         reload.cancel = client.cancel
         return client
 
     source = KafkaSource(settings, start.offsets.get(settings.topic), connect=engine_client)
     if snapshots is not None:
         snapshots.after = lambda snapshot: source.commit(snapshot.source_offsets)
-    made = EngineDaemon(
+    return EngineDaemon(
         source,
         start.pipeline,
         start.evaluator,
@@ -213,7 +212,6 @@ def _assemble(
         snapshots=snapshots,
         dead_letters=dead_letters_of_configuration(reload.config),
     )
-    return made
 
 
 class EngineReload:

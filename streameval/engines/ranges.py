@@ -21,7 +21,7 @@ from streameval.ingest.kafka.source import CONNECT_TIMEOUT, connect
 from streameval.ingest.stages import ClockBehindError
 from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.summaries import Summariser
-from streameval.service.dead_letters import MAX_DEAD_LETTERS, DeadLetter, dead_letters_of
+from streameval.service.dead_letters import DeadLetter, dead_letters_of
 from streameval.service.startup import pipeline_of
 from streameval.service.status import NO_DELAYS, Histogram
 
@@ -37,8 +37,8 @@ LITTLE_AHEAD: Mapping[str, Mapping[str, int]] = {
 Messages beyond the end of a range are thrown away and fetched again for the next range. With the options of a daemon
 they can be half as many as in a range of 50,000.
 """
-MAX_REJECTED, MAX_REJECTED_BYTES = MAX_DEAD_LETTERS, 4 * 2**20
-"""Limit of dead letters that a range returns to the driver, which writes them. Further ones are dropped and counted."""
+MAX_REJECTED_BYTES = 8 * 2**20
+"""Memory of dead letters that a range returns to the driver, which writes them. Others are dropped and counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class RangeResult:
         rejected: the number of rejected messages by reason
         examples: one detail for each reason
         dead_letters: rejected messages, up to a limit
-        dropped: the number of rejected messages beyond the limit
+        dropped: how many further rejected messages are beyond the limit
         problems: fields that estimators need and no event has
         epoch: the epoch of the last message, None if unknown
     """
@@ -202,13 +202,19 @@ class RangeEvaluator:
             _evaluator_config(task.evaluator), *position, task.knowledge, task.rests.get(range.partition)
         )
         pipeline = pipeline_of(self._config, located=True)
-        dead_letters = KeptDeadLetters(wanted=self._config.dead_letters is not None)
+        dead_letters, dropped, room = list[DeadLetter](), 0, MAX_REJECTED_BYTES
         events, delays, rejected, examples = 0, NO_DELAYS, Counter[str](), dict[str, str]()
         problems: list[str] = []
 
         def decoded(records: Records) -> EventBatch:
+            nonlocal dropped, room
             batch = pipeline.take([records], {}, now)
-            dead_letters.add([records], batch)
+            for dead_letter in dead_letters_of([records], batch.rejected) if self._config.dead_letters else ():
+                room -= dead_letter.nbytes
+                if room >= 0:
+                    dead_letters.append(dead_letter)
+                else:
+                    dropped += 1
             return batch
 
         for batch in _gathered(messages, decoded):
@@ -220,24 +226,7 @@ class RangeEvaluator:
                 rejected[rejection.reason] += 1
                 examples[rejection.reason] = rejection.detail
         columns = range, summariser.summary(range.end).to_bytes(), events, delays, dict(rejected), examples
-        return RangeResult(*columns, dead_letters.kept, dead_letters.dropped, problems)
-
-
-class KeptDeadLetters:
-    """Keep dead letters up to a number and a size."""
-
-    def __init__(self, *, wanted: bool) -> None:
-        self.kept: list[DeadLetter] = []
-        self.dropped, self._bytes, self._wanted = 0, 0, wanted
-
-    def add(self, records: Sequence[Records], batch: EventBatch) -> None:
-        """Keep a dead letter of each rejected message of these records."""
-        for dead_letter in dead_letters_of(records, batch.rejected) if self._wanted else ():
-            self._bytes += len(dead_letter.value)
-            if self._bytes > MAX_REJECTED_BYTES or len(self.kept) == MAX_REJECTED:
-                self.dropped += 1
-            else:
-                self.kept.append(dead_letter)
+        return RangeResult(*columns, dead_letters, dropped, problems)
 
 
 def messages_of(client: Client, range: OffsetRange, patience: float) -> Iterator[Records]:

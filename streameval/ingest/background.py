@@ -101,9 +101,8 @@ class Worker(Generic[T]):
         name: the name of the thread
         event: the log event of a failed attempt
         batch: how many items are written at once
-        max_items: how many items are queued; further ones are dropped
-        max_bytes: how many bytes are queued, by `size`; further items are dropped
-        size: returns the bytes of an item
+        max_bytes: memory for queued items, by `size`; further ones are dropped
+        size: returns the memory of an item in bytes
         written: called in the thread with items that the sink has written or refused for good
     """
 
@@ -114,13 +113,12 @@ class Worker(Generic[T]):
         name: str,
         event: str,
         batch: int = 1,
-        max_items: float = float("inf"),
         max_bytes: float = float("inf"),
         size: Callable[[T], int] = lambda _: 0,
         written: Callable[[Sequence[T]], None] = lambda _: None,
     ) -> None:
         self._sink, self._event, self._batch, self._written = sink, event, batch, written
-        self._max_items, self._max_bytes, self._size = max_items, max_bytes, size
+        self._max_bytes, self._size = max_bytes, size
         self._queue: deque[T] = deque()  # items stay until they are written or dropped
         self._bytes = self._done = self._dropped = 0
         self._trouble = ""
@@ -138,7 +136,7 @@ class Worker(Generic[T]):
             self._dropped += dropped
             for item in items:
                 size = self._size(item)
-                if len(self._queue) < self._max_items and self._bytes + size <= self._max_bytes:
+                if self._bytes + size <= self._max_bytes:
                     self._queue.append(item)
                     self._bytes += size
                 else:

@@ -26,10 +26,6 @@ from streameval.events.tables import ColumnNames
 from streameval.ingest.stages import EventOrder, PartitionEnds
 from streameval.ingest.stages import TopicPartition as TopicPartition
 
-__all__ = ["Offsets", "PartitionStatus", "Records", "Source", "SourceOffsets", "SourceStatus", "TopicPartition"]
-__all__ += ["MAX_AHEAD", "NotYetReadableError", "BackfillReader", "BackfillStart", "DataLoss"]
-__all__ += ["LogSettings", "RewardTopic", "SourceSettings", "StageSettings", "StrictModel"]
-
 log = structlog.get_logger(__name__)
 
 
@@ -193,20 +189,21 @@ class Source(Protocol):
 
 # --- Lost messages ---
 
-GAPS = ("deleted", "cut", "replaced")
-"""Kinds of lost messages: deleted before they were read (retention); the log was truncated below the position already
-read; another log took its name (a topic deleted and recreated, a file that was rotated)."""
-
-LOSS_REASONS = {
-    "deleted": "messages of {log} were deleted before they were read",
-    "cut": "{log} was truncated: its end offset is below the position already read",
-    "replaced": "{log} was deleted and recreated: another log has its name now",
+GAPS = {
+    "deleted": (
+        "messages of {log} were deleted before they were read",
+        "keep messages longer (retention.ms, retention.bytes)",
+    ),
+    "cut": (
+        "{log} was truncated: its end offset is below the position already read",
+        "find out why the log lost its end (an unclean leader election, a restored disk)",
+    ),
+    "replaced": (
+        "{log} was deleted and recreated: another log has its name now",
+        "find out who recreated it",
+    ),
 }
-REMEDIES = {
-    "deleted": "keep messages longer (retention.ms, retention.bytes)",
-    "cut": "find out why the log lost its end (an unclean leader election, a restored disk)",
-    "replaced": "find out who recreated it",
-}
+"""Kinds of lost messages, with the reason and what to do. A file that was rotated is replaced, too."""
 
 OnLostOffsets: TypeAlias = Literal["continue", "fail"]
 
@@ -241,12 +238,13 @@ class DataLoss:
         """
         self.gaps[kind] += 1
         self.lost += lost
-        reason = LOSS_REASONS[kind].format(log=self._name)
+        reason, remedy = GAPS[kind]
+        reason = reason.format(log=self._name)
         if self._on_lost == "fail":
             located = ", ".join(f"{name} {value}" for name, value in numbers.items())
             raise SourceError(
                 f"{reason}; known to be lost: {lost} ({located})",
-                hint=f"{REMEDIES[kind]}; to continue without them, set source.on_lost_offsets to continue",
+                hint=f"{remedy}; to continue without them, set source.on_lost_offsets to continue",
             )
         log.warning("messages_lost", kind=kind, log=self._name, lost=lost, reason=reason, **numbers)
 

@@ -6,28 +6,29 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+import numpy as np
 from msgspec import structs
 
-from streameval.common.arrays import State, require_fit
+from streameval.common.arrays import Array, State, bytes_in, from_plain, require_fit
 from streameval.events import EventBatch, RewardBatch, RewardDecoder
 from streameval.events.further_rewards import RewardField
 from streameval.events.origin import Origin
 from streameval.ingest.base import Records, StageSettings, TopicPartition
-from streameval.ingest.stages import (
-    ArrivalOrder,
-    BufferStatus,
-    Deduplication,
-    EventOrder,
-    PartitionEnds,
-    ReaderClock,
-    Stage,
-)
+from streameval.ingest.stages import BufferStatus, Deduplication, EventOrder, PartitionEnds, ReaderClock
+from streameval.ingest.stages.buffer import HeldEvents
 
 ORDER = "order"
-STAGES = ("duplicates", ORDER, "later_duplicates")
-"""The entries of the stages in the state, in the order in which events pass them."""
+REWARD_BUFFERS = {
+    "waiting": "rewards whose event has not arrived",
+    "released": "ids of counted events, to recognise late rewards",
+}
+ID_BUFFERS = {
+    "duplicates": "ids of events, to recognise duplicates",
+    "later_duplicates": "the same, in event-time order",
+}
+"""What the buffers in a state hold, for people."""
 
 B = TypeVar("B", EventBatch, RewardBatch)
 
@@ -44,8 +45,8 @@ class EventPipeline:
 
     The stages are: drop duplicates as read (copies that a producer sends again are not late events), order by event
     time and join rewards, drop duplicates again in the order of time (copies in two partitions may be read far apart).
-    Only the order is always there. Whether it is event time may depend on the number of partitions; it is decided when
-    that is known for the first time, and kept.
+    Whether events are ordered by time may depend on the number of partitions; it is decided when that is known for the
+    first time, and kept.
 
     Call `take` after every poll, then `source.pause(pipeline.ahead())`: messages too far ahead stay in the log.
 
@@ -73,8 +74,10 @@ class EventPipeline:
         self._reward_field, self._reward_range, self._further = reward_field, reward_range, tuple(further)
         self._rewards = RewardDecoder(reward_field, self._further)
         self._clock = ReaderClock(self._settings.clock_tolerance)
-        self._order: ArrivalOrder | EventOrder = ArrivalOrder()
-        self._before, self._after = self._deduplication("duplicates"), dict[str, Stage]()
+        self._duplicates = self._deduplication()
+        self._order: EventOrder | None = None
+        self._later_duplicates: Deduplication | None = None
+        self._left = HeldEvents()  # from an order by time before a restart, until the next events come
         self._is_decided = False
 
     @property
@@ -89,9 +92,7 @@ class EventPipeline:
 
     def second_reading(self) -> SecondReading:
         """Return a pipeline with the same stages that reads the log again, and passes on no event buffered here."""
-        other = SecondReading(self.events, self._settings, self._reward_field, self._reward_range, self._further)
-        other.follow(self)
-        return other
+        return SecondReading(self)
 
     def decide(self, partitions: Collection[TopicPartition]) -> None:
         """Decide whether events are ordered by time, if that is still open and the partitions are known."""
@@ -101,7 +102,7 @@ class EventPipeline:
     @property
     def by_time(self) -> bool:
         """Tell whether events may be due without new messages, so that `take` must also be called then."""
-        return self._order.by_time or len(self._order.held) > 0
+        return self._order is not None or len(self._left) > 0
 
     def take(self, records: Sequence[Records], partitions: PartitionEnds, now: float = math.inf) -> EventBatch:
         """Return the events that count now, with everything rejected on the way.
@@ -117,57 +118,51 @@ class EventPipeline:
         self.decide(partitions)
         batch, rewards = self._decode(records)
         self._clock.require([batch, *rewards], now)
-        self._clock.ahead += self._order.redate(self._clock.latest(now), now)
+        if self._order is not None:
+            self._clock.ahead += self._order.redate(self._clock.latest(now), now)
         batch, rewards = self._clock.redated(batch, now), [self._clock.redated(part, now) for part in rewards]
-        for stage in self._before.values():
-            batch = stage.pass_on(batch)
-        return self._finished(self._order.pass_on(batch, partitions, rewards, self._limit))
+        if self._duplicates is not None:
+            batch = self._duplicates.take(batch)
+        if self._order is not None:
+            self._order.expect(partitions)
+            ended = {partition: time for partition, time in partitions.items() if time is not None}
+            batch = self._order.take(batch, rewards, ended, self._limit)
+        elif len(self._left):
+            batch = EventBatch.concat([self._left.take(), batch])
+        return self._finished(batch)
 
     def _finished(self, batch: EventBatch) -> EventBatch:
         """Return the events that count, from events in their order."""
         batch = batch.with_rewards_in(*self._reward_range, self._further)
-        for stage in self._after.values():
-            batch = stage.pass_on(batch)
-        return batch
+        return batch if self._later_duplicates is None else self._later_duplicates.take(batch)
 
     def ahead(self) -> Collection[TopicPartition]:
         """Return the partitions not to read for now: they are so far ahead of the others that the buffer is full."""
-        return self._order.ahead()
+        return () if self._order is None else self._order.ahead()
 
     def buffered(self) -> BufferStatus | None:
         """Describe the buffers, for people and metrics; None if no stage has a buffer."""
-        return self._order.buffered()
+        if self._order is not None:
+            return self._order.buffered()
+        return BufferStatus(len(self._left)) if len(self._left) else None
 
     def drop_policies(self, policies: Collection[str]) -> None:
         """Remove policies from buffered events: they have been retrained since."""
-        self._order.held.drop_policies(policies)
+        self._held.drop_policies(policies)
 
     def flush(self) -> EventBatch:
         """Return all buffered events: nothing more will come."""
-        return self._finished(self._order.flush())
+        return self._finished(self._left.take() if self._order is None else self._order.flush())
 
     def state(self) -> State:
         """Return all that is remembered and buffered, as a plain value."""
-        stages = dict.fromkeys(STAGES) | {name: stage.state() for name, stage in self._stages.items()}
-        return {"is_decided": self._is_decided, "clock": self._clock.state(), **stages}
-
-    @staticmethod
-    def describe(state: State) -> State:
-        """Describe a state by values that JSON has.
-
-        Returns:
-            `waiting`: a row per buffer that is not empty, with `what`, `count`, `oldest` and `newest` (epoch seconds;
-            None without times) and `bytes`. `watermark`: the event time up to which everything has come, None if
-            events count as they arrive. `released_early`: the number of events released before the watermark.
-            `rewards`: the counts of separate rewards by outcome.
-        """
-        order = EventOrder.describe(state[ORDER])
-        stages = {
-            "duplicates": "ids of events, to recognise duplicates",
-            "later_duplicates": "the same, in event-time order",
+        order = {"by_time": False, "held": self._left.state()} if self._order is None else self._order.state()
+        return {
+            "is_decided": self._is_decided,
+            "clock": self._clock.state(),
+            ORDER: order,
+            **{name: None if stage is None else stage.state() for name, stage in self._deduplications.items()},
         }
-        ids = [Deduplication.describe(state[name], what) for name, what in stages.items() if state[name] is not None]
-        return {**order, "waiting": [row for row in (*order["waiting"], *ids) if row["count"]]}
 
     def restore(self, state: State) -> None:
         """Continue from a state, which may have been saved with other settings.
@@ -179,14 +174,18 @@ class EventPipeline:
         """
         require_fit(state, EventPipeline(self.events).state())
         self._clock.restore(state["clock"])
+        order = state[ORDER]
         if state["is_decided"]:
-            self._decide(2 if state[ORDER]["by_time"] else 1)
-        for name, stage in self._stages.items():
-            saved = state[name]
-            if saved is not None:
-                is_other_order = name == ORDER and saved["by_time"] != self._order.by_time
-                require_fit(saved, ArrivalOrder().state() if is_other_order else stage.state(), name)
-                stage.restore(saved)
+            self._decide(2 if order["by_time"] else 1)
+        if self._order is not None and order["by_time"]:
+            require_fit(order, self._order.state(), ORDER)
+            self._order.restore(order)
+        else:
+            self._held.restore(order["held"])
+        for name, stage in self._deduplications.items():
+            if stage is not None and state[name] is not None:
+                require_fit(state[name], stage.state(), name)
+                stage.restore(state[name])
 
     @property
     def _limit(self) -> float:
@@ -194,21 +193,22 @@ class EventPipeline:
         return math.inf
 
     @property
-    def _stages(self) -> dict[str, Stage]:
-        return {**self._before, ORDER: self._order, **self._after}
+    def _held(self) -> HeldEvents:
+        return self._left if self._order is None else self._order.held
+
+    @property
+    def _deduplications(self) -> dict[str, Deduplication | None]:
+        return {"duplicates": self._duplicates, "later_duplicates": self._later_duplicates}
 
     def _decide(self, partitions: int) -> None:
         """Compose the stages for this many partitions."""
         self._is_decided = True
-        order = self._settings.event_order(partitions)
-        if order is not None:
-            self._order = order
-            self._after = self._deduplication("later_duplicates")
+        self._order = self._settings.event_order(partitions)
+        self._later_duplicates = None if self._order is None else self._deduplication()
 
-    def _deduplication(self, name: str) -> dict[str, Stage]:
-        """Return the stage with this name, if duplicates are to be dropped."""
+    def _deduplication(self) -> Deduplication | None:
         window = self._settings.dedupe_window
-        return {name: Deduplication(window)} if window else {}
+        return Deduplication(window) if window else None
 
     def _decode(self, records: Sequence[Records]) -> tuple[EventBatch, list[RewardBatch]]:
         """Decode the events, and the rewards that come separately."""
@@ -221,25 +221,25 @@ class EventPipeline:
         ]
         if not decisions:
             return EventBatch.concat([]), rewards
-        located = self.located or any(stage.needs_origin for stage in self._stages.values())
+        located = self.located or self._duplicates is not None or self._order is not None
         origin = _origin(decisions) if located else None
         values = chain.from_iterable(part.values for part in decisions)
         return _with_unreadable(self.events.decode_batch(values, origin), decisions), rewards
 
 
 class SecondReading(EventPipeline):
-    """Read the log again, up to the events that the live pipeline still buffers."""
+    """Read the log again, up to the events that a live pipeline still buffers."""
 
-    def follow(self, live: EventPipeline) -> None:
-        """Pass on no event that `live` buffers."""
+    def __init__(self, live: EventPipeline) -> None:
+        super().__init__(live.events, live._settings, live._reward_field, live._reward_range, live._further)
         self._live = live
         self._only_live_until = -math.inf  # the newest time of an event that only `live` buffered
         if live._is_decided:
-            self._decide(2 if live._order.by_time else 1)
+            self._decide(1 if live._order is None else 2)
 
     @property
     def _limit(self) -> float:
-        return self._live._order.held.oldest
+        return self._live._held.oldest
 
     def hand_over(self) -> EventBatch | None:
         """End the reading, which has read what the live pipeline has.
@@ -251,7 +251,7 @@ class SecondReading(EventPipeline):
             The events that only this reading still buffers. None while the live pipeline buffers events that are not
             here: they were passed on here, or are no longer in the log.
         """
-        ours, theirs = self._order.held, self._live._order.held
+        ours, theirs = self._held, self._live._held
         if theirs.oldest <= self._only_live_until:
             return None
         events = ours.take()
@@ -259,6 +259,44 @@ class SecondReading(EventPipeline):
         has_all = self._only_live_until == -math.inf
         ours.add(events.take(~shared) if has_all else events)
         return self.flush() if has_all else None
+
+
+# --- States for people ---
+
+
+def describe_state(state: State) -> State:
+    """Describe a state of a pipeline by values that JSON has.
+
+    Returns:
+        `waiting`: a row per buffer that is not empty, with `what`, `count`, `oldest` and `newest` (epoch seconds;
+        None without times) and `bytes`. `watermark`: the event time up to which everything has come, None if
+        events count as they arrive. `released_early`: the number of events released before the watermark.
+        `rewards`: the counts of separate rewards by outcome.
+    """
+    order = state[ORDER]
+    rewards, watermark = order.get("rewards"), order.get("watermark", -math.inf)
+    held = [EventBatch.from_state(events).timestamp for events in order["held"]]
+    waiting = [_described("buffered events", order["held"], held)]
+    for name, what in REWARD_BUFFERS.items() if rewards else ():
+        runs = from_plain(rewards[name]["runs"])
+        waiting.append(_described(what, rewards[name], [run["timestamp"] for run in runs]))
+    for name, what in ID_BUFFERS.items():
+        if state[name] is not None:
+            ids = from_plain(state[name]["remembered"])
+            waiting.append({"what": what, "count": len(ids), "oldest": None, "newest": None, "bytes": ids.nbytes})
+    return {
+        "waiting": [row for row in waiting if row["count"]],
+        "watermark": watermark if math.isfinite(watermark) else None,
+        "released_early": order.get("released_early", 0),
+        "rewards": rewards and rewards["counts"],
+    }
+
+
+def _described(what: str, buffer: Any, times: Sequence[Array]) -> State:
+    """Describe a buffer of entries with these times."""
+    all_times = np.concatenate([[], *times])
+    oldest, newest = (float(all_times.min()), float(all_times.max())) if len(all_times) else (None, None)
+    return {"what": what, "count": len(all_times), "oldest": oldest, "newest": newest, "bytes": bytes_in(buffer)}
 
 
 def _origin(records: Sequence[Records]) -> Origin:

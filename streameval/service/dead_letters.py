@@ -22,7 +22,8 @@ from streameval.ingest.background import RetryError, Sink, Worker, WorkerStatus
 from streameval.ingest.base import Records
 from streameval.ingest.kafka.connection import KafkaConnection
 
-MAX_DEAD_LETTERS, MAX_BYTES = 10_000, 32 * 2**20  # in the queue; further dead letters are dropped and counted
+MAX_BYTES = 32 * 2**20  # memory of the queue; further dead letters are dropped and counted
+OWN_BYTES = 1024  # memory of a dead letter without its value, at most
 MAX_VALUE_BYTES = 512 * 1024  # a broker takes no more than a megabyte by default
 BATCH_SIZE = 500
 CLOSE_TIMEOUT, ABORT_TIMEOUT = 5.0, 2.0  # seconds to write the queue at the end, and then to abort a write
@@ -57,6 +58,11 @@ class DeadLetter:
     timestamp: int | None
     value: bytes
     size: int
+
+    @property
+    def nbytes(self) -> int:
+        """Return the memory that the dead letter takes, at most."""
+        return OWN_BYTES + len(self.value)
 
     @property
     def origin(self) -> dict[str, str | int | None]:
@@ -120,9 +126,8 @@ class DeadLetterQueue:
             name="streameval-dead-letters",
             event="dead_letters_not_written",
             batch=BATCH_SIZE,
-            max_items=MAX_DEAD_LETTERS,
             max_bytes=MAX_BYTES,
-            size=lambda dead_letter: len(dead_letter.value),
+            size=lambda dead_letter: dead_letter.nbytes,
         )
 
     def put(self, records: Sequence[Records], rejected: Sequence[Rejected]) -> None:

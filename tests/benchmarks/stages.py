@@ -54,7 +54,7 @@ def joined(batches: Sequence[EventBatch], rewards: Sequence[RewardBatch], window
     stage.expect([*[("a", place) for place in range(PARTITIONS)], ("b", 0)])
     for batch, late in zip(batches, rewards, strict=True):
         stage.take(batch)
-        stage.take_rewards(late)
+        stage.take(rewards=[late])
 
 
 def ordered(batches: Sequence[EventBatch], max_lateness: float) -> None:

@@ -45,9 +45,9 @@ def reject_late_events(patch: pytest.MonkeyPatch) -> None:
     """An event is too late where another partition has passed it."""
     take = EventOrder.take
 
-    def take_in_time(self: EventOrder, events: EventBatch) -> EventBatch:
+    def take_in_time(self: EventOrder, events: EventBatch, *others: Any) -> EventBatch:
         kept = events.reject(events.timestamp < self.watermark, "too_late", lambda _: "timestamp: too late")
-        return take(self, kept)
+        return take(self, kept, *others)
 
     patch.setattr(EventOrder, "take", take_in_time)
 

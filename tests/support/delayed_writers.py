@@ -80,10 +80,10 @@ class LiveReading:
             place = (source["rewards"]["topic"], 0)
             self._positions[place] = 0
             log += [(json.loads(value)["timestamp"] + 2.0, place, _reward(value)) for _, _, value in log]
-        self.batches = list(self._read(deque(sorted(log))))
+        self.batches = [*self._read(deque(sorted(log))), self._pipeline.flush()]
 
     def _read(self, log: deque[tuple[float, tuple[str, int], bytes]]) -> Iterator[EventBatch]:
-        now, probed, until = START, START, log[-1][0] + 1_000.0
+        now, probed, until = START, START, log[-1][0] + 100.0
         while now < until:
             now += 0.5
             polled: dict[tuple[str, int], list[bytes]] = {}

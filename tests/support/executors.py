@@ -24,7 +24,10 @@ def config_of(folder: Path | None = None, **sections: Any) -> Config:
     source = {"kind": "kafka", "topic": TOPIC}
     engine = {"kind": "spark", "trigger": "1ms", "most_per_partition": 300}
     policies = {"candidates": CANDIDATES}
-    return Config.model_validate({"source": source, "policies": policies, "engine": engine, **state, **sections})
+    evaluated = {"estimators": ["ips", "snips"], "averages": ["cumulative", {"kind": "decay", "half_life": 500}]}
+    return Config.model_validate(
+        {"source": source, "policies": policies, "engine": engine, **evaluated, **state, **sections}
+    )
 
 
 def fill(cluster: FakeCluster, partition: int, count: int, first: int = 0) -> None:

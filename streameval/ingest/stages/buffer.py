@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from streameval.common.arrays import Array, Mask, State, bytes_in
+from streameval.common.arrays import Mask, State
 from streameval.events import EventBatch
 from streameval.events.action_sets import Columns
 
@@ -135,29 +135,9 @@ class HeldEvents:
         """Return all events as plain values, uncopied."""
         return [part.left.to_state() for part in self._parts]
 
-    @staticmethod
-    def describe(state: Sequence[State]) -> State:
-        """Describe the events in a state: see `described`."""
-        times = [EventBatch.from_state(part).timestamp for part in state]
-        return described("buffered events", state, np.concatenate([[], *times]))
-
     def restore(self, state: Sequence[State]) -> None:
         """Continue from a state."""
         self._parts = [PartitionBuffer(EventBatch.from_state(part)) for part in state]
-
-
-def described(what: str, state: Any, times: Array | None = None, count: int = 0) -> State:
-    """Describe a buffer in a state.
-
-    Args:
-        what: the entries of the buffer, for people
-        state: the state of the buffer, to tell its size
-        times: [n] the times of the entries, in epoch seconds; None without times
-        count: the number of entries without times
-    """
-    oldest, newest = (None, None) if times is None or not len(times) else (float(times.min()), float(times.max()))
-    count = count if times is None else len(times)
-    return {"what": what, "count": count, "oldest": oldest, "newest": newest, "bytes": bytes_in(state)}
 
 
 def _marks(batch: EventBatch) -> Iterator[tuple[float, ...]]:
@@ -190,16 +170,14 @@ def off_heap(batch: EventBatch) -> EventBatch:
     size = batch.nbytes + ROOM_TO_ALIGN
     if size < MIN_MAPPED_BYTES:
         return batch
-    mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory, used = np.frombuffer(mapping, np.uint8), 0
+    mapping, used = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), 0
 
     def moved(array: NDArray[Any]) -> NDArray[Any]:
         nonlocal used
-        space = memory[used : used + array.nbytes].view(array.dtype)
-        used += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
         by_column = array.ndim > 1 and array.strides[0] < array.strides[-1]
-        copy = space.reshape(array.T.shape).T if by_column else space.reshape(array.shape)
-        np.copyto(copy, array)
+        copy: NDArray[Any] = np.ndarray(array.shape, array.dtype, mapping, used, order="F" if by_column else "C")
+        copy[...] = array
+        used += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
         return copy
 
     return _changed(batch, moved)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -58,44 +58,6 @@ class BufferStatus:
         return math.ceil(self.max_lateness + max(self.lateness.values(), default=0.0))
 
 
-class ArrivalOrder:
-    """Pass events on as they arrive, after events that an earlier order by time held back."""
-
-    needs_origin: ClassVar[bool] = False
-    by_time: ClassVar[bool] = False
-
-    def __init__(self) -> None:
-        self.held = HeldEvents()
-
-    def pass_on(self, batch: EventBatch, *_: object) -> EventBatch:
-        """Return all events; `EventOrder` needs the other arguments."""
-        return EventBatch.concat([self.held.take(), batch]) if len(self.held) else batch
-
-    def redate(self, latest: float, now: float) -> int:
-        """Return 0: no event waits for its time."""
-        return 0
-
-    def flush(self) -> EventBatch:
-        """Return the events of the earlier order."""
-        return self.held.take()
-
-    def ahead(self) -> Collection[TopicPartition]:
-        """Return none: no partition waits for another one."""
-        return ()
-
-    def buffered(self) -> BufferStatus | None:
-        """Describe the events of the earlier order; None without any."""
-        return BufferStatus(len(self.held)) if len(self.held) else None
-
-    def state(self) -> State:
-        """Return the events of the earlier order, as a plain value."""
-        return {"by_time": self.by_time, "held": self.held.state()}
-
-    def restore(self, state: State) -> None:
-        """Hold the events that wait in a state until the next ones arrive; also from an `EventOrder`."""
-        self.held.restore(state["held"])
-
-
 class EventOrder:
     """Release events in the order of (timestamp, partition, offset), as far as they come in time.
 
@@ -117,11 +79,7 @@ class EventOrder:
 
     Attributes:
         patience: the longest wait for events while their partition has nothing else to read, in seconds
-        limit: events from this time on wait in any case, as do their rewards
     """
-
-    needs_origin: ClassVar[bool] = True
-    by_time: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -134,13 +92,12 @@ class EventOrder:
     ) -> None:
         self.held = HeldEvents()
         self.late = self.released_early = 0
-        self.limit = math.inf
         self._rewards, self._max_bytes, self.patience = rewards, max_bytes, max_lateness + idle_timeout
         self._window = 0.0 if rewards is None else rewards.window
         waits = {topic: 0.0} if rewards is None else {topic: 0.0, rewards.topic: rewards.window + MICROSECOND}
         self.max_lateness = max_lateness
         self._watermarks = Watermarks(waits, max_lateness, idle_timeout)
-        # `at_end` took events up to the first of these times, because all before the second one seemed to have come
+        # events up to the first of these times were due because all before the second one seemed to have come
         self._last_at_end = self._complete_until = NEVER
         self._swept = NEVER  # rewards of decisions before this time have been dropped
         self._is_full = False
@@ -159,31 +116,45 @@ class EventOrder:
         """Set the partitions; no event is released before each has events or was found at its end."""
         self._watermarks.expect(partitions)
 
-    def pass_on(
+    def take(
         self,
-        batch: EventBatch,
-        partitions: PartitionEnds = MappingProxyType({}),
+        batch: EventBatch | None = None,
         rewards: Sequence[RewardBatch] = (),
+        ended: Mapping[TopicPartition, float] = MappingProxyType({}),
         limit: float = math.inf,
     ) -> EventBatch:
         """Add the events and rewards of a poll, and return the events due, with all that are rejected.
 
+        When all partitions are at their end, time passes without events: those older than `max_lateness + idle_timeout`
+        are due.
+
         Args:
-            batch: the events
-            partitions: all partitions, and when they were found at their end
-            rewards: the rewards
+            batch: the events, in the order of each partition
+            rewards: the rewards, in the order of each partition
+            ended: by partition, when its end was asked for, in epoch seconds: after everything passed so far had been
+                read. An answer counts once, so that an answer from before a long pause does not make a partition count
+                as idle during the pause
             limit: events from this time on wait in any case
         """
-        self.limit = limit
-        self.expect(partitions)
-        due = [self.at_end({partition: time for partition, time in partitions.items() if time is not None})]
-        if len(batch) or batch.rejected:
-            due.append(self.take(batch))
-        due += [self.take_rewards(part) for part in rewards]
-        return EventBatch.concat([part for part in due if len(part) or part.rejected])
+        complete_until = min(self._watermarks.at_end(ended) - self.patience, limit)
+        rejected = () if batch is None else self._add(batch)
+        for part in rewards:
+            rejected += self._add_rewards(part)
+        passed = min(self.watermark, limit)
+        due = self._joined(self.held.take(max(passed, complete_until)))
+        is_at_end = len(due) > 0 and due.timestamp[-1] >= passed
+        if is_at_end:
+            passed = self._last_at_end = float(due.timestamp[-1])
+            self._complete_until = complete_until
+        is_overfull = self.nbytes > 2 * self._max_bytes
+        if is_at_end or is_overfull or passed > self._swept + self._window / SWEEPS:
+            rejected += self._sweep(passed)
+        if is_overfull:
+            due = EventBatch.concat([due, self._relieve()])
+        return _rejecting(due, rejected)
 
-    def take(self, batch: EventBatch) -> EventBatch:
-        """Add the next events, in the order of each partition, and return the events due, with all rejected ones."""
+    def _add(self, batch: EventBatch) -> tuple[Rejected, ...]:
+        """Buffer events, and return all that are rejected."""
         batch = batch.reject(np.isnan(batch.timestamp), "missing_field", lambda _: "timestamp: missing")
         batch = batch.reject(
             batch.timestamp < self._swept,
@@ -197,14 +168,14 @@ class EventOrder:
             self.late += int(np.count_nonzero(batch.timestamp < max(self.watermark, self._last_at_end)))
             self._watermarks.advance(batch.origin, batch.timestamp, self._last_at_end, self._complete_until)
             self.held.add(batch)
-        return self._due(batch.rejected)
+        return batch.rejected
 
-    def take_rewards(self, rewards: RewardBatch) -> EventBatch:
-        """Add the next rewards, in the order of each partition, and return the events due."""
+    def _add_rewards(self, rewards: RewardBatch) -> tuple[Rejected, ...]:
+        """Keep rewards, and return the messages that are none."""
         assert self._rewards is not None, "the order must have been made with rewards"
         self._watermarks.advance(rewards.origin, rewards.timestamp)
         self._rewards.add(rewards)
-        return self._due(rewards.rejected)
+        return rewards.rejected
 
     def redate(self, latest: float, now: float) -> int:
         """Date at `now` what is buffered and dated after `latest`, and return the number of events and rewards.
@@ -217,25 +188,6 @@ class EventOrder:
         if self._swept > latest:
             self._swept = now - self._window - self.patience
         return self.held.redate(latest, now) + (0 if self._rewards is None else self._rewards.redate(latest, now))
-
-    def at_end(self, ended: Mapping[TopicPartition, float]) -> EventBatch:
-        """Return the events due now that these partitions were found at their end.
-
-        When all partitions are at their end, time passes without events: those older than `max_lateness + idle_timeout`
-        are released.
-
-        Args:
-            ended: by partition, when its end was asked for, in epoch seconds: after everything passed to `take` so far
-                had been read. An answer counts once, so that an answer from before a long pause does not make a
-                partition count as idle during the pause
-        """
-        complete_until = min(self._watermarks.at_end(ended) - self.patience, self.limit)
-        due = self._due()
-        last = self._joined(self.held.take(complete_until))
-        if not len(last):
-            return due
-        self._last_at_end, self._complete_until = float(last.timestamp[-1]), complete_until
-        return EventBatch.concat([due, _rejecting(last, self._sweep(float(last.timestamp[-1])))])
 
     def flush(self) -> EventBatch:
         """Return all buffered events: nothing more will come."""
@@ -266,8 +218,8 @@ class EventOrder:
     def state(self) -> State:
         """Return all that is remembered and buffered, as a plain value."""
         return {
-            "by_time": self.by_time,
-            "watermark": self.watermark,  # for `describe`: it depends on settings that are not in the state
+            "by_time": True,
+            "watermark": self.watermark,  # for people: it depends on settings that are not in the state
             "watermarks": self._watermarks.state(),
             "held": self.held.state(),
             "late": self.late,
@@ -276,39 +228,13 @@ class EventOrder:
             "rewards": None if self._rewards is None else self._rewards.state(),
         }
 
-    @staticmethod
-    def describe(state: State) -> State:
-        """Describe the buffers, the watermark and the counts of rewards in a state: see `EventPipeline.describe`."""
-        if not state["by_time"]:
-            waiting = [HeldEvents.describe(state["held"])]
-            return {"waiting": waiting, "watermark": None, "released_early": 0, "rewards": None}
-        rows, counts = ([], None) if state["rewards"] is None else RewardStore.describe(state["rewards"])
-        return {
-            "waiting": [HeldEvents.describe(state["held"]), *rows],
-            "watermark": state["watermark"] if math.isfinite(state["watermark"]) else None,
-            "released_early": state["released_early"],
-            "rewards": counts,
-        }
-
     def restore(self, state: State) -> None:
-        """Continue from a state; also from an `ArrivalOrder`, with the events that wait there."""
+        """Continue from a state."""
         self.held.restore(state["held"])
-        if not state["by_time"]:
-            return
         self._watermarks.restore(state["watermarks"])
         self.late, self.released_early, self._swept = state["late"], state["released_early"], state["swept"]
         if self._rewards is not None:
             self._rewards.restore(state["rewards"])
-
-    def _due(self, rejected: tuple[Rejected, ...] = ()) -> EventBatch:
-        watermark = min(self.watermark, self.limit)
-        due = self._joined(self.held.take(watermark))
-        is_overfull = self.nbytes > 2 * self._max_bytes
-        if is_overfull or watermark > self._swept + self._window / SWEEPS:
-            rejected += self._sweep(watermark)
-        if is_overfull:
-            due = EventBatch.concat([due, self._relieve()])
-        return _rejecting(due, rejected)
 
     def _relieve(self) -> EventBatch:
         """Release the older half: the buffer is overfull."""

@@ -16,7 +16,6 @@ from streameval.events import Rejected, RewardBatch
 from streameval.events.action_sets import Index
 from streameval.events.further_rewards import FurtherRewards
 from streameval.events.origin import NO_IDENTITY, Identity
-from streameval.ingest.stages.buffer import described
 from streameval.ope.promotion import ArrivalState, fold_arrivals, rejected_share, start_arrivals
 
 Column: TypeAlias = NDArray[Any]
@@ -291,19 +290,6 @@ class RewardStore:
         runs = {"waiting": {"runs": self._waiting.runs}, "released": {"runs": self._released.runs}}
         more = {"recent": structs.asdict(self._recent), "first": self._first}
         return {"counts": asdict(self.counts), **more, **to_plain(runs)}
-
-    @staticmethod
-    def describe(state: State) -> tuple[list[State], State]:
-        """Describe the rewards and ids in a state by rows (see `described`), and return the counts of rewards."""
-        kinds = {
-            "waiting": "rewards whose event has not arrived",
-            "released": "ids of counted events, to recognise late rewards",
-        }
-        rows = []
-        for name, what in kinds.items():
-            runs = from_plain(state[name]["runs"])
-            rows.append(described(what, state[name], np.concatenate([[], *(run["timestamp"] for run in runs)])))
-        return rows, state["counts"]
 
     def restore(self, state: State) -> None:
         """Continue from a state."""

@@ -19,7 +19,7 @@ import numpy as np
 import yaml
 
 from streameval.common.arrays import from_plain
-from streameval.ingest.pipeline import EventPipeline
+from streameval.ingest.pipeline import describe_state
 from streameval.ope.core import ring
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.service.snapshots import read_snapshot, snapshot_files
@@ -172,7 +172,7 @@ def stat_of(process: int) -> list[str]:
 def final_state(state: Path) -> Any:
     """The evaluator of the newest snapshot, with no events held back."""
     document = read_snapshot(snapshot_files(state)[-1])
-    buffers = [row["what"] for row in EventPipeline.describe(document.pipeline)["waiting"]]
+    buffers = [row["what"] for row in describe_state(document.pipeline)["waiting"]]
     assert "buffered events" not in buffers
     return settled(Evaluator.from_state(document.evaluator, without_code=True))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import pytest
@@ -20,14 +19,13 @@ class Bench:
 
     def __init__(self, most: int | None = None, **engine: object) -> None:
         self.cluster, self.now = FakeCluster(), 0.0
-        self.caught_up: list[float] = []
         for partition in (0, 1):
             fill(self.cluster, partition, 1000)
         self.executors = Executors(self.cluster)
         config = config_of(engine={"kind": "spark", "trigger": "5s", "most_per_partition": 300, **engine})
         requests = self.cluster.connect(config.source, 1.0, None)  # type: ignore[arg-type]
         self.client = EngineClient(
-            *(config, self.executors, requests, lambda: replace(batch_task(config), most=most), self.caught_up.append),
+            *(config, self.executors, requests, lambda: replace(batch_task(config), most=most)),
             clock=lambda: self.now,
         )
         self.client.assign({0: 0, 1: 900}, {})
@@ -80,19 +78,6 @@ def test_a_task_may_limit_a_batch_and_the_next_one_starts_at_once_until_all_is_r
     assert bench.ranges() == [[(0, 0, 90)], [(0, 90, 180)], [(0, 180, 200)]]
     bench.cluster.hidden = 0
     assert bench.client.poll(0.01) == []
-
-
-def test_only_a_client_that_has_read_everything_says_so() -> None:
-    bench = Bench()
-    before = time.time()
-    bench.batch()
-    bench.now = 5.0
-    bench.client.assign({0: 999, 1: 1000}, {})
-    bench.batch()
-    assert bench.caught_up == []
-    bench.now = 10.0
-    assert bench.client.poll(0.0) == []
-    assert before <= bench.caught_up[0] <= time.time()
 
 
 def test_a_batch_that_fails_has_read_nothing() -> None:

@@ -19,6 +19,7 @@ from streameval.engines import daemon as daemon_module
 from streameval.engines.daemon import EngineDaemon
 from streameval.engines.ranges import OffsetRange, RangeEvaluator, RangeResult
 from streameval.errors import ConfigError, SourceError, StateError
+from streameval.ingest.kafka import source as kafka_source
 from streameval.ingest.kafka.client import ClientError
 from streameval.ope.evaluator.summaries import PartitionedEvaluator, Summary
 from streameval.ope.report import Report
@@ -72,7 +73,8 @@ def assert_same(one: Report, other: Report) -> None:
 
 
 def test_the_numbers_are_those_of_all_events_and_the_metrics_are_there(cluster: FakeCluster) -> None:
-    config = config_of()
+    averages = ["cumulative", {"kind": "window", "tau": 500}, "adaptive_window", "adaptive_decay", "mixture"]
+    config = config_of(estimators=["ips", "snips", "stratified_ips"], averages=averages)
     daemon, executors = engine_daemon(cluster, config)
     with running(daemon):
         assert_same(reported(daemon, EVENTS), expected(cluster, config))
@@ -238,7 +240,8 @@ def test_without_a_state_there_is_nothing_to_reset(cluster: FakeCluster) -> None
         engine_daemon(cluster, config_of(), reset=True)
 
 
-def test_an_idle_topic_makes_no_estimate_old(cluster: FakeCluster) -> None:
+def test_an_idle_topic_makes_no_estimate_old(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_source, "PROBE_INTERVAL", 0.05)
     daemon, _ = engine_daemon(cluster, config_of())
 
     def age() -> float:
@@ -285,22 +288,23 @@ def test_a_reload_adds_candidates_from_the_next_batch_on_and_removes_others(
 ) -> None:
     rest = {number: log[400:] for number, log in cluster.logs.items()}
     cluster.markers, cluster.logs = 0, {number: log[:400] for number, log in cluster.logs.items()}
-    known = Candidates(cluster, tmp_path, policies={"candidates": ["bold"]})
+    averages: dict[str, Any] = {"averages": ["cumulative", "adaptive_window", {"kind": "decay", "half_life": 500}]}
+    known = Candidates(cluster, tmp_path, policies={"candidates": ["bold"]}, **averages)
     with running(known.daemon):
         reported(known.daemon, 2 * 396)
-        known.change("shy", "bold")
+        known.change("shy", "bold", **averages)
         wait_until(lambda: known.rows() == {"logging", "bold", "shy"})
         cluster.logs = {number: log + rest[number] for number, log in cluster.logs.items()}
         reported(known.daemon, EVENTS)
         assert known.events() == {"logging": EVENTS, "bold": EVENTS, "shy": EVENTS - 2 * 396}
         late = known.daemon.published.report
-        known.change("shy")
+        known.change("shy", **averages)
         wait_until(lambda: known.rows() == {"logging", "shy"})
-    whole = evaluated(cluster, config_of(policies={"candidates": ["shy"]}), 400)
+    whole = evaluated(cluster, config_of(policies={"candidates": ["shy"]}, **averages), 400)
     assert late is not None
     for row in whole.report().estimates:
         if row.policy == "shy":
-            alike = row.average in ("cumulative", "window", "adaptive_window")  # others: blocks, start-up values
+            alike = row.average in ("cumulative", "adaptive_window")  # others: blocks, start-up values
             found = late.get(row.policy, row.estimator, row.average).value
             assert found == pytest.approx(row.value, rel=1e-9 if alike else 1e-2), row.average
 

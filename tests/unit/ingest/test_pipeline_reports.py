@@ -24,12 +24,12 @@ from streameval.service.metrics import metrics_text
 from support.factories import make_published
 
 DECISIONS, REWARDS, PARTITIONS = "decisions", "clicks", 3
-START, SECONDS = 1_700_000_000.0, 400.0
+START, SECONDS, EVENTS = 1_700_000_000.0, 200.0, 2_000
 Logs = dict[tuple[str, int], list[tuple[float, float, bytes]]]
 """By partition the messages: when each was written, its own time, and its content."""
 
 
-def logs(seed: int, count: int = 4000) -> Logs:
+def logs(seed: int, count: int = EVENTS) -> Logs:
     """Decisions over three partitions, one of them silent for a while, and clicks on a fifth of them, up to a minute
     later; some decisions are repeated.
     """
@@ -38,7 +38,7 @@ def logs(seed: int, count: int = 4000) -> Logs:
     written[REWARDS, 0] = []
     for number, time in enumerate(np.sort(rng.uniform(0, SECONDS, count)).tolist()):
         partition = int(rng.integers(PARTITIONS))
-        if partition == 2 and 100 < time < 250:
+        if partition == 2 and 50 < time < 125:
             partition = 0
         propensity, target = rng.uniform(0.2, 1.0, 2).round(3).tolist()
         output = {"event_id": f"e-{number}", "timestamp": START + time, "action": 1, "propensity": propensity}
@@ -81,7 +81,7 @@ def report(written: Logs, seed: int, start: float, every: float, *, rewards: boo
     evaluator = Evaluator(
         ["challenger"],
         estimators=[IPS(), SNIPS()],
-        averages=[Cumulative(), Window(tau=700), Decay(half_life=90), Window(span="80s", name="time")],
+        averages=[Cumulative(), Window(tau=350), Decay(half_life=90), Window(span="80s", name="time")],
     )
     intake = EventPipeline(form, stages(rewards))
     for number, (records, partitions) in enumerate(polls(written, np.random.default_rng(seed), start, every)):
@@ -116,17 +116,17 @@ def test_live_and_later_readers_report_the_same(rewards: bool) -> None:
             place: [(moment, time, message[:-1] + b', "reward": 1}') for moment, time, message in messages]
             for place, messages in written.items()
         }
-    live = report(written, 1, start=0.0, every=1.0, rewards=rewards)
-    assert live.events.accepted == 4000
+    live = report(written, 1, start=0.0, every=2.0, rewards=rewards)
+    assert live.events.accepted == EVENTS
     assert live.events.rejected.keys() <= {"duplicate", "too_late"}
-    for seed, start, every in ((2, 150.0, 3.0), (3, SECONDS + 20, 1.0), (4, 0.0, 40.0)):
+    for seed, start, every in ((2, 75.0, 3.0), (3, SECONDS + 20, 2.0), (4, 0.0, 40.0)):
         assert_alike(report(written, seed, start, every, rewards=rewards), live)
-    assert_alike(report(written, 5, 0.0, 2.0, rewards=rewards, restarts=True), live)
+    assert_alike(report(written, 5, 0.0, 3.0, rewards=rewards, restarts=True), live)
 
 
 def test_late_clicks_are_rejected_and_all_others_count() -> None:
     written = logs(seed=11)
-    read = report(written, 1, start=0.0, every=1.0, rewards=True)
+    read = report(written, 1, start=0.0, every=5.0, rewards=True)
     clicks = len(written[REWARDS, 0])
     late = read.events.rejected["too_late"]
     assert 0.03 * clicks < late < 0.2 * clicks

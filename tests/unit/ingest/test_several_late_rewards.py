@@ -18,7 +18,7 @@ from streameval.ope.report import Report
 from streameval.service.startup import pipeline_of
 from support.rewards import assert_equal
 
-START, EVENTS = 1_700_000_000.0, 1_200
+START, EVENTS = 1_700_000_000.0, 600
 REWARDS = {"click": {}, "revenue": {"max": 200}, "hide": {"min": -1, "max": 0, "guardrail": {"max_loss": 0.05}}}
 PLAIN = {"click": {}, "revenue": {"max": 200}, "hide": {"min": -1, "max": 0}}
 

