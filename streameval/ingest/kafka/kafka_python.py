@@ -61,29 +61,32 @@ def connection_options(connection: KafkaConnection) -> dict[str, Any]:
     return options
 
 
-def with_client_options(make: Any, options: Mapping[str, Any], connection: KafkaConnection) -> dict[str, Any]:
-    """Add the `client_options` that a class of kafka-python has to its arguments."""
+def arguments(make: Any, connection: KafkaConnection, **options: Any) -> dict[str, Any]:
+    """Return the arguments of a class of kafka-python.
+
+    Args:
+        make: The class, which tells which `client_options` of the configuration it has. They come last.
+        connection: How to reach the cluster.
+        options: More arguments.
+    """
     more = connection.client_options if connection.client == "kafka-python" else {}
-    return {**options, **{name: value for name, value in more.items() if name in make.DEFAULT_CONFIG}}
+    last = {name: value for name, value in more.items() if name in make.DEFAULT_CONFIG}
+    return connection_options(connection) | options | last
 
 
 def consumer_options(settings: KafkaTopic) -> dict[str, Any]:
     """Translate the settings of a source into arguments of `kafka.KafkaConsumer`."""
-    options = connection_options(settings) | {
-        "enable_auto_commit": False,
-        "auto_offset_reset": "none",  # other values skip messages silently after a truncation
-        "isolation_level": "read_committed",
-        "check_crcs": True,
-        "max_poll_records": settings.max_poll_records,
-        "fetch_max_bytes": settings.fetch_max_bytes,
-        "metrics_enabled": False,
-    }
-    return with_client_options(KafkaConsumer, options, settings)
-
-
-def administrator_options(connection: KafkaConnection) -> dict[str, Any]:
-    """Translate the settings of a connection into arguments of `kafka.KafkaAdminClient`."""
-    return with_client_options(KafkaAdminClient, connection_options(connection), connection)
+    return arguments(
+        KafkaConsumer,
+        settings,
+        enable_auto_commit=False,
+        auto_offset_reset="none",  # other values skip messages silently after a truncation
+        isolation_level="read_committed",
+        check_crcs=True,
+        max_poll_records=settings.max_poll_records,
+        fetch_max_bytes=settings.fetch_max_bytes,
+        metrics_enabled=False,
+    )
 
 
 def connected(make: Any, options: Mapping[str, Any], timeout: float, connections: ConnectionGroup) -> tuple[Any, Any]:
@@ -153,7 +156,7 @@ class KafkaPythonClient:
         self._newest_topic_id: str | None = None
         patience = {"request_timeout_ms": milliseconds(min(settings.request_timeout, timeout))}  # it is waited for
         with translated_errors():
-            options = administrator_options(settings) | patience
+            options = arguments(KafkaAdminClient, settings) | patience
             self._administrator, _ = connected(KafkaAdminClient, options, timeout, connections)
             try:
                 options = consumer_options(settings)

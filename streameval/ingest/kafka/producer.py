@@ -23,13 +23,11 @@ from streameval.ingest.kafka import kafka_python_internals as internals
 from streameval.ingest.kafka.client import ClientError
 from streameval.ingest.kafka.connection import KafkaConnection, KafkaTopic
 from streameval.ingest.kafka.kafka_python import (
-    administrator_options,
+    arguments,
     connected,
-    connection_options,
     milliseconds,
     plain,
     translated_errors,
-    with_client_options,
 )
 
 CONNECT_TIMEOUT = 10.0  # seconds, as all others
@@ -100,18 +98,20 @@ def list_topics(connection: KafkaConnection) -> set[str]:
 
 
 def _administrator(connection: KafkaConnection, connections: ConnectionGroup) -> Any:
-    return connected(KafkaAdminClient, administrator_options(connection), CONNECT_TIMEOUT, connections)[0]
+    return connected(KafkaAdminClient, arguments(KafkaAdminClient, connection), CONNECT_TIMEOUT, connections)[0]
 
 
 def _producer(connection: KafkaConnection, delivery_timeout: float, block_timeout: float, **options: Any) -> Any:
-    options |= connection_options(connection) | {
-        "linger_ms": 20,
-        "delivery_timeout_ms": milliseconds(delivery_timeout),
-        "request_timeout_ms": milliseconds(min(connection.request_timeout, delivery_timeout / 2)),
-        "max_block_ms": milliseconds(block_timeout),
-        "metrics_enabled": False,
-    }
-    options = with_client_options(KafkaProducer, options, connection)
+    options = arguments(
+        KafkaProducer,
+        connection,
+        linger_ms=20,
+        delivery_timeout_ms=milliseconds(delivery_timeout),
+        request_timeout_ms=milliseconds(min(connection.request_timeout, delivery_timeout / 2)),
+        max_block_ms=milliseconds(block_timeout),
+        metrics_enabled=False,
+        **options,
+    )
     return connected(KafkaProducer, options, CONNECT_TIMEOUT, ConnectionGroup())[0]
 
 

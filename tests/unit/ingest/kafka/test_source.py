@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka import KafkaAdminClient
 from pydantic import ValidationError
 
 from streameval.errors import SourceError
@@ -18,7 +19,7 @@ from streameval.ingest.base import Offsets, Records, SourceStatus
 from streameval.ingest.kafka import confluent
 from streameval.ingest.kafka.client import ClientError, OffsetsGoneError
 from streameval.ingest.kafka.connection import KafkaConnection
-from streameval.ingest.kafka.kafka_python import administrator_options, connection_options, consumer_options
+from streameval.ingest.kafka.kafka_python import arguments, connection_options, consumer_options
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.kafka.source import MAX_BACKOFF, PROBE_INTERVAL, SILENCE_TIMEOUT, KafkaSource, MultiSource
 from support.daemon_logs import daemon_logs
@@ -628,7 +629,7 @@ def test_options_of_the_client_library_are_passed_on_last(client: str, wait: str
     requests = consumer_options(settings)
     assert "linger_ms" not in requests, "a producer has it"
     assert not [name for name in requests if "." in name], "kafka-python has no such options"
-    assert administrator_options(settings)["client_id"] == ("mine" if client == "kafka-python" else "streameval")
+    assert arguments(KafkaAdminClient, settings)["client_id"] == ("mine" if client == "kafka-python" else "streameval")
 
 
 @pytest.mark.parametrize(
