@@ -30,7 +30,8 @@ from streameval.common.lazy import lazily
 
 if TYPE_CHECKING:
     from streameval.errors import ConfigError, InputError, SourceError, StateError, StreamevalError
-    from streameval.events import EventBatch, EventLogger
+    from streameval.event_logger import EventLogger
+    from streameval.events import EventBatch
     from streameval.ingest.files.reading import read_events
     from streameval.ope.core import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Mixture, Window
     from streameval.ope.estimators import (
@@ -93,6 +94,7 @@ _HOMES = (
     *(
         "errors",
         "events",
+        "event_logger",
         "ope.policies.coded",
         "ope.policies.python",
         "ope.reward_models",

@@ -29,6 +29,7 @@ SCHEMAS = {
 }
 PARTS = (
     "errors",
+    "event_logger",
     "events",
     "simulation",
     "ope.core",
@@ -51,7 +52,7 @@ PARTS = (
 """Modules below `streameval` with public names of their own, for those who extend it."""
 GROUPS = {
     "Evaluate": ("ope.evaluator", "ope.report", "ingest.files.reading"),
-    "Events": ("events",),
+    "Events": ("events", "event_logger"),
     "Estimators": ("ope.estimators", "ope.evidence"),
     "Averages": ("ope.core",),
     "Intervals": ("ope.intervals",),

@@ -4,8 +4,7 @@ In the order of decoding: `schema` (the types of JSON), `decoder` (also `dsjson`
 messages), `columns`, `validation`, and `batch` with its parts `action_sets`, `slates`, `rankings` and `origin`. Tables
 enter by `arrow`, arrays by `from_arrays`.
 
-`logger` writes events, in the process of a recommender. Names are imported at their first use, so that this process
-need not import numpy.
+Names are imported at their first use, so that the process of a recommender need not import numpy.
 """
 
 from typing import TYPE_CHECKING
@@ -17,8 +16,6 @@ if TYPE_CHECKING:
     from streameval.events.batch import EventBatch, RewardBatch
     from streameval.events.decoder import JsonDecoder, RankingDecoder, RewardDecoder
     from streameval.events.dsjson import DsjsonDecoder
-    from streameval.events.logger import Counts, EventLogger
-    from streameval.events.message_sinks import Message, MessageSink
     from streameval.events.origin import Origin, fingerprints
     from streameval.events.rankings import ranking_schema
     from streameval.events.schema import Event, json_schema, reward_schema
@@ -27,21 +24,17 @@ if TYPE_CHECKING:
 __all__ = [
     "REASONS",
     "ActionSets",
-    "Counts",
     "DsjsonDecoder",
     "Event",
     "EventBatch",
-    "EventLogger",
     "Fault",
     "JsonDecoder",
-    "Message",
     "Rejected",
     "RawFields",
     "Origin",
     "RankingDecoder",
     "RewardBatch",
     "RewardDecoder",
-    "MessageSink",
     "fingerprints",
     "json_schema",
     "reward_schema",
@@ -53,8 +46,6 @@ if not TYPE_CHECKING:
         globals(),
         __all__,
         (
-            "logger",
-            "message_sinks",
             "schema",
             "validation",
             "origin",

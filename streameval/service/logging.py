@@ -28,7 +28,6 @@ REPEATING = {
     "kafka_connected": PERIOD_SECONDS,
     "kafka_not_reached": PERIOD_SECONDS,
     "offsets_not_committed": PERIOD_SECONDS,
-    "polling_takes_most_time": 86400.0,
     "snapshot_failed": PERIOD_SECONDS,
     "snapshots_deleted": PERIOD_SECONDS,
 }

@@ -17,7 +17,7 @@ from streameval.service.dead_letters import open_dead_letters
 from support.factories import crowding, quickest, wait_until
 from support.integration.broker import Broker, MockBroker
 
-pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("client")]
+pytestmark = pytest.mark.kafka
 
 
 def rejected(count: int) -> tuple[list[Records], list[Rejected]]:
@@ -74,6 +74,7 @@ def test_a_dead_letter_without_a_message_is_written_like_the_next_ones(broker: B
     assert [dict(message.headers)["streameval.offset"] for message in found] == [b"7", b"8", b"100"]
 
 
+@pytest.mark.parametrize("client", ["kafka-python"], indirect=True)  # it writes with either client
 def test_dead_letters_wait_while_the_broker_is_away(
     leaving_broker: MockBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

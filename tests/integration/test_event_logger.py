@@ -1,8 +1,11 @@
-"""Log decisions and rewards to Kafka, also while no broker answers."""
+"""Log decisions and rewards to Kafka, also while no broker answers, and from forked processes."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +15,9 @@ import numpy as np
 import pytest
 
 from streameval import EventLogger
+from support.factories import wait_until
 from support.integration.broker import Broker, RealBroker
+from support.integration.faulty_cluster import StoppableBroker
 from support.integration.reading import Reading, reading
 
 CHOICE: tuple[Any, ...] = ({"hour": 9}, ["a", "b", "c"], [0.8, 0.1, 0.1], "a")
@@ -51,6 +56,44 @@ def log_for(seconds: float, logger: EventLogger) -> list[float]:
     return costs
 
 
+FORKED = """
+import os, sys, streameval
+logger = streameval.EventLogger.to_file(sys.argv[1])
+def log(process):
+    for number in range(3):
+        logger.decision(process, None, .5, number, reward=0)
+log("parent")
+child = os.fork()
+if child:
+    os.waitpid(child, 0)
+    log("parent")
+else:
+    log("child")
+    logger.close()
+    print(*logger.counts, flush=True)
+    os._exit(0)
+"""
+
+
+def test_a_forked_process_writes_and_counts_its_own_messages(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FORKED, str(tmp_path / "log")]
+    child = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
+    assert child.stdout.split() == ["3", "0", "0", "0", "0"]
+    lines = [json.loads(line)["context"] for line in (tmp_path / "log").read_text().splitlines()]
+    assert sorted(lines) == ["child"] * 3 + ["parent"] * 6
+
+
+def test_importing_the_logger_loads_no_numpy_and_creating_it_no_kafka_client() -> None:
+    program = (
+        "import streameval, sys\nlogger = streameval.EventLogger\n"
+        "print(*sorted({'numpy', 'scipy', 'pydantic'} & {*sys.modules}))\n"
+        "logger.to_function(print)\n"
+        "print(*sorted({'scipy', 'pyarrow', 'kafka', 'confluent_kafka'} & {*sys.modules}))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, timeout=60)
+    assert loaded.stdout.split() == []
+
+
 @pytest.mark.kafka
 def test_decisions_and_rewards_reach_their_topics_once(broker: Broker, client: str) -> None:
     topics = [f"logged-decisions-{client}", f"logged-rewards-{client}"]
@@ -66,6 +109,22 @@ def test_decisions_and_rewards_reach_their_topics_once(broker: Broker, client: s
             messages.poll_until(lambda messages=messages: messages.seen.total() >= 500)
             messages.poll_to_the_end()
             assert ids(messages) == list(range(500))
+
+
+@pytest.mark.parametrize("library", ["kafka-python", "confluent"])
+def test_a_logger_closed_during_an_outage_counts_what_it_drops_and_leaves_no_thread(library: Any) -> None:
+    before = set(threading.enumerate())
+    options = {"api_version": (2, 3)} if library == "kafka-python" else {}
+    with StoppableBroker({"logged": 1}) as broker:
+        logger = EventLogger.to_kafka(broker.bootstrap, "logged", client=library, options=options)
+        logger.decision(*CHOICE, reward=0)
+        assert logger.flush(60.0)
+        broker.stop()
+        for _ in range(100):
+            logger.decision(*CHOICE, reward=0)
+        logger.close(timeout=0.5)
+        assert logger.counts == (1, 0, 100, 0, 0)
+        wait_until(lambda: set(threading.enumerate()) <= before)
 
 
 @pytest.mark.kafka

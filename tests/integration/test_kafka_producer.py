@@ -1,4 +1,4 @@
-"""Test writing events to Kafka."""
+"""Test writing events to Kafka, which kafka-python does with either client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.integration.broker import Broker, MockBroker
 from support.integration.ci import skip_unless_ci
 from support.ports import free_port
 
-pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("client")]
+pytestmark = pytest.mark.kafka
 
 
 @pytest.fixture
@@ -84,6 +84,7 @@ def test_closing_the_producer_does_not_hide_an_error(broker: Broker, name: str) 
         produce(torn(), name, broker.connection)
 
 
+@pytest.mark.parametrize("client", ["kafka-python"], indirect=True)  # it writes with either client
 def test_a_producer_that_loses_its_broker_fails_and_leaves_no_thread(
     leaving_broker: MockBroker, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

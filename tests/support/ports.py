@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import random
 import socket
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 PORTS = range(20_000, 32_000)
 """Below those that systems hand out by themselves (Linux: from 32,768 on), to servers without a port and to clients."""
 
-_kept: list[socket.socket] = []
+_claims = ExitStack()
+atexit.register(_claims.close)
 
 
 def free_port() -> int:
@@ -36,7 +38,7 @@ def _is_claimed(port: int) -> bool:
     except OSError:
         claim.close()
         return False
-    _kept.append(claim)
+    _claims.enter_context(claim)
     return True
 
 

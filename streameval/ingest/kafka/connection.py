@@ -77,7 +77,7 @@ class KafkaConnection(StrictModel):
     ssl_password: SecretStr | None = Field(None, description="Password of the private key.")
     ssl_check_hostname: bool = Field(True, description="Whether the broker's certificate must name its host.")
     api_version: ApiVersion | None = Field(
-        None, description="Protocol version such as `2.3`; by default the client asks the broker."
+        None, description="Protocol version such as `2.3` for kafka-python; by default it asks the broker."
     )
     client: Literal["kafka-python", "confluent"] = Field(
         "kafka-python",
@@ -86,8 +86,7 @@ class KafkaConnection(StrictModel):
     request_timeout: Seconds = Field(30.0, description="Give up on an unanswered request after this time.")
     client_options: dict[str, bool | int | float | str] = Field(
         {},
-        description="More options of the client library, by its own names; they replace what streameval sets by "
-        "default, for consumers and producers.",
+        description="More options of the client library, by its own names, which replace what streameval sets.",
     )
 
     @model_validator(mode="after")
@@ -166,19 +165,24 @@ class KafkaTopic(KafkaConnection):
 
 ClientOptions: TypeAlias = Mapping[str, bool | int | float | str]
 
-NAMED = {
-    "bootstrap_servers": ("bootstrap_servers", "bootstrap.servers", "metadata.broker.list"),
+SHARED_NAMES = {
     "security_protocol": ("security_protocol", "security.protocol"),
-    "sasl_mechanism": ("sasl_mechanism", "sasl.mechanism", "sasl.mechanisms"),
+    "sasl_mechanism": ("sasl_mechanism", "sasl.mechanism"),
     "sasl_username": ("sasl_plain_username", "sasl.username"),
     "sasl_password": ("sasl_plain_password", "sasl.password"),
-    "sasl_oauth_url": ("sasl.oauthbearer.token.endpoint.url",),
-    "sasl_oauth_scope": ("sasl.oauthbearer.scope",),
     "ssl_cafile": ("ssl_cafile", "ssl.ca.location"),
     "ssl_certfile": ("ssl_certfile", "ssl.certificate.location"),
     "ssl_keyfile": ("ssl_keyfile", "ssl.key.location"),
     "ssl_password": ("ssl_password", "ssl.key.password"),
-    "api_version": ("api_version", "broker.version.fallback"),
+}
+"""Settings that kafka-python and librdkafka take as they are, by these names."""
+
+NAMED = SHARED_NAMES | {
+    "bootstrap_servers": ("bootstrap_servers", "bootstrap.servers", "metadata.broker.list"),
+    "sasl_mechanism": ("sasl_mechanism", "sasl.mechanism", "sasl.mechanisms"),
+    "sasl_oauth_url": ("sasl.oauthbearer.token.endpoint.url",),
+    "sasl_oauth_scope": ("sasl.oauthbearer.scope",),
+    "api_version": ("api_version",),
     "group_id": ("group_id", "group.id"),
     "max_poll_records": ("max_poll_records",),
 }
@@ -199,6 +203,23 @@ REQUIRED = {
 OBJECTS = {"kafka_client", "selector", "metric_reporters", "partitioner", "socket_options", "ssl_context"}
 OBJECTS |= {"sasl_oauth_token_provider"}
 """Options of kafka-python that take Python objects, which a configuration cannot hold."""
+
+
+class Password(str):
+    """Hide a password in logs: kafka-python logs its options at level debug."""
+
+    def __repr__(self) -> str:
+        return "'***'"
+
+
+def shared_options(connection: KafkaConnection, library: Literal["kafka-python", "confluent"]) -> dict[str, Any]:
+    """Return the settings that a library takes as they are, by its own names."""
+    values = {names[library == "confluent"]: getattr(connection, name) for name, names in SHARED_NAMES.items()}
+    return {
+        name: Password(value.get_secret_value()) if isinstance(value, SecretStr) else value
+        for name, value in values.items()
+        if value is not None
+    }
 
 
 def require_usable(client: str, options: ClientOptions) -> None:

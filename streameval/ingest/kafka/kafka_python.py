@@ -23,20 +23,15 @@ from kafka.errors import (
     UnsupportedCodecError,
     for_code,
 )
-from pydantic import SecretStr
 
 from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import Records
 from streameval.ingest.kafka import kafka_python_internals as internals
 from streameval.ingest.kafka.client import ClientError, OffsetsGoneError
-from streameval.ingest.kafka.connection import KafkaConnection, KafkaTopic, Start
+from streameval.ingest.kafka.connection import KafkaConnection, KafkaTopic, Start, shared_options
 from streameval.ingest.kafka.oauth import shared_credentials
 
 RECONNECT_BACKOFF_MAX_MS = 2000  # the default of 30 s delays the reconnect to a broker that is back
-RENAMED = {"sasl_username": "sasl_plain_username", "sasl_password": "sasl_plain_password"}
-"""Settings that have another name in the library."""
-NO_ARGUMENTS = {"client", "client_options", "request_timeout", "sasl_oauth_url", "sasl_oauth_scope"}
-"""Settings that become arguments in another way."""
 HUNG_UP = "socket disconnected"
 REFUSED = ", as brokers do that refuse the authentication"
 """Such brokers report the reason and close the connection. If both arrive at once, the library drops the reason."""
@@ -48,51 +43,50 @@ SKIP_SECONDS = 5.0
 """Time for skipping messages of a damaged batch in one poll, so that the caller stays alive."""
 
 
-class Password(str):
-    """Hide a password in logs: the library logs its options at level debug."""
-
-    def __repr__(self) -> str:
-        return "'***'"
-
-
 def connection_options(connection: KafkaConnection) -> dict[str, Any]:
     """Translate the settings of a connection into arguments of all classes of kafka-python."""
-    options: dict[str, Any] = {"client_id": "streameval", "reconnect_backoff_max_ms": RECONNECT_BACKOFF_MAX_MS}
-    for name in KafkaConnection.model_fields.keys() - NO_ARGUMENTS:
-        value = getattr(connection, name)
-        if value is not None:
-            secret = isinstance(value, SecretStr)
-            options[RENAMED.get(name, name)] = Password(value.get_secret_value()) if secret else value
+    options = shared_options(connection, "kafka-python") | {
+        "bootstrap_servers": connection.bootstrap_servers,
+        "client_id": "streameval",
+        "ssl_check_hostname": connection.ssl_check_hostname,
+        "request_timeout_ms": milliseconds(connection.request_timeout),
+        "reconnect_backoff_max_ms": RECONNECT_BACKOFF_MAX_MS,
+    }
+    if connection.api_version is not None:
+        options["api_version"] = connection.api_version
     if connection.sasl_oauth_url is not None:
         client_id, secret = options.pop("sasl_plain_username"), options.pop("sasl_plain_password")
         provider = shared_credentials(connection.sasl_oauth_url, client_id, secret, connection.sasl_oauth_scope)
         options["sasl_oauth_token_provider"] = provider
-    return options | {"request_timeout_ms": milliseconds(connection.request_timeout)}
+    return options
 
 
-def with_client_options(make: Any, options: Mapping[str, Any], connection: KafkaConnection) -> dict[str, Any]:
-    """Add the `client_options` that a class of kafka-python has to its arguments."""
+def arguments(make: Any, connection: KafkaConnection, **options: Any) -> dict[str, Any]:
+    """Return the arguments of a class of kafka-python.
+
+    Args:
+        make: The class, which tells which `client_options` of the configuration it has. They come last.
+        connection: How to reach the cluster.
+        options: More arguments.
+    """
     more = connection.client_options if connection.client == "kafka-python" else {}
-    return {**options, **{name: value for name, value in more.items() if name in make.DEFAULT_CONFIG}}
+    last = {name: value for name, value in more.items() if name in make.DEFAULT_CONFIG}
+    return connection_options(connection) | options | last
 
 
 def consumer_options(settings: KafkaTopic) -> dict[str, Any]:
     """Translate the settings of a source into arguments of `kafka.KafkaConsumer`."""
-    options = connection_options(settings) | {
-        "enable_auto_commit": False,
-        "auto_offset_reset": "none",  # other values skip messages silently after a truncation
-        "isolation_level": "read_committed",
-        "check_crcs": True,
-        "max_poll_records": settings.max_poll_records,
-        "fetch_max_bytes": settings.fetch_max_bytes,
-        "metrics_enabled": False,
-    }
-    return with_client_options(KafkaConsumer, options, settings)
-
-
-def administrator_options(connection: KafkaConnection) -> dict[str, Any]:
-    """Translate the settings of a connection into arguments of `kafka.KafkaAdminClient`."""
-    return with_client_options(KafkaAdminClient, connection_options(connection), connection)
+    return arguments(
+        KafkaConsumer,
+        settings,
+        enable_auto_commit=False,
+        auto_offset_reset="none",  # other values skip messages silently after a truncation
+        isolation_level="read_committed",
+        check_crcs=True,
+        max_poll_records=settings.max_poll_records,
+        fetch_max_bytes=settings.fetch_max_bytes,
+        metrics_enabled=False,
+    )
 
 
 def connected(make: Any, options: Mapping[str, Any], timeout: float, connections: ConnectionGroup) -> tuple[Any, Any]:
@@ -155,14 +149,14 @@ class KafkaPythonClient:
     def __init__(self, settings: KafkaTopic, timeout: float, connections: ConnectionGroup) -> None:
         self._topic = settings.topic
         self._positions: dict[int, int] = {}
-        self._epochs: dict[int, tuple[int, int]] = {}  # the epoch, and the position to which it belongs
+        self._epochs: dict[int, tuple[int | None, int]] = {}  # the epoch, and the position to which it belongs
         self._paused: frozenset[int] = frozenset()
         self._is_damaged = False
         self._topic_id: str | None = None
         self._newest_topic_id: str | None = None
         patience = {"request_timeout_ms": milliseconds(min(settings.request_timeout, timeout))}  # it is waited for
         with translated_errors():
-            options = administrator_options(settings) | patience
+            options = arguments(KafkaAdminClient, settings) | patience
             self._administrator, _ = connected(KafkaAdminClient, options, timeout, connections)
             try:
                 options = consumer_options(settings)
@@ -209,11 +203,15 @@ class KafkaPythonClient:
     def assign(self, positions: Mapping[int, int], epochs: Mapping[int, int]) -> None:
         self._positions = dict(positions)
         self._epochs = {number: (epoch, positions[number]) for number, epoch in epochs.items() if number in positions}
-        self._assign_anew(positions.keys() - self._paused)
+        self._restart()
 
     def pause(self, partitions: Collection[int]) -> None:
         self._paused = frozenset(partitions)
         self._assign(self._positions.keys() - self._paused)
+
+    def _restart(self) -> None:
+        """Read on at the positions, with nothing fetched before."""
+        self._assign_anew(self._positions.keys() - self._paused)
 
     def _assign_anew(self, partitions: Collection[int]) -> None:
         """Forget the fetched messages and the ends of logs, which may have been cut, and read these partitions."""
@@ -265,10 +263,12 @@ class KafkaPythonClient:
 
     def _taken(self, number: int, messages: Sequence[Any]) -> Records:
         offsets = [message.offset for message in messages]
-        self._positions[number] = offsets[-1] + 1
-        self._epochs[number] = (messages[-1].leader_epoch, offsets[-1] + 1)
+        self._move(number, offsets[-1] + 1, messages[-1].leader_epoch)
         values, timestamps = [message.value for message in messages], [message.timestamp for message in messages]
         return Records(self._topic, number, offsets, values, timestamps)
+
+    def _move(self, number: int, position: int, epoch: int | None) -> None:
+        self._positions[number], self._epochs[number] = position, (epoch, position)
 
     def read_alone(self, partitions: Collection[int]) -> list[Records]:
         """Read some messages of each partition that has unread ones, and skip those that cannot be unpacked.
@@ -276,15 +276,17 @@ class KafkaPythonClient:
         The library reports neither the partition nor the end of a batch that it cannot unpack, and never continues
         after one. So each partition is read without the others, and offsets are tried one after another.
         """
-        records: list[Records] = []
         ends = self.offsets(partitions, "latest", REQUEST_TIMEOUT_SECONDS)
-        for number, end in ends.items():
-            is_damaged = True
-            while is_damaged and self._positions[number] < end:
-                part, is_damaged = self._read_one(number, end)
-                records += part
+        records = [part for number, end in ends.items() for part in self._read_past_damage(number, end)]
         self._is_damaged = False
-        self._assign_anew(self._positions.keys() - self._paused)
+        self._restart()
+        return records
+
+    def _read_past_damage(self, number: int, end: int) -> list[Records]:
+        records, is_damaged = list[Records](), True
+        while is_damaged and self._positions[number] < end:
+            part, is_damaged = self._read_one(number, end)
+            records += part
         return records
 
     def _read_one(self, number: int, end: int) -> tuple[list[Records], bool]:
@@ -333,8 +335,11 @@ class KafkaPythonClient:
         return self._positions[partition]
 
     def epochs(self) -> dict[int, int]:
-        now = self._positions
-        return {number: epoch for number, (epoch, at) in self._epochs.items() if epoch >= 0 and at == now[number]}
+        return {
+            number: epoch
+            for number, (epoch, position) in self._epochs.items()
+            if epoch is not None and epoch >= 0 and position == self._positions[number]
+        }
 
     def highwater(self, partition: int) -> int | None:
         key = self._key(partition)

@@ -1,4 +1,4 @@
-"""Write events, dead letters and the offsets of a consumer group to Kafka."""
+"""Write events, dead letters and the offsets of a consumer group to Kafka, through kafka-python for either client."""
 
 from __future__ import annotations
 
@@ -23,13 +23,11 @@ from streameval.ingest.kafka import kafka_python_internals as internals
 from streameval.ingest.kafka.client import ClientError
 from streameval.ingest.kafka.connection import KafkaConnection, KafkaTopic
 from streameval.ingest.kafka.kafka_python import (
-    administrator_options,
+    arguments,
     connected,
-    connection_options,
     milliseconds,
     plain,
     translated_errors,
-    with_client_options,
 )
 
 CONNECT_TIMEOUT = 10.0  # seconds, as all others
@@ -83,10 +81,9 @@ def create_topic(
 ) -> None:
     """Create a topic with the cluster's default number of replicas, unless it exists."""
     group = connections or ConnectionGroup()
-    with _explained(connection):
-        administrator, _ = connected(KafkaAdminClient, administrator_options(connection), CONNECT_TIMEOUT, group)
-        with closing(administrator), suppress(TopicAlreadyExistsError):
-            if not any(answer["error_code"] == 0 for answer in administrator.describe_topics([topic])):
+    with _explained(connection), closing(_administrator(connection, group)) as administrator:
+        if not any(answer["error_code"] == 0 for answer in administrator.describe_topics([topic])):
+            with suppress(TopicAlreadyExistsError):
                 administrator.create_topics({topic: {"num_partitions": partitions}}, wait_for_metadata=True)
 
 
@@ -96,44 +93,33 @@ def list_topics(connection: KafkaConnection) -> set[str]:
     Raises:
         ClientError: The cluster does not answer.
     """
-    with translated_errors():
-        options = administrator_options(connection)
-        administrator, _ = connected(KafkaAdminClient, options, CONNECT_TIMEOUT, ConnectionGroup())
-        with closing(administrator):
-            return set(administrator.list_topics())
+    with translated_errors(), closing(_administrator(connection, ConnectionGroup())) as administrator:
+        return set(administrator.list_topics())
+
+
+def _administrator(connection: KafkaConnection, connections: ConnectionGroup) -> Any:
+    return connected(KafkaAdminClient, arguments(KafkaAdminClient, connection), CONNECT_TIMEOUT, connections)[0]
 
 
 def _producer(connection: KafkaConnection, delivery_timeout: float, block_timeout: float, **options: Any) -> Any:
-    if connection.client == "confluent":
-        from streameval.ingest.kafka.confluent import ConfluentProducer  # an extra
-
-        return ConfluentProducer(connection, delivery_timeout, block_timeout, options.get("compression_type", "none"))
-    request_timeout = min(connection.request_timeout, delivery_timeout / 2)
-    options |= connection_options(connection) | {
-        "linger_ms": 20,
-        "delivery_timeout_ms": milliseconds(delivery_timeout),
-        "request_timeout_ms": milliseconds(request_timeout),
-        "max_block_ms": milliseconds(block_timeout),
-        "metrics_enabled": False,
-    }
-    return connected(
-        KafkaProducer, with_client_options(KafkaProducer, options, connection), CONNECT_TIMEOUT, ConnectionGroup()
-    )[0]
+    options = arguments(
+        KafkaProducer,
+        connection,
+        linger_ms=20,
+        delivery_timeout_ms=milliseconds(delivery_timeout),
+        request_timeout_ms=milliseconds(min(connection.request_timeout, delivery_timeout / 2)),
+        max_block_ms=milliseconds(block_timeout),
+        metrics_enabled=False,
+        **options,
+    )
+    return connected(KafkaProducer, options, CONNECT_TIMEOUT, ConnectionGroup())[0]
 
 
 def _close(producer: Any) -> None:
     """Close a producer and drop what is still under way, which the library would wait for."""
-    _give_up(producer)
-    if isinstance(producer, KafkaProducer):
-        with suppress(KafkaError):
-            producer.close(timeout=CONNECT_TIMEOUT)
-
-
-def _give_up(producer: Any) -> None:
-    if isinstance(producer, KafkaProducer):
-        internals.give_up(producer)
-    else:
-        producer.force_close()
+    internals.give_up(producer)
+    with suppress(KafkaError):
+        producer.close(timeout=CONNECT_TIMEOUT)
 
 
 @contextmanager
@@ -193,7 +179,7 @@ class MessageSender:
         self._connections.close()
         producer = self._producer
         if producer is not None:
-            _give_up(producer)
+            internals.give_up(producer)
 
     def close(self) -> None:
         """Leave the cluster, and drop messages under way."""
@@ -230,8 +216,7 @@ class GroupWriter:
         try:
             with translated_errors():
                 if self._administrator is None:
-                    options = administrator_options(self._settings)
-                    self._administrator, _ = connected(KafkaAdminClient, options, CONNECT_TIMEOUT, self._connections)
+                    self._administrator = _administrator(self._settings, self._connections)
                 answers: dict[Any, Any] = self._administrator.alter_group_offsets(self._group, offsets)
             refused = {key.partition: error.__name__ for key, error in answers.items() if error is not NoError}
             if refused:

@@ -26,7 +26,7 @@ from streameval.ingest.base import (
     TopicPartition,
 )
 from streameval.ingest.kafka.client import Client, ClientError, OffsetsGoneError
-from streameval.ingest.kafka.connection import CONFLUENT, KafkaTopic, Start
+from streameval.ingest.kafka.connection import KafkaTopic, Start
 from streameval.ingest.kafka.kafka_python import KafkaPythonClient
 from streameval.ingest.kafka.producer import GroupWriter
 
@@ -38,11 +38,9 @@ SILENCE_TIMEOUT = 10.0
 """Count the cluster as not reached after this many seconds without an answer."""
 PROBE_INTERVAL = 3.0
 PROBE_TIMEOUT = 1.0  # a broker may hold the connection for the half second of an empty fetch before it answers
-STALL_SHARE = 0.1
-"""Share of the caller's time between two polls that counts towards the stall timeout. A partition waits while messages
-from others are processed, which may take long if events come faster. A new client would forget these messages and
-fetch them again first."""
-ADVICE_SECONDS = 60.0  # over which the processor time of polling is measured
+BUSY_PATIENCE = 10.0
+"""Wait this many stall timeouts for a partition while messages of others come. It waits while they are processed, which
+may take long if events come faster. A new client would forget these messages and fetch them again first."""
 SLICE_SECONDS = 0.05
 """Wait this long for one source while the others are not polled."""
 
@@ -51,29 +49,6 @@ log = structlog.get_logger(__name__)
 
 class TopicReplacedError(ClientError):
     """Report that the topic was deleted and recreated: the positions belong to a log that no longer exists."""
-
-
-class PollingTime:
-    """Measure the processor time that this thread spends inside the context, and in all."""
-
-    def __init__(self, clock: Callable[[], float], processor: Callable[[], float]) -> None:
-        self._clock, self._processor = clock, processor
-        self._started, self._worked, self._polled = clock(), processor(), 0.0
-
-    def __enter__(self) -> None:
-        self._polled -= self._processor()
-
-    def __exit__(self, *_: object) -> None:
-        self._polled += self._processor()
-
-    def takes_most(self) -> bool:
-        """Return whether the thread was busy for most of the last minute, and polled for most of that."""
-        seconds = self._clock() - self._started
-        if seconds < ADVICE_SECONDS:
-            return False
-        worked, polled = self._processor() - self._worked, self._polled
-        self._started, self._worked, self._polled = self._clock(), self._processor(), 0.0
-        return worked > seconds / 2 and polled > worked / 2
 
 
 @dataclass
@@ -138,7 +113,6 @@ class KafkaSource:
         settings: The topic, and how it is read.
         offsets: The offsets of an earlier source. Without any, reading begins at `settings.start`.
         clock: Returns seconds.
-        processor: Returns seconds of processor time of this thread.
         connect: Makes the client.
         chance: Returns numbers in [0, 1) that spread the reconnects of many daemons.
     """
@@ -149,12 +123,10 @@ class KafkaSource:
         offsets: Offsets | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
-        processor: Callable[[], float] = time.thread_time,
         connect: Callable[[KafkaTopic, float, ConnectionGroup], Client] = connect,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._settings, self._clock, self._connect, self._chance = settings, clock, connect, chance
-        self._polling = PollingTime(clock, processor)
         saved = offsets or Offsets({})
         now = clock()
         self._partitions = {
@@ -168,9 +140,8 @@ class KafkaSource:
         self._opening: Background[tuple[Client, dict[int, int]]] | None = None
         self._connections, self._closed = ConnectionGroup(), Event()
         self._detail = f"connecting to {settings.address}"
-        self._retry_at = self._opened_at = self._answered_at = self._probe_at = self._discover_at = now
-        self._left_at: float | None = None
-        self._forgiven = 0.0
+        self._opened_at = self._answered_at = self._received_at = now
+        self._retry_at = self._probe_at = self._discover_at = now
         self._failures = self._rebuilds = 0
         self._loss = DataLoss(settings.topic, settings.on_lost_offsets)
         self._committer: Worker[Mapping[int, int]] | None = None
@@ -193,15 +164,11 @@ class KafkaSource:
         """
         try:
             client = self._client or self._open(timeout)
-            with self._polling:
-                return self._read(client, timeout) if client else []
+            return self._read(client, timeout) if client else []
         except TopicReplacedError:
             self._restart_from_earliest()
         except ClientError as error:
             self._drop_client(error)
-        finally:
-            if self._settings.client != "confluent" and self._polling.takes_most():
-                log.info("polling_takes_most_time", hint=f"source.client: confluent polls faster ({CONFLUENT})")
         return []
 
     def status(self) -> SourceStatus:
@@ -267,7 +234,6 @@ class KafkaSource:
         if gone:  # a topic never loses any
             raise TopicReplacedError(f"{topic} has no partitions {gone} any more: it was recreated")
         self._new_start = "earliest"
-        self._left_at = None
         client.pause(self._paused)
         self._place(positions, self._epochs())
         self._see_epochs(client)
@@ -335,9 +301,6 @@ class KafkaSource:
     # --- Reading ---
 
     def _read(self, client: Client, timeout: float) -> list[Records]:
-        if self._left_at is not None:
-            self._forgiven += (1.0 - STALL_SHARE) * (self._clock() - self._left_at)
-            self._left_at = None
         try:
             if self._clock() >= self._probe_at:
                 self._check_broker(client)
@@ -355,20 +318,16 @@ class KafkaSource:
         if records:
             self._move_past(records)
             self._see_epochs(client)
-            self._answered_at = self._left_at = self._clock()
+            self._answered_at = self._received_at = self._clock()
         return records
 
     def _move_past(self, records: Sequence[Records]) -> None:
         for part in records:
             if part.offsets:
-                self._partitions[part.partition].move(part.offsets[-1] + 1, self._stall_clock())
+                self._partitions[part.partition].move(part.offsets[-1] + 1, self._clock())
             if part.unreadable:
                 where = {"topic": part.topic, "partition": part.partition, "offset": part.offsets[0]}
                 log.warning("unreadable_batch", **where, lost=len(part), reason=part.unreadable)
-
-    def _stall_clock(self) -> float:
-        """Return the time of a clock that is slower while the caller processes messages."""
-        return self._clock() - self._forgiven
 
     def _epochs(self) -> dict[int, int]:
         return {number: progress.epoch for number, progress in self._partitions.items() if progress.epoch is not None}
@@ -380,7 +339,7 @@ class KafkaSource:
 
     def _place(self, positions: Mapping[int, int], epochs: Mapping[int, int] | None = None) -> None:
         """Move partitions to these offsets. The ends of their logs are then unknown."""
-        now, epochs = self._stall_clock(), epochs or {}
+        now, epochs = self._clock(), epochs or {}
         self._partitions |= {number: PartitionProgress(at, now, epochs.get(number)) for number, at in positions.items()}
 
     def _check_broker(self, client: Client) -> None:
@@ -395,11 +354,11 @@ class KafkaSource:
             if now - self._answered_at > allowed:
                 raise ClientError(f"no answer for {now - self._answered_at:.0f} s: {error}") from error
             return
-        stall_now = self._stall_clock()
         for number, progress in self._partitions.items():
             if (progress.readable or 0) <= progress.position or number in self._paused:
-                progress.moved_at = stall_now
-        stalled = [number for number, at in self._partitions.items() if stall_now - at.moved_at > allowed]
+                progress.moved_at = now
+        patience = allowed if now - self._received_at > allowed else BUSY_PATIENCE * allowed
+        stalled = [number for number, progress in self._partitions.items() if now - progress.moved_at > patience]
         if stalled:
             client.unblock(stalled)
 
@@ -409,7 +368,7 @@ class KafkaSource:
         ends = client.offsets(self._partitions.keys(), "latest", PROBE_TIMEOUT)
         self._answered_at = now = self._clock()
         for number, progress in self._partitions.items():
-            progress.move(client.position(number), self._stall_clock())
+            progress.move(client.position(number), self._clock())
             progress.readable = ends[number]
             progress.ended_at = asked_at if progress.lag == 0 else None
         self._see_epochs(client)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka import KafkaAdminClient
 from pydantic import ValidationError
-from structlog.testing import capture_logs
 
 from streameval.errors import SourceError
 from streameval.ingest.background import RetryError
@@ -19,7 +19,7 @@ from streameval.ingest.base import Offsets, Records, SourceStatus
 from streameval.ingest.kafka import confluent
 from streameval.ingest.kafka.client import ClientError, OffsetsGoneError
 from streameval.ingest.kafka.connection import KafkaConnection
-from streameval.ingest.kafka.kafka_python import administrator_options, connection_options, consumer_options
+from streameval.ingest.kafka.kafka_python import arguments, connection_options, consumer_options
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.kafka.source import MAX_BACKOFF, PROBE_INTERVAL, SILENCE_TIMEOUT, KafkaSource, MultiSource
 from support.daemon_logs import daemon_logs
@@ -586,10 +586,16 @@ def test_security_settings_become_the_clients_arguments(tmp_path: Path) -> None:
         "ssl.key.location": key,
         "ssl.key.password": "nor-this",
         "ssl.endpoint.identification.algorithm": "none",
-        "broker.version.fallback": "2.3",
     }
     assert "of-nobodys-business" not in repr(settings)
     assert "nor-this" not in repr(settings)
+
+
+def test_the_log_of_the_library_does_not_show_the_password() -> None:
+    login = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_username": "reader"}
+    options = connection_options(KafkaConnection.model_validate(login | {"sasl_password": "a-secret"}))
+    assert options["sasl_plain_password"] == "a-secret"
+    assert "a-secret" not in repr(options)
 
 
 def test_the_consumer_never_commits_and_never_jumps() -> None:
@@ -623,7 +629,7 @@ def test_options_of_the_client_library_are_passed_on_last(client: str, wait: str
     requests = consumer_options(settings)
     assert "linger_ms" not in requests, "a producer has it"
     assert not [name for name in requests if "." in name], "kafka-python has no such options"
-    assert administrator_options(settings)["client_id"] == ("mine" if client == "kafka-python" else "streameval")
+    assert arguments(KafkaAdminClient, settings)["client_id"] == ("mine" if client == "kafka-python" else "streameval")
 
 
 @pytest.mark.parametrize(
@@ -774,42 +780,3 @@ def test_client_confluent_without_its_library_is_refused_with_a_hint(
     with pytest.raises(ValidationError, match=r"pip install 'streameval\[confluent\]'"):
         KafkaSettings.model_validate({"topic": TOPIC, "client": "confluent"})
     KafkaSettings(topic=TOPIC)
-
-
-@pytest.mark.parametrize(
-    ("polled", "worked", "client", "advised"),
-    [
-        (0.5, 0.3, "kafka-python", 1),
-        (0.3, 0.5, "kafka-python", 0),
-        (0.2, 0.1, "kafka-python", 0),
-        (0.5, 0.3, "confluent", 0),
-    ],
-)
-def test_confluent_is_recommended_if_polling_takes_most_of_the_time(
-    cluster: FakeCluster, polled: float, worked: float, client: str, advised: int
-) -> None:
-    """The parameters are seconds of processor time for each second of the clock."""
-    processor = 0.0
-
-    def connect(*arguments: Any) -> Any:
-        made = cluster.connect(*arguments)
-        poll = made.poll
-
-        def polling(timeout: float) -> list[Records]:
-            nonlocal processor
-            processor += polled
-            records: list[Records] = poll(timeout)
-            return records
-
-        made.poll = polling
-        return made
-
-    now = 0.0
-    settings = KafkaSettings.model_validate({"topic": TOPIC, "client": client})
-    source = KafkaSource(settings, clock=lambda: now, processor=lambda: processor, connect=connect)
-    wait_until(lambda: bool(source.poll(0.1)))
-    with capture_logs() as logs:
-        for _ in range(119):
-            now, processor = now + 1.0, processor + worked
-            source.poll(0.0)
-    assert [entry["event"] for entry in logs].count("polling_takes_most_time") == advised

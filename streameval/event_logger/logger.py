@@ -13,15 +13,15 @@ import threading
 import time
 import uuid
 import weakref
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from contextlib import suppress
+from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from streameval.events.message_sinks import (
+from streameval.event_logger.sinks import (
     ConfluentSink,
     FunctionSink,
     KafkaPythonSink,
@@ -31,26 +31,24 @@ from streameval.events.message_sinks import (
     MessageSink,
 )
 from streameval.events.schema import Event
+from streameval.ingest.background import RetryError, Worker
 
 if TYPE_CHECKING:
     from streameval.events.validation import Rejected
 
 Rewards: TypeAlias = float | Mapping[str, float]
 
-PAUSE_SECONDS = 0.02  # between two looks at the queue
-MAX_PAUSE_SECONDS = 5.0  # between two attempts to write
-MAX_CHECKED = 500  # messages that are checked together
-MAX_UNACKNOWLEDGED = 5_000  # messages in a Kafka client, which needs a kilobyte for each
+PAUSE_SECONDS = 0.02  # in which messages gather
+MAX_BATCH = 2_000  # messages that are checked and written together
+ABORT_SECONDS = 5.0
 OVERHEAD_BYTES = 200  # of a buffered message, besides its value
 WARNING_SECONDS = 60.0  # between two warnings with the same cause
 MAX_BYTES = 32 * 2**20
 
 EVENT_FIELDS = frozenset(Event.__struct_encode_fields__) - {"reward"}
-PAGE_FIELDS = ("shown", "clicked", "propensities", "swap", "marginals")
-OUTCOME_FIELDS = ("propensity", "values")
 NO_DESTINATION = "this logger has no destination for rewards that come later"
 
-log = logging.getLogger("streameval.events.logger")
+log = logging.getLogger("streameval.events.logger")  # the name that users have configured
 
 
 class Counts(NamedTuple):
@@ -120,13 +118,8 @@ class EventLogger:
         self._open_sink, self._kinds, self._max_bytes = open_sink, frozenset(kinds), max_bytes
         _decoder(Form("decision", ("reward",)))  # loads numpy now: a fork would cut off a thread that loads it
         self._start()
-        instance = weakref.ref(self)
-
-        def start_in_child() -> None:
-            if (logger := instance()) is not None:
-                logger._start()
-
-        os.register_at_fork(after_in_child=start_in_child)
+        start = weakref.WeakMethod(self._start)
+        os.register_at_fork(after_in_child=lambda: (method := start()) and method())
 
     @classmethod
     def to_function(cls, write: Callable[[Message], None], *, max_bytes: int = MAX_BYTES) -> EventLogger:
@@ -176,13 +169,17 @@ class EventLogger:
 
     def _start(self) -> None:
         """Start with an empty buffer, also in a child after a fork, which has no copy of the parent's thread."""
-        self._lock, self._closing = threading.Lock(), threading.Event()
-        self._queue: deque[tuple[Form, Message]] = deque()
-        self._warned: dict[str, float] = {}
-        self._written = self._dropped = self._invalid = self._failed = 0
-        self._waiting = self._bytes = self._unacknowledged = 0
-        self._deadline = math.inf
-        self._thread: threading.Thread | None = None
+        self._is_closed, self._late = False, 0
+        self._writer = _Writer(self._open_sink, self)
+        self._worker = Worker(
+            self._writer,
+            name="streameval-logger",
+            event="events_not_logged",
+            batch=MAX_BATCH,
+            max_bytes=self._max_bytes,
+            size=lambda logged: len(logged.message.value) + OVERHEAD_BYTES,
+        )
+        atexit.register(self.close)
 
     def decision(
         self,
@@ -261,7 +258,13 @@ class EventLogger:
             timestamp: time of the page in seconds since 1970; now by default
         """
         page = {"shown": shown, "clicked": clicked, "propensities": propensities, "swap": swap, "marginals": marginals}
-        fields = {**page, "policies": policies, "features": features, "unit": unit, "context": context}
+        fields = {
+            "ranking": _without_none(page),
+            "policies": policies,
+            "features": features,
+            "unit": unit,
+            "context": context,
+        }
         return self._log("ranking", event_id, timestamp, fields)
 
     def slate(
@@ -309,7 +312,8 @@ class EventLogger:
             event_id: a unique id; random by default
             timestamp: time of the decision in seconds since 1970; now by default
         """
-        fields = {"propensity": propensity, "values": values, "unit": unit, "context": context}
+        outcome = _without_none({"propensity": propensity, "values": values}) | {"revealed": values is not None}
+        fields = {"scored": outcome, "unit": unit, "context": context}
         return self._log("scored", event_id, timestamp, fields)
 
     def reward(self, event_id: str | int, value: Rewards, *, timestamp: float | None = None) -> None:
@@ -325,8 +329,10 @@ class EventLogger:
     @property
     def counts(self) -> Counts:
         """Count the decisions and rewards of this process so far, by outcome."""
-        with self._lock:
-            return Counts(self._written, self._waiting, self._dropped, self._invalid, self._failed)
+        writer, status = self._writer, self._worker.status()
+        dropped = status.waiting if self._is_closed else 0
+        waiting = status.waiting - dropped
+        return Counts(writer.written, waiting, status.dropped + dropped + self._late, writer.invalid, writer.failed)
 
     def flush(self, timeout: float = 10.0) -> bool:
         """Wait until no message is buffered or unacknowledged.
@@ -345,18 +351,17 @@ class EventLogger:
     def close(self, timeout: float = 10.0) -> None:
         """Write buffered messages, and drop later ones.
 
-        A logger is closed when Python exits, with a timeout of 10 seconds, unless it has been closed before.
+        After an error, what is buffered is written once more. A logger is closed when Python exits, with a timeout of
+        10 seconds, unless it has been closed before.
 
         Args:
             timeout: seconds after which messages that are still buffered are dropped
         """
-        with self._lock:
-            self._deadline = min(self._deadline, time.monotonic() + timeout)
-            thread = self._thread
-        self._closing.set()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout + MAX_PAUSE_SECONDS)
-            atexit.unregister(self.close)
+        self._writer.closing.set()
+        with suppress(RuntimeError):  # closed by the function that writes, in the thread
+            self._worker.close(timeout, ABORT_SECONDS)
+        self._is_closed = True
+        atexit.unregister(self.close)
 
     def __enter__(self) -> EventLogger:
         return self
@@ -378,10 +383,10 @@ class EventLogger:
         try:
             names, value = self._encode(form, fields)
         except Exception as error:  # noqa: BLE001 - no argument, whatever it is, may fail the recommender
-            self._refuse(form, str(error) or type(error).__name__)
+            self._writer.refuse(form, str(error) or type(error).__name__)
         else:
             kind: MessageKind = "reward" if form == "reward" else "decision"
-            self._put(Form(form, names), Message(kind, event_id, value))  # type: ignore[arg-type]
+            self._put(_Logged(Form(form, names), Message(kind, event_id, value)))  # type: ignore[arg-type]
         return event_id  # type: ignore[return-value]
 
     def _encode(self, form: str, fields: Mapping[str, Any]) -> tuple[tuple[str, ...], bytes]:
@@ -390,7 +395,7 @@ class EventLogger:
         Raises:
             ValueError: JSON cannot hold the message as it is meant, or the rewards have no destination or no name.
         """
-        event = {name: _plain(value, name) for name, value in fields.items() if value is not None}
+        event = {name: _plain(value, name) for name, value in _without_none(fields).items()}
         rewards = event.pop("reward", None)
         if "reward" not in self._kinds:
             if form == "reward":
@@ -403,128 +408,133 @@ class EventLogger:
         for name in by_field:
             if not isinstance(name, str) or name in EVENT_FIELDS:
                 raise ValueError(f"reward: {name} is not the field of a reward")
-        event = NESTED[form](event) | by_field
-        return tuple(by_field), msgspec.json.encode(event, enc_hook=_plain)
+        if form == "ranking" and "policies" in event:
+            event["policies"] = {name: _placement(listed) for name, listed in event["policies"].items()}
+        return tuple(by_field), msgspec.json.encode(event | by_field, enc_hook=_plain)
 
-    def _put(self, form: Form, message: Message) -> None:
-        size = len(message.value) + OVERHEAD_BYTES
+    def _put(self, logged: _Logged) -> None:
+        before = self.counts.dropped
+        if self._is_closed:
+            self._late += 1
+        else:
+            self._worker.put([logged])
+        if self.counts.dropped > before:
+            self._writer.warn("dropped", "the buffer is full or the logger is closed: messages are dropped")
+
+
+class _Logged(NamedTuple):
+    form: Form
+    message: Message
+
+
+class _Writer:
+    """Check messages as an evaluator does, send them to a sink, and count them by outcome.
+
+    Args:
+        open_sink: returns the sink
+        logger: is shown in warnings
+
+    Attributes:
+        closing: is set when messages need no longer gather
+    """
+
+    def __init__(self, open_sink: Callable[[], MessageSink], logger: EventLogger) -> None:
+        self._open_sink, self._logger = open_sink, logger
+        self._sink: MessageSink | None = None
+        self.closing = threading.Event()
+        self._lock, self._is_aborted = threading.Lock(), False
+        self._warned: dict[str, float] = {}
+        self.written = self.invalid = self.failed = 0
+
+    def refuse(self, form: str, fault: str) -> None:
+        """Count an invalid message."""
         with self._lock:
-            is_dropped = self._bytes + size > self._max_bytes or self._closing.is_set()
-            if is_dropped:
-                self._dropped += 1
-            else:
-                self._queue.append((form, message))
-                self._bytes += size
-                self._waiting += 1
-                if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name="streameval-logger", daemon=True)
-                    atexit.register(self.close)
-                    self._thread.start()
-        if is_dropped:
-            self._warn("dropped", "the buffer is full or the logger is closed: messages are dropped")
+            self.invalid += 1
+        self.warn("invalid", f"a {form} is invalid and was not logged: {fault}")
 
-    def _refuse(self, form: str, fault: str) -> None:
-        with self._lock:
-            self._invalid += 1
-        self._warn("invalid", f"a {form} is invalid and was not logged: {fault}")
-
-    def _warn(self, cause: str, text: str) -> None:
+    def warn(self, cause: str, text: str) -> None:
+        """Log a warning, unless one with this cause was logged in the last minute."""
         now = time.monotonic()
         if now - self._warned.get(cause, -math.inf) > WARNING_SECONDS:
             self._warned[cause] = now
-            log.warning("%s; %s", text, self)
+            log.warning("%s; %s", text, self._logger)
 
-    # --- In the thread of the logger ---
+    def write(self, batch: Sequence[_Logged]) -> int:
+        """Write the messages that an evaluator accepts, and wait until they are acknowledged or refused.
 
-    def _run(self) -> None:
-        sink: MessageSink | None = None
-        checked: deque[Message] = deque()
-        pause = PAUSE_SECONDS
-        while not self._is_finished():
-            try:
-                sink = self._open() if sink is None else sink
-                self._write(sink, checked)
-                pause = PAUSE_SECONDS
-            except OSError as error:
-                self._warn("waiting", f"cannot write, trying again: {error}")
-                pause = min(2 * pause, MAX_PAUSE_SECONDS)
-            if self._closing.wait(pause):
-                time.sleep(max(0.0, min(pause, self._deadline - time.monotonic())))
-        if sink is not None:
-            sink.close(max(0.1, self._deadline - time.monotonic()))
-        with self._lock:
-            self._dropped += self._waiting
-            self._waiting = self._bytes = 0
-
-    def _is_finished(self) -> bool:
-        is_sent = self._waiting == self._unacknowledged
-        return self._closing.is_set() and (is_sent or time.monotonic() > self._deadline)
-
-    def _open(self) -> MessageSink:
+        Raises:
+            RetryError: Some messages were not taken.
+        """
+        valid = list(self._check(batch))
+        answers, sent = list[Exception | None](), 0
         try:
-            return self._open_sink()
-        except Exception as error:  # - wrong options of a client must not end the thread in silence
+            for _, message in valid:
+                if self._is_aborted:
+                    break
+                self._send(message, answers.append)
+                sent += 1
+        except OSError as error:
+            self.warn("waiting", f"cannot write, trying again: {error}")
+        while len(answers) < sent and not self._is_aborted:
+            self._opened().poll(PAUSE_SECONDS)
+        answers = answers[:]  # other threads may append more after an abort
+        rest = valid[len(answers) :]
+        if not rest:
+            self.closing.wait(PAUSE_SECONDS)
+        self._count(answers)
+        if rest:
+            raise RetryError("", rest)  # without a reason, as it was reported
+        return len(batch)
+
+    def abort(self) -> None:
+        """Wait for no more acknowledgements."""
+        self._is_aborted = True
+
+    def close(self) -> None:
+        """Close the sink."""
+        if self._sink is not None:
+            self._sink.close()
+
+    def _opened(self) -> MessageSink:
+        try:
+            self._sink = self._open_sink() if self._sink is None else self._sink
+        except Exception as error:  # wrong options of a client must not end the thread in silence
             raise OSError(str(error) or type(error).__name__) from error
+        return self._sink
 
-    def _write(self, sink: MessageSink, checked: deque[Message]) -> None:
-        """Check and send what is buffered, as far as the sink takes it."""
-        while checked or self._queue:
-            if not checked:
-                checked.extend(self._check([self._queue.popleft() for _ in range(min(len(self._queue), MAX_CHECKED))]))
-                continue
-            if self._unacknowledged >= MAX_UNACKNOWLEDGED or time.monotonic() >= self._deadline:
-                break
-            self._send(sink, checked[0])
-            checked.popleft()
-        sink.poll()
+    def _send(self, message: Message, done: Callable[[Exception | None], None]) -> None:
+        sink = self._opened()
+        try:
+            sink.send(message, done)
+        except OSError:
+            raise
+        except Exception as error:  # noqa: BLE001 - of a function of the user, or a client that refuses the message
+            done(error)
 
-    def _check(self, batch: Sequence[tuple[Form, Message]]) -> Iterator[Message]:
+    def _count(self, answers: Sequence[Exception | None]) -> None:
+        faults = [error for error in answers if error is not None]
+        self.written += len(answers) - len(faults)
+        self.failed += len(faults)
+        if faults:
+            self.warn("failed", f"a message was refused: {str(faults[0]) or type(faults[0]).__name__}")
+
+    def _check(self, batch: Sequence[_Logged]) -> Iterator[_Logged]:
         """Yield the messages that an evaluator accepts, and count the others."""
         indices: dict[Form, list[int]] = {}
-        for index, (form, _) in enumerate(batch):
-            indices.setdefault(form, []).append(index)
+        for index, logged in enumerate(batch):
+            indices.setdefault(logged.form, []).append(index)
         faults: dict[int, str] = {}
         for form, rows in indices.items():
             try:
-                rejected = _decoder(form)([batch[index][1].value for index in rows])
+                rejected = _decoder(form)([batch[index].message.value for index in rows])
                 faults |= {rows[rejection.place]: rejection.detail for rejection in rejected}
             except Exception as error:  # noqa: BLE001 - a name of a reward that no configuration could have
                 faults |= dict.fromkeys(rows, str(error))
-        for index, (form, message) in enumerate(batch):
+        for index, logged in enumerate(batch):
             if index in faults:
-                with self._lock:
-                    self._leave(message)
-                self._refuse(form.name, faults[index])
+                self.refuse(logged.form.name, faults[index])
             else:
-                yield message
-
-    def _send(self, sink: MessageSink, message: Message) -> None:
-        with self._lock:
-            self._unacknowledged += 1
-        try:
-            sink.send(message, partial(self._done, message))
-        except OSError:
-            with self._lock:
-                self._unacknowledged -= 1
-            raise
-        except Exception as error:  # noqa: BLE001 - of a function of the user, or a client that refuses the message
-            self._done(message, error)
-
-    def _done(self, message: Message, error: Exception | None = None) -> None:
-        """Count a message as written or failed, in any thread, unless it counts as dropped since the logger closed."""
-        with self._lock:
-            if not self._waiting:
-                return
-            self._unacknowledged -= 1
-            self._leave(message)
-            self._written += error is None
-            self._failed += error is not None
-        if error is not None:
-            self._warn("failed", f"a message was refused: {str(error) or type(error).__name__}")
-
-    def _leave(self, message: Message) -> None:
-        self._waiting -= 1
-        self._bytes -= len(message.value) + OVERHEAD_BYTES
+                yield logged
 
 
 @lru_cache(maxsize=32)
@@ -546,35 +556,13 @@ def _decoder(form: Form) -> Callable[[Sequence[bytes]], Sequence[Rejected]]:
     return lambda values: decoder.decode_batch(values).rejected
 
 
-def _page(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return a ranking in the form of the event."""
-    event = {name: value for name, value in fields.items() if name not in PAGE_FIELDS}
-    event["ranking"] = {name: fields[name] for name in PAGE_FIELDS if name in fields}
-    if "policies" in fields:
-        event["policies"] = {name: _placement(listed) for name, listed in fields["policies"].items()}
-    return event
-
-
 def _placement(listed: Any) -> dict[str, Any] | None:
     """Return the ranks of a candidate, or its whole list, in the form of the event. No ranks are not None."""
     return None if listed is None else {"ranks" if isinstance(listed, dict) else "ranking": listed}
 
 
-def _outcome(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return a scored outcome in the form of the event."""
-    event = {name: value for name, value in fields.items() if name not in OUTCOME_FIELDS}
-    event["scored"] = {name: fields[name] for name in OUTCOME_FIELDS if name in fields}
-    event["scored"]["revealed"] = "values" in fields
-    return event
-
-
-NESTED: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "decision": dict,
-    "ranking": _page,
-    "slate": dict,
-    "scored": _outcome,
-    "reward": dict,
-}
+def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _plain(value: Any, field: str = "context") -> Any:

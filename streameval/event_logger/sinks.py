@@ -6,8 +6,10 @@ This module imports no Kafka client: sinks of Kafka get its library.
 from __future__ import annotations
 
 import os
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 MessageKind: TypeAlias = Literal["decision", "reward"]
@@ -15,6 +17,7 @@ Topics: TypeAlias = Mapping[MessageKind, str]
 Done: TypeAlias = Callable[[Exception | None], None]
 
 DELIVERY_TIMEOUT_MS = 600_000
+CLOSE_SECONDS = 1.0
 
 
 class Message(NamedTuple):
@@ -37,11 +40,12 @@ class MessageSink(ABC):
             Exception: The message has failed; `done` was not called.
         """
 
-    def poll(self) -> None:  # noqa: B027 - most sinks have nothing to do
-        """Call `done` for messages that are written by now; called regularly."""
+    def poll(self, timeout: float) -> None:
+        """Wait up to `timeout` seconds for acknowledgements, and call `done` for them unless another thread does."""
+        time.sleep(timeout)
 
-    def close(self, timeout: float) -> None:  # noqa: B027 - as above
-        """Wait this long, in seconds, for messages that are not acknowledged, then free all resources."""
+    def close(self) -> None:  # noqa: B027 - most sinks have nothing to do
+        """Drop messages that are not acknowledged, and free all resources."""
 
 
 class FunctionSink(MessageSink):
@@ -68,7 +72,7 @@ class LineSink(MessageSink):
             self._rest = self._rest[os.write(self._files[message.kind], self._rest) :]
         done(None)
 
-    def close(self, timeout: float) -> None:
+    def close(self) -> None:
         for file in self._files.values():
             os.close(file)
 
@@ -81,8 +85,10 @@ class KafkaPythonSink(MessageSink):
     """
 
     def __init__(self, kafka: Any, servers: str, topics: Topics, options: Mapping[str, Any]) -> None:
+        from streameval.ingest.kafka.kafka_python_internals import give_up
+
         defaults = {"linger_ms": 20, "max_block_ms": 1_000, "delivery_timeout_ms": DELIVERY_TIMEOUT_MS}
-        self._topics, self._no_metadata = topics, kafka.errors.KafkaTimeoutError
+        self._topics, self._errors, self._give_up = topics, kafka.errors, give_up
         self._producer = kafka.KafkaProducer(
             **defaults | {"bootstrap_servers": servers.split(","), "enable_idempotence": True} | dict(options)
         )
@@ -90,12 +96,14 @@ class KafkaPythonSink(MessageSink):
     def send(self, message: Message, done: Done) -> None:
         try:
             sent = self._producer.send(self._topics[message.kind], message.value)
-        except self._no_metadata as error:
+        except self._errors.KafkaTimeoutError as error:
             raise ConnectionError(str(error)) from error
         sent.add_callback(lambda _: done(None)).add_errback(done)
 
-    def close(self, timeout: float) -> None:
-        self._producer.close(timeout=timeout)
+    def close(self) -> None:
+        self._give_up(self._producer)
+        with suppress(self._errors.KafkaError):
+            self._producer.close(timeout=CLOSE_SECONDS)
 
 
 class ConfluentSink(MessageSink):
@@ -118,8 +126,9 @@ class ConfluentSink(MessageSink):
             raise ConnectionError(str(error)) from error
         self._producer.poll(0)
 
-    def poll(self) -> None:
-        self._producer.poll(0)
+    def poll(self, timeout: float) -> None:
+        self._producer.poll(timeout)
 
-    def close(self, timeout: float) -> None:
-        self._producer.flush(timeout)
+    def close(self) -> None:
+        self._producer.purge()
+        self._producer.flush(0)
