@@ -646,8 +646,8 @@ def test_removed_option_is_refused_with_reason_and_replacement(load: Loader, pat
     for step in reversed(path.split(".")):
         document = {step: document} if step != "*" else {"x": document} if "candidates" in path else [document]
     report = load.complaint(json.dumps(document))
-    reason, instead = REMOVED[path]
-    assert f": this option was removed: {reason}\nhint: remove it: {instead}" in report
+    option = REMOVED[path]
+    assert f": this option was removed: {option['reason']}\nhint: remove it: {option['instead']}" in report
     assert report.count("this option was removed") == 1
 
 
