@@ -146,14 +146,13 @@ def drawn(monkeypatch: pytest.MonkeyPatch, trace: Trace, by_rule: bool = True, *
     return figure
 
 
-def test_each_candidate_has_a_panel_and_a_strip_a_rule(monkeypatch: pytest.MonkeyPatch, long_trace: Trace) -> None:
-    figure = drawn(monkeypatch, long_trace)
-    assert [axes.get_title(loc="left") for axes in figure.axes] == ["better", "", "worse", ""]
-    assert [label.get_text() for label in figure.axes[1].get_yticklabels()] == list(RULES)
-    assert "lift over logging: stratified_ips on mixture" in figure.texts[1].get_text()
-    shares = [text.get_text() for text in figure.axes[1].texts]
-    assert all(share.endswith("% of events") for share in shares)
-    assert [text.get_text() for text in figure.axes[3].texts] == ["never", "never"]
+def test_each_candidate_has_a_strip_for_each_rule(monkeypatch: pytest.MonkeyPatch, long_trace: Trace) -> None:
+    strips = drawn(monkeypatch, long_trace).axes[2]
+    labels = [label.get_text() for label in strips.get_yticklabels()]
+    shares = dict(zip(labels, (text.get_text() for text in strips.texts), strict=True))
+    assert shares.keys() == {f"{policy}: {rule}" for policy in TARGETS for rule in RULES}
+    assert all(shares[f"better: {rule}"].endswith("% of events") for rule in RULES)
+    assert all(shares[f"worse: {rule}"] == "never" for rule in RULES)
 
 
 @pytest.mark.parametrize("timestamp", [True, False])
@@ -163,7 +162,7 @@ def test_strips_are_dark_from_transition_to_transition(monkeypatch: pytest.Monke
     assert report is not None
     (fired,) = [row for row in report.promotion if (row.policy, row.rule) == ("better", "paired")]
     assert fired.times == 1, "the test expects one stretch that lasts"
-    strips = drawn(monkeypatch, trace).axes[1]
+    strips = drawn(monkeypatch, trace).axes[2]
     spans = [path.get_extents() for bars in strips.collections for path in bars.get_paths()]
     track, dark = [span for span in spans if span.y1 < 0.5]
     share = (dark.x0 - track.x0) / (track.x1 - track.x0)
@@ -183,17 +182,15 @@ def test_the_truth_of_the_lift_is_dashed(monkeypatch: pytest.MonkeyPatch, long_t
         "logging": np.array([[0.0, 12_000.0], [0.2, 0.2]]),
         "better": np.array([[0.0, 12_000.0], [0.5, 0.3]]),
     }
-    better, _, worse, _ = drawn(monkeypatch, long_trace, **truth).axes
-    dashed = [line for line in better.lines if line.get_linestyle() == "--"]
+    lifts = drawn(monkeypatch, long_trace, **truth).axes[1]
+    dashed = [line for line in lifts.lines if line.get_linestyle() == "--"]
     assert [round(float(line.get_ydata()[-1]), 3) for line in dashed] == [0.1]
-    assert not [line for line in worse.lines if line.get_linestyle() == "--"]
 
 
-@pytest.mark.parametrize("timestamp", [True, False])
 def test_values_stand_above_lifts_with_the_margin_and_marks_of_promotion(
-    monkeypatch: pytest.MonkeyPatch, timestamp: bool
+    monkeypatch: pytest.MonkeyPatch, long_trace: Trace
 ) -> None:
-    trace = traced(6_000, timestamp=timestamp)
+    trace = long_trace
     figure = drawn(monkeypatch, trace, by_rule=False)
     values, lifts = figure.axes
     titles = [axes.get_title(loc="left") for axes in figure.axes]
