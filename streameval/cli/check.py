@@ -139,9 +139,8 @@ def check_configuration(config: Config) -> Iterator[Finding]:
     Security(config.http)
     for path in readable_by_others(config.http):
         yield Finding("http", f"every user of this machine can read {path}", "warning", f"chmod o-r {path}")
-    for warning in (*config.memory_warnings(), *config.without_effect()):
-        message, _, hint = warning.partition("\nhint: ")
-        yield Finding("configuration", message, "warning", hint)
+    for problem in (*config.memory_warnings(), *config.without_effect()):
+        yield Finding("configuration", problem.text(), "warning", problem.hint)
 
 
 def check_surroundings(config: Config) -> Iterator[Finding]:

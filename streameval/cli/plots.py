@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from streameval.cli.results import Results, results
-from streameval.cli.trace import BOUNDS, Quantity, Trace
+from streameval.cli.trace import Quantity, Trace
 from streameval.common.arrays import Array
 from streameval.common.text import counted, decimal, decimals_for
 from streameval.errors import InputError
@@ -31,8 +30,6 @@ INK, FAINT, GRID, TRACK = "#222222", "#6f6f6f", "#e6e6e6", "#f0f0f0"
 HEIGHT, TEXT_HEIGHT, LIFT_HEIGHT, STRIP_HEIGHT = 5.2, 1.3, 2.2, 0.25
 """Inches: a figure, its texts, the panel of lifts, the strip of one candidate and rule."""
 SUFFIXES = (".png", ".svg", ".pdf")
-SEEN_DISTANCE = 0.015
-"""Distance between the ends of the curves and what policies earned themselves, as a share of the x axis."""
 UNSETTLED_SHARE = 0.15
 """Share of the first points that do not set the scale: their intervals are wide."""
 
@@ -46,7 +43,6 @@ class Curve:
         colour: its colour
         estimate: a value or a lift with its bounds [3, points]
         truth: true values [points], None if unknown
-        seen: the number and its bounds on events that the policy chose itself, None if it chose none
         label: its entry in the legend
     """
 
@@ -54,7 +50,6 @@ class Curve:
     colour: str
     estimate: Array
     truth: Array | None
-    seen: Sequence[float | None] | None
     label: str | None = None
 
 
@@ -90,7 +85,7 @@ class ReplayPlot:
                 f"nothing to plot: {counted(trace.taken, 'event')}, but a plot has one point per {trace.every}",
                 hint="replay more events, or leave out --plot",
             )
-        save(self._figure(trace, results(report, everything=True), *self.choice(report)), self.path)
+        save(self._figure(trace, report, *self.choice(report)), self.path)
 
     def choice(self, report: Report) -> tuple[str, str]:
         """Return the estimator and the average to draw.
@@ -107,32 +102,27 @@ class ReplayPlot:
         available = ", ".join(sorted(f"{one} on {other}" for one, other in pairs))
         raise InputError(f"there are no estimates by {estimator} on {average}", hint=f"choose one of {available}")
 
-    def _curves(self, trace: Trace, shown: Results, pair: tuple[str, str], quantity: Quantity) -> list[Curve]:
+    def _curves(self, trace: Trace, report: Report, pair: tuple[str, str], quantity: Quantity) -> list[Curve]:
         """Return the curves of policies with such an estimate, production first."""
         truth = {policy: np.interp(trace.counts, *values) for policy, values in self.truth.items()}
         if quantity == "lift":
-            production = truth.get(shown.report.production)
+            production = truth.get(report.production)
             truth = {} if production is None else {policy: values - production for policy, values in truth.items()}
-        names = (quantity, *BOUNDS[quantity])
-        seen = {
-            row.policy: [getattr(row, name) for name in names] for row in shown.calibration if row.average == pair[1]
-        }
         curves = trace.curves(*pair, quantity).items()
         return [
-            Curve(policy, colour, estimate, truth.get(policy), seen.get(policy))
+            Curve(policy, colour, estimate, truth.get(policy))
             for (policy, estimate), colour in zip(curves, chain([PRODUCTION], cycle(COLOURS)), strict=False)
             if quantity == "value" or np.isfinite(estimate[0]).any()
         ]
 
-    def _figure(self, trace: Trace, shown: Results, estimator: str, average: str) -> Figure:
+    def _figure(self, trace: Trace, report: Report, estimator: str, average: str) -> Figure:
         """Draw values, below them lifts with the margin and marks of the first rule, and a strip per decision."""
-        report, pair = shown.report, (estimator, average)
-        values, lifts = self._curves(trace, shown, pair, "value"), self._curves(trace, shown, pair, "lift")
-        rules = shown.rules[:1] if lifts else []
+        pair = estimator, average
+        values, lifts = self._curves(trace, report, pair, "value"), self._curves(trace, report, pair, "lift")
+        rules = [row.rule for row in report.promotion[:1]] if lifts else []
         strips = report.promotion if self.by_rule else ()
         captions = [f"{estimator} on {average}", f"shaded: {report.confidence * 100:g}% intervals"]
         captions += ["dashed: true values"] if self.truth else []
-        captions += ["◇ seen on its own events"] if any(curve.seen for curve in values) else []
         captions += [f"▲ promotable, ▽ no longer (rule {rule})" for rule in rules]
         captions += ["strips: promotable"] if strips else []
         captions += [f"{counted(report.events.accepted, 'event')}, production: {report.production}"]
@@ -167,7 +157,7 @@ def _in_legend_order(curves: Sequence[Curve]) -> list[Curve]:
 
 
 def _panel(axes: Axes, trace: Trace, curves: Sequence[Curve], *levels: float) -> None:
-    """Draw curves with their intervals, true values and own events, and lines at levels."""
+    """Draw curves with their intervals and true values, and lines at levels."""
     for level in levels:
         axes.axhline(level, color=INK, linewidth=0.9, zorder=2)
     moments = trace.moments
@@ -181,24 +171,8 @@ def _panel(axes: Axes, trace: Trace, curves: Sequence[Curve], *levels: float) ->
         if curve.truth is not None:
             dashes = (0, (4, 2.5))
             axes.plot(moments, curve.truth, color=curve.colour, linewidth=1.1, linestyle=dashes, zorder=5)
-    _fit(axes, [curve.estimate for curve in curves], levels, _draw_seen(axes, moments, curves))
+    _fit(axes, [curve.estimate for curve in curves], levels)
     style(axes, "y")
-
-
-def _draw_seen(axes: Axes, moments: Array, curves: Sequence[Curve]) -> list[float]:
-    """Draw what policies earned themselves, with intervals, after the ends of the curves; return the numbers."""
-    first, *_, last = moments
-    drawn: list[float] = []
-    for index, curve in enumerate((curve for curve in curves if curve.seen), start=1):
-        value, *bounds = curve.seen or ()
-        if value is None:
-            continue
-        ends = [value if bound is None else bound for bound in bounds]
-        moment, colour = last + SEEN_DISTANCE * index * (last - first), curve.colour
-        axes.plot([moment, moment], ends, color=colour, linewidth=1.4, marker="_", markersize=6, clip_on=False)
-        axes.plot([moment], [value], "D", color=colour, markerfacecolor="white", markersize=5, zorder=6, clip_on=False)
-        drawn += [value, *ends]
-    return drawn
 
 
 def _marks(axes: Axes, trace: Trace, curve: Curve, rule: str) -> None:
@@ -355,13 +329,13 @@ def _moments_axis(axes: Axes, trace: Trace) -> None:
     axes.margins(x=0)
 
 
-def _fit(axes: Axes, curves: Sequence[Array], levels: Sequence[float], others: Sequence[float]) -> None:
-    """Fit the y axis to levels, to other numbers, and to curves after their start, when intervals are too wide."""
+def _fit(axes: Axes, curves: Sequence[Array], levels: Sequence[float]) -> None:
+    """Fit the y axis to levels, and to curves after their start, when intervals are too wide."""
     parts = [curve[:, int(curve.shape[1] * UNSETTLED_SHARE) :].ravel() for curve in curves]
     settled = np.concatenate([np.empty(0), *parts])
     settled = settled[np.isfinite(settled)]
     if len(settled) or levels:
-        ends = np.concatenate([np.quantile(settled, (0.005, 0.995)) if len(settled) else [], levels, others])
+        ends = np.concatenate([np.quantile(settled, (0.005, 0.995)) if len(settled) else [], levels])
         low, high = ends.min(), ends.max()
         room = 0.06 * (high - low) or 0.5
         axes.set_ylim(0.0 if not levels and 0 <= low < room else low - room, high + room)

@@ -34,11 +34,6 @@ class Results:
         """List every guardrail with the decision that it belongs to."""
         return [(decision, check) for decision in self.report.promotion for check in decision.guardrails]
 
-    @property
-    def rules(self) -> list[str]:
-        """List the promotion rules."""
-        return list(dict.fromkeys(decision.rule for decision in self.report.promotion))
-
 
 def results(report: Report, everything: bool = False) -> Results:
     """Choose the rows of a Report to show: those that decide, or all of them."""

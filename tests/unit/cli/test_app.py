@@ -189,7 +189,7 @@ def test_rules_without_a_lift_to_look_at_are_pointed_out(run: Run, files: Path) 
     (files / "c.yaml").write_text(CONFIG + "promotion: {rule: paired}\n")
     outcome = run("replay", "c.yaml", "one.ndjson")
     assert outcome.code == 0
-    assert outcome.err.startswith("warning: the rule paired of promotion cannot promote: no unbiased estimator is on a")
+    assert outcome.err.startswith("warning: promotion: the rule paired cannot promote: no unbiased estimator is on a")
     assert "\nhint: add mixture to averages" in outcome.err
 
 

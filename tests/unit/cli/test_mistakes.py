@@ -345,7 +345,8 @@ MISTAKES_IN_COMMANDS = {
     "replay c.yaml .": "error: . is a directory\nhint: name the files in it",
     "replay c.yaml log.ndjson --plot absent/x.png": "error: the directory absent does not exist\nhint: mkdir -p absent",
     "replay c.yaml log.ndjson --plot x.docx": "error: the plot x.docx ends in none of .png, .svg, .pdf\nhint: name it",
-    "replay c.yaml log.ndjson --plot x.png --plot-estimator snip": "error: --plot-estimator: expected ",
+    "replay c.yaml log.ndjson --plot x.png --plot-estimator ip": "error: --plot-estimator: 'ip' is not configured\n"
+    "hint: did you mean 'ips'?",
     "replay c.yaml log.ndjson --jsn": "error: No such option: --jsn (Possible options: --json)\nhint: ",
     "plan c.yaml log.ndjson --lift big": "error: --lift: expected a number above 0, or a percentage; found 'big'\nhint",
     "plan c.yaml log.ndjson --power 2": "error: Invalid value for '--power': Input should be less than or equal to 1\n",
@@ -372,7 +373,7 @@ def test_mistake_in_command_is_explained(run: Run, line: str) -> None:
 
 
 MISTAKES_IN_CONFIGURATIONS = {
-    "": "policies: expected a mapping of options, found nothing\nhint: write policies: {candidates: [NAME]}",
+    "": "policies: missing\nhint: write policies: {candidates: [NAME]}",
     "- a": "c.yaml: expected a mapping of options, found a list\nhint: start with `policies: {candidates: [NAME]}`",
     "policies:\n\tcandidates: [a]": "c.yaml:2:1: invalid YAML: found character '\\t' that cannot start any token\nhint",
     "policies: {candidates: [a": "c.yaml:2:1: invalid YAML: expected ',' or ']'",
@@ -409,7 +410,7 @@ MISTAKES_IN_CONFIGURATIONS = {
     "http: {users_file: c.yaml}": "logins for people belong to a reverse proxy\nhint: remove it: deploy/reverse_proxy",
     "http: {tls_certfile: c.yaml}": "http.tls_keyfile (line 2): expected a PEM file, found nothing\nhint: https needs ",
     "source: {kind: kafca, topic: t}": "found 'kafca'\nhint: did you mean 'kafka'?",
-    "source: {kind: kafka}": "source.topic (line 2): expected text, found nothing\nhint: the topic whose messages are",
+    "source: {kind: kafka}": "source.topic (line 2): missing\nhint: the topic whose messages are",
     "source: {topic: t, start: tomorrow}": "source.start (line 2): expected one of earliest or latest or a time with i",
     "source: {topic: t, bootstrap_servers: 'u:p@h:1'}": "broker addresses contain no user and password; use sasl_user",
     "source: {topic: t, security_protocol: SASL_SSL}": "security_protocol SASL_SSL needs sasl_mechanism, sasl_username",
@@ -420,7 +421,7 @@ MISTAKES_IN_CONFIGURATIONS = {
     "source: {topic: t, rewards: {topic: t}}": "rewards must be in another topic than the decisions\nhint: ",
     "source: {topic: t, rewards: {topic: r, default: -1}}": "expected a number from reward.min (0) to reward.max (1)",
     "source: {topic: t, format: avro}": "expected one of json or dsjson, found 'avro'\nhint: how events are encoded",
-    "source: {topic: t, format: {kind: avro}}": "source.format.registry (line 2): expected text, found nothing\nhint: ",
+    "source: {topic: t, format: {kind: avro}}": "source.format.registry (line 2): missing\nhint: ",
     "source: {topic: t, format: {kind: avro, registry: 'h:1'}}": "expected text, found 'h:1'\nhint: the URL of the sc",
     "source: {topic: t, format: {kind: avro, registry: 'http://h', user: u}}": "found the unknown key 'user'\nhint: ",
     "source: {topic: t, format: {kind: avro, registry: 'http://h', username: u}}": "username and password belong toget",
