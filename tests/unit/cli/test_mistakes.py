@@ -16,6 +16,7 @@ import pytest
 
 from streameval import EventBatch
 from streameval.config.model import Config
+from streameval.errors import InputError
 from streameval.service.snapshots import SnapshotStore
 from support.commands import Run, command
 from support.snapshots import snapshot_of
@@ -433,14 +434,16 @@ MISTAKES_IN_CONFIGURATIONS = {
 
 
 @pytest.mark.parametrize("text", MISTAKES_IN_CONFIGURATIONS)
-def test_mistake_in_configuration_is_explained(run: Run, text: str) -> None:
+def test_mistake_in_configuration_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.chdir(tmp_path)
     is_whole = not text or text.startswith(("policies", "-"))
     Path("c.yaml").write_text(text + "\n" if is_whole else f"policies: {{candidates: [a]}}\n{text}\n")
-    outcome = run("check", "c.yaml", "--no-broker")
-    assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err.startswith("error: c.yaml")
-    assert MISTAKES_IN_CONFIGURATIONS[text] in outcome.err
-    assert "\nhint: " in outcome.err
+    with pytest.raises(InputError) as caught:
+        Config.load("c.yaml", {})
+    report = caught.value.report()
+    assert report.startswith("c.yaml")
+    assert MISTAKES_IN_CONFIGURATIONS[text] in report
+    assert "\nhint: " in report
 
 
 # --- check ---
