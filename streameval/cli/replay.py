@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from streameval.cli.arguments import CONFIG_SUFFIXES, split_config_and_files
 from streameval.cli.log_warnings import MAX_DETAIL, LogCounts, Rejections, missing_warnings, trust_warnings
 from streameval.cli.plots import ReplayPlot, check_path
-from streameval.cli.results import answer_lines, results
+from streameval.cli.results import answer_lines
 from streameval.cli.tables import decisions_table, result_tables
 from streameval.cli.terminal import console, progress_of_bytes, say, silence_logs, warn, warning
 from streameval.cli.trace import Trace, read_truth
@@ -99,12 +99,8 @@ def print_results(report: Report, everything: bool) -> None:
     """Print the answer in sentences and the estimates behind it, or everything."""
     for line in answer_lines(report, everything):
         print(line)
-    shown = results(report, everything)
-    for table in result_tables(shown):
+    for table in result_tables(report, everything):
         console().print(table)
-    if len(shown.estimates) < len(report.estimates):
-        number = f"{len(shown.estimates)} of {len(report.estimates)} estimates"
-        print(f"{number}, those that decide; --all prints the others")
 
 
 def config_and_files(arguments: Sequence[str], candidates: str | None = None) -> tuple[Config, list[str]]:

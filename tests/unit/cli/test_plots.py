@@ -90,7 +90,7 @@ def test_a_point_holds_the_rows_that_a_report_would() -> None:
 
 def test_a_traced_evaluator_ends_where_an_untraced_one_does() -> None:
     plain, watched, trace = evaluator(), evaluator(), Trace(PAIRS)
-    for seed in range(5):
+    for seed in range(2):
         plain.update(batch(777, seed=seed))
         trace.update(watched, batch(777, seed=seed))
     report = watched.report()
