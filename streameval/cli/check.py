@@ -315,9 +315,9 @@ def probe(source: Source) -> Probe:
     untried, patience, answered = source.status().detail, time.monotonic() + REACH_SECONDS, False
     with closing(source):
         while time.monotonic() < patience:
-            for part in source.poll(POLL_SECONDS):
-                values += part.values
-                times = [math.nan] * len(part) if part.timestamps is None else part.timestamps
+            for records in source.poll(POLL_SECONDS):
+                values += records.values
+                times = [math.nan] * len(records) if records.timestamps is None else records.timestamps
                 written += [time / 1000.0 for time in times]
             status = source.status()
             if status.exhausted or (status.lag is not None and (values or not status.lag)):

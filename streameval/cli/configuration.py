@@ -80,7 +80,7 @@ def _rewards(config: Config, evaluated: EvaluatorConfig) -> Iterator[str]:
 
 
 def _estimators(evaluated: EvaluatorConfig, estimators: Sequence[AnyEstimator]) -> str:
-    """Name the estimators; those that need fields which events may lack come last."""
+    """Name the estimators, at last the ones that need fields which events may lack."""
     is_default = evaluated.default_estimators
     optional = [estimator for estimator in estimators if is_default and evaluated.needs_of(estimator)]
     names = ", ".join(_described(estimator) for estimator in estimators if estimator not in optional)

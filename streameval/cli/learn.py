@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import to_builtins
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from streameval.cli.replay import Replay, config_and_files, require_configured
@@ -107,8 +107,14 @@ def _trained(
         hint = "name more files, or another --validation"
         raise InputError(f"{events:,} events are too few to learn from: expected 100 or more", hint=hint)
     for name in training.policies:
-        with _progress(name, training.passes, events) as advance:
-            yield training.train(name, earlier, later, advance)
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        with progress_bar(*columns) as bar:
+            task = bar.add_task(f"learning {name}", total=training.passes * events)
+            yield training.train(name, earlier, later, partial(_advance, bar, task))
+
+
+def _advance(bar: Progress, task: TaskID, events: int, _: float) -> None:
+    bar.advance(task, events)
 
 
 def _read(replay: Replay, files: Sequence[str], written: str | None) -> list[EventBatch]:
@@ -134,27 +140,6 @@ def _read(replay: Replay, files: Sequence[str], written: str | None) -> list[Eve
     replay.update = update
     replay.read(files, written)
     return batches
-
-
-@contextmanager
-def _progress(name: str, passes: int, events: int) -> Iterator[Callable[[int, float], None]]:
-    """Show the pass and the best lower bound so far.
-
-    Yields:
-        A function that takes the number of events of a step and the best lower bound.
-    """
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with progress_bar(*columns) as bar:
-        task, seen = bar.add_task(f"learning {name}", total=passes * events), 0
-
-        def advance(count: int, lower: float) -> None:
-            nonlocal seen
-            seen += count
-            number = min(passes, 1 + seen // events)
-            best = "" if lower == float("-inf") else f", lower bound {lower:.4g}"
-            bar.update(task, completed=seen, description=f"learning {name}: pass {number} of at most {passes}{best}")
-
-        yield advance
 
 
 def write(directory: Path, trained: Trained) -> None:

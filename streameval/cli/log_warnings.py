@@ -1,4 +1,4 @@
-"""Find defects of a log; each comes with its cause and a remedy."""
+"""Find defects of a log, each with its cause and a remedy."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ TRUST_HINTS = {
 MAX_DETAIL = 120
 """Characters of the detail of a rejected event."""
 RUNBOOK_HINT = "{}/public/runbooks/StreamevalTrustCheckFailed.md explains each check"
-"""The runbook in Grafana; as for the links of alerts, the variable STREAMEVAL_GRAFANA has its address."""
+"""The runbook in Grafana. The variable STREAMEVAL_GRAFANA has its address, as for the links of alerts."""
 
 
 def remedy(rejected: Rejected) -> str:

@@ -104,7 +104,9 @@ def print_results(report: Report, everything: bool) -> None:
 
 
 def config_and_files(arguments: Sequence[str], candidates: str | None = None) -> tuple[Config, list[str]]:
-    """Load the configuration, and return it with the files of events; all arguments are files if candidates are named.
+    """Load the configuration, and return it with the files of events.
+
+    All arguments are files if candidates are named.
 
     Raises:
         InputError: The configuration is wrong, or no file is named.

@@ -37,7 +37,7 @@ def answer_lines(report: Report, everything: bool) -> Iterator[str]:
 def chosen_estimates(report: Report, everything: bool) -> list[Estimate]:
     """Return the rows that decide about candidates, after production's rows by the same estimators, or all rows."""
     reports = by_policy(report).items()
-    rows = [recommended(part, policy) for policy, part in reports if policy != report.production]
+    rows = [recommended(own, policy) for policy, own in reports if policy != report.production]
     chosen = {(row.policy, row.estimator, row.average) for row in rows if row}
     if everything or not chosen:
         return list(report.estimates)

@@ -225,7 +225,7 @@ def _number(attribute: str, decimals: int, heading: str | None = None, signed: b
 
 
 def _interval(heading: str, prefix: str, decimals: int, signed: bool = False) -> Column:
-    """Return a column of intervals; `prefix` precedes `lower` and `upper` in the names of the attributes."""
+    """Return a column of intervals from the attributes `lower` and `upper` with a prefix."""
     return heading, lambda row: interval_text(
         getattr(row, f"{prefix}lower"), getattr(row, f"{prefix}upper"), decimals, signed
     )

@@ -71,7 +71,7 @@ class Commands(typer.core.TyperGroup):
 
 
 def run_app(app: typer.Typer) -> NoReturn:
-    """Run a command; print every error as a sentence with a hint, and exit with its code."""
+    """Run a command, print every error as a sentence with a hint, and exit with its code."""
     failure = ""
     try:
         code = app(prog_name="streameval", standalone_mode=False) or 0

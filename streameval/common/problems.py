@@ -291,7 +291,7 @@ def _fields(shape: Any) -> dict[str, Any]:
 
 
 def _inner(shape: Any, step: str | int) -> object:
-    """Return the type one step further in; None for a branch of a union of plain types."""
+    """Return the type one step further in, None for a branch of a union of plain types."""
     shape = _peeled(shape)
     if get_origin(shape) in (list, tuple):
         return get_args(shape)[0]

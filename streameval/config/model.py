@@ -138,7 +138,7 @@ COSTS_HINT = "in dsjson the reward is the negative cost; omit reward.field for t
 
 
 class Config(EvaluatorOptions):
-    """Hold the whole of streameval.yaml; only `policies.candidates` and the topic or path have no default."""
+    """Hold the whole of streameval.yaml. Only `policies.candidates` and the topic or path have no default."""
 
     policies: Policies = Field(description="write policies: {candidates: [NAME]}")
     source: Annotated[
@@ -264,8 +264,9 @@ class Config(EvaluatorOptions):
         """
         config = self.evaluator_config()
         if config.ranking is not None:
-            given = isinstance(config.ranking.examination, GivenExamination)
-            return RankingDecoder(config.logged_policies, given, config.scores is not None, self._identified(of_log))
+            logs_looks = isinstance(config.ranking.examination, GivenExamination)
+            has_scores = config.scores is not None
+            return RankingDecoder(config.logged_policies, logs_looks, has_scores, self._identified(of_log))
         kind, joined = written or self.written, self.reward_topic is not None and written is None
         form: Callable[..., JsonDecoder] = DsjsonDecoder if kind == "dsjson" else JsonDecoder
         if written is None and self.source is not None:
