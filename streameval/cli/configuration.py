@@ -108,8 +108,7 @@ def _promotion(config: Config) -> str:
 def _dead_letters(settings: AnyDeadLetters | None) -> str:
     match settings:
         case DeadLetterFile() as file:
-            full = f"{counted(file.keep, 'full file')} {'is' if file.keep == 1 else 'are'} kept"
-            return f"messages are counted and written to {file.path}; {full}"
+            return f"messages are counted and written to {file.path}"
         case DeadLetterTopic() as topic:
             return f"messages are counted and written to the topic {topic.topic}"
     return "messages are counted but not stored"

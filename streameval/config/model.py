@@ -109,10 +109,6 @@ class DeadLetterFile(StrictModel):
 
     kind: Literal["file"] = "file"
     path: Path = Field(description="the file; its directory must exist")
-    max_bytes: int = Field(
-        100 * 2**20, ge=1024, description="size at which the file is renamed to NAME.1 and a new one is started"
-    )
-    keep: int = Field(3, ge=0, description="number of full files that are kept")
 
 
 class DeadLetterTopic(StrictModel):
