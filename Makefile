@@ -95,7 +95,7 @@ figures: .venv/ready  ## write tables and figures of the documents from the stor
 	for study in slates estimators rankings; do .venv/bin/python examples/$$study/summary.py || exit 1; done
 
 schemas: .venv/ready  ## write streameval/config/schemas from the types of events, rewards and Reports
-	for name in event ranking reward report decisions versions; do .venv/bin/streameval schema $$name > streameval/config/schemas/$$name.json || exit 1; done
+	PYTHONPATH=tests .venv/bin/python tests/tools/schemas.py
 
 manifests: .venv/ready  ## regenerate deploy/kubernetes/prometheusrule.yaml from deploy/prometheus/rules
 	.venv/bin/python deploy/kubernetes/prometheusrule.py

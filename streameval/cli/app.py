@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
@@ -48,12 +47,9 @@ def init(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")] = DEFAULT_CONFIG,
 ) -> None:
     """Write a configuration that shows every option with its default."""
-    from importlib.resources import files
-
-    text = files("streameval.config").joinpath(DEFAULT_CONFIG.name).read_text(encoding="utf-8")
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(text)
+            file.write(_packaged(DEFAULT_CONFIG.name))
     except FileExistsError:
         raise InputError(f"{path} exists already", hint="name another file, as in `streameval init my.yaml`") from None
     except OSError as error:
@@ -391,19 +387,14 @@ def schema(
 
     The package has them as files, in streameval/config/schemas.
     """
-    if name == "report":
-        from streameval.ope.report import Report
+    print(_packaged("schemas", f"{name}.json"), end="")
 
-        content = Report.json_schema()
-    elif name == "decisions" or name == "versions":
-        from streameval.service.decisions import DecisionMessage, VersionMessage
 
-        content = (DecisionMessage if name == "decisions" else VersionMessage).json_schema()
-    else:
-        from streameval.events import json_schema, ranking_schema, reward_schema
+def _packaged(*path: str) -> str:
+    """Return the text of a file below `streameval/config`."""
+    from importlib.resources import files
 
-        content = {"event": json_schema, "ranking": ranking_schema, "reward": reward_schema}[name]()
-    print(json.dumps(content, indent=2))
+    return files("streameval.config").joinpath(*path).read_text(encoding="utf-8")
 
 
 def main() -> NoReturn:

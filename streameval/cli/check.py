@@ -6,10 +6,11 @@ import math
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -139,67 +140,67 @@ def check_configuration(config: Config) -> Iterator[Finding]:
     Security(config.http)
     for path in readable_by_others(config.http):
         yield Finding("http", f"every user of this machine can read {path}", "warning", f"chmod o-r {path}")
-    for warning in (*config.memory_warnings(), *config.without_effect()):
-        message, _, hint = warning.partition("\nhint: ")
-        yield Finding("configuration", message, "warning", hint)
+    for problem in (*config.memory_warnings(), *config.without_effect()):
+        yield Finding("configuration", problem.text(), "warning", problem.hint)
 
 
 def check_surroundings(config: Config) -> Iterator[Finding]:
     """Try everything that `run` would use on this machine and in the cluster."""
-    http, state, sink = config.http, config.kept_state(), config.dead_letters
-    free = f"the port {http.port} of {http.host} is free" if http.port else "any free port is used"
-    yield from _tried("http.port", free, lambda: listen(http.host, http.port).close())
-    if state is not None and state.dir is not None:
-        directory = state.dir
-        yield from _tried("state.dir", f"{directory} can be used for snapshots", lambda: _try_state(config, directory))
-    if isinstance(sink, DeadLetterFile) and (error := unwritable(sink.path)):
-        yield Finding.from_error("dead_letters.path", error)
     source = config.required_source()
-    problems = (
-        [*_cluster(config, source), *schema_findings(config, source)] if isinstance(source, KafkaSettings) else []
-    )
-    yield from problems
-    if not any(finding.level == "error" for finding in problems):
-        try:
-            yield from check_events(config)
-            yield from _rewards(config)
-        except StreamevalError as error:
-            yield Finding.from_error("source", error)
+    yield from _tried("http.port", _port(config))
+    yield from _tried("state.dir", _state(config))
+    if isinstance(config.dead_letters, DeadLetterFile) and (error := unwritable(config.dead_letters.path)):
+        yield Finding.from_error("dead_letters.path", error)
+    findings: list[Finding] = []
+    if isinstance(source, KafkaSettings):
+        findings += _tried("source", _cluster(config, source))
+        findings += _tried("source.format", schema_findings(config, source))
+    yield from findings
+    if not exit_code(findings):
+        yield from _tried("source", chain(check_events(config), _rewards(config)))
 
 
-def _tried(part: str, fact: str, attempt: Callable[[], object]) -> Iterator[Finding]:
+def _tried(part: str, findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Yield findings, the last one about the error that stops them."""
     try:
-        attempt()
+        yield from findings
     except StreamevalError as error:
         yield Finding.from_error(part, error)
-    else:
-        yield Finding(part, fact)
 
 
-def _try_state(config: Config, directory: Path) -> None:
-    """Raise the error that `run` would raise for the directory or its newest snapshot."""
-    require_usable(directory)
-    read_newest(directory, partial(resume, config))
+def _port(config: Config) -> Iterator[Finding]:
+    host, port = config.http.host, config.http.port
+    listen(host, port).close()
+    yield Finding("http.port", f"the port {port} of {host} is free" if port else "any free port is used")
+
+
+def _state(config: Config) -> Iterator[Finding]:
+    """Raise the error that `run` would raise for the directory of snapshots or the newest one."""
+    state = config.kept_state()
+    if state is not None and state.dir is not None:
+        require_usable(state.dir)
+        read_newest(state.dir, partial(resume, config))
+        yield Finding("state.dir", f"{state.dir} can be used for snapshots")
 
 
 # --- Kafka ---
 
 
 def _cluster(config: Config, source: KafkaSettings) -> Iterator[Finding]:
-    """Yield problems of the connection, or else of the names of topics."""
+    """Yield problems of the names of topics.
+
+    Raises:
+        SourceError: The cluster cannot be reached.
+    """
     from streameval.ingest.kafka.producer import list_topics
 
+    _try_certificates(source)
+    _try_connections(source)
     try:
-        _try_certificates(source)
-        _try_connections(source)
         topics = list_topics(source)
-    except StreamevalError as error:
-        yield Finding.from_error("source", error)
-        return
     except ClientError as error:
         detail = f"the source cannot be reached: cannot read from {source.address}: {error}"
-        yield Finding("source", detail, "error", UNREACHED_HINT)
-        return
+        raise SourceError(detail, hint=UNREACHED_HINT) from None
     for option, topic in zip(("source.topic", "source.rewards.topic"), source.topics, strict=False):
         if topic not in topics:
             shown = ", ".join(sorted(topics)[:MAX_TOPICS])
@@ -214,14 +215,14 @@ def _cluster(config: Config, source: KafkaSettings) -> Iterator[Finding]:
 
 
 def schema_findings(config: Config, source: KafkaSettings) -> Iterator[Finding]:
-    """Check that the registry answers, and that the newest schema of the topic has the fields of events."""
+    """Check that the registry answers, and that the newest schema of the topic has the fields of events.
+
+    Raises:
+        StreamevalError: The registry does not answer, or the schema cannot be read.
+    """
     if isinstance(source.format, str):
         return
-    try:
-        paths = reader_of(source.format).paths(source.topic)
-    except StreamevalError as error:
-        yield Finding.from_error("source.format", error)
-        return
+    paths = reader_of(source.format).paths(source.topic)
     if isinstance(source.format, DescribedProtobuf):
         yield from _column_findings(config, source, f"of {source.format.message}", paths or ())
         return
@@ -314,9 +315,9 @@ def probe(source: Source) -> Probe:
     untried, patience, answered = source.status().detail, time.monotonic() + REACH_SECONDS, False
     with closing(source):
         while time.monotonic() < patience:
-            for part in source.poll(POLL_SECONDS):
-                values += part.values
-                times = [math.nan] * len(part) if part.timestamps is None else part.timestamps
+            for records in source.poll(POLL_SECONDS):
+                values += records.values
+                times = [math.nan] * len(records) if records.timestamps is None else records.timestamps
                 written += [time / 1000.0 for time in times]
             status = source.status()
             if status.exhausted or (status.lag is not None and (values or not status.lag)):

@@ -21,29 +21,35 @@ def configuration_table(config: Config) -> Table:
 
 
 def _parts(config: Config) -> Iterator[tuple[str, str]]:
-    plan, http, state = config.evaluator_config(), config.http, config.kept_state()
+    evaluated, http, state = config.evaluator_config(), config.http, config.kept_state()
     yield "source", config.source.description if config.source else "none: for `replay` only"
-    yield "policies", ", ".join(_policies(config, plan))
-    if plan.ranking is None:
-        yield "reward", "\n".join(_rewards(config, plan))
+    yield "policies", ", ".join(_policies(config, evaluated))
+    if evaluated.ranking is None:
+        yield "reward", "\n".join(_rewards(config, evaluated))
     else:
-        looks = f"users look at ranks by {_described(plan.ranking.examination)}"
-        yield "ranking", f"clicks, {_described(plan.ranking.metric)}; {looks}"
-    if plan.propensity is not None:
-        model = plan.propensity.model
+        looks = f"users look at ranks by {_described(evaluated.ranking.examination)}"
+        yield "ranking", f"clicks, {_described(evaluated.ranking.metric)}; {looks}"
+    if evaluated.propensity is not None:
+        model = evaluated.propensity.model
         by = f" by {', '.join(model.by)}" if model.by else ""
         yield "propensities", f"estimated ({model.kind}{by}); intervals leave out their error"
-    if plan.segments:
-        yield "segments", "\n".join(f"{name}: {', '.join(each.labels)}" for name, each in plan.segments.items())
-    for estimators, averages in plan.products:
-        yield "estimators", _estimators(plan, estimators)
-        lines = [f"{_described(average)}: {_described(plan.interval(average))} interval" for average in averages]
+    if evaluated.segments:
+        yield (
+            "segments",
+            "\n".join(f"{name}: {', '.join(segment.labels)}" for name, segment in evaluated.segments.items()),
+        )
+    for estimators, averages in evaluated.products:
+        yield "estimators", _estimators(evaluated, estimators)
+        lines = [f"{_described(average)}: {_described(evaluated.interval(average))} interval" for average in averages]
         yield "averages", "\n".join(lines)
     yield "drift", _drift(config)
     yield "promotion", _promotion(config)
-    estimates = sum(len(grid.estimators) * len(grid.averages) for grid in plan.grids() if not grid.optional)
-    number = counted(len(plan.policies), "policy")
-    yield "estimates", f"{len(plan.policies) * estimates} for {number}, {config.confidence * 100:g}% intervals"
+    estimates = sum(len(grid.estimators) * len(grid.averages) for grid in evaluated.grids() if not grid.optional)
+    number = counted(len(evaluated.policies), "policy")
+    yield (
+        "estimates",
+        f"{len(evaluated.policies) * estimates} for {number}, {config.confidence * 100:g}% intervals",
+    )
     scheme, login = "https" if http.tls_certfile else "http", "with a token" if http.token_file else "without a token"
     yield "serves", f"{scheme}://{http.host}:{http.port}, {login}"
     snapshots = f"snapshots in {state.dir}, one every {format_duration(state.interval)}" if state else None
@@ -55,29 +61,30 @@ def _parts(config: Config) -> Iterator[tuple[str, str]]:
         yield "decisions", f"a message for {' and '.join(messages)}, to the topic {config.decisions.topic}"
 
 
-def _policies(config: Config, plan: EvaluatorConfig) -> Iterator[str]:
+def _policies(config: Config, evaluated: EvaluatorConfig) -> Iterator[str]:
     yield f"{config.policies.production} (production)"
-    for name in plan.policies[1:]:
-        policy = plan.computed_policies.get(name)
+    for name in evaluated.policies[1:]:
+        policy = evaluated.computed_policies.get(name)
         yield name if policy is None else f"{name} ({policy.kind})"
-    for name, copies in plan.versions.items():
+    for name, copies in evaluated.versions.items():
         every = f"after every {copies.every:,} events, the last {copies.keep}"
         yield f"{name}-1, {name}-2, ... (of {copies.policy} {every})"
 
 
-def _rewards(config: Config, plan: EvaluatorConfig) -> Iterator[str]:
+def _rewards(config: Config, evaluated: EvaluatorConfig) -> Iterator[str]:
     """Yield a line for each reward, the primary one first."""
-    for (name, field, low, high), reward in zip(config.reward_fields, plan.rewards, strict=True):
+    for (name, field, low, high), reward in zip(config.reward_fields, evaluated.rewards, strict=True):
         line = f"the field {field}, from {low:g} to {high:g}"
         guard = "" if reward.max_loss is None else f"; a guardrail: a loss of up to {reward.max_loss:g}"
         yield f"{name}: {line}{guard}" if config.rewards else line
 
 
-def _estimators(plan: EvaluatorConfig, estimators: Sequence[AnyEstimator]) -> str:
-    """Name the estimators; those that need fields which events may lack come last."""
-    optional = [each for each in estimators if plan.default_estimators and plan.needs_of(each)]
-    names = ", ".join(_described(each) for each in estimators if each not in optional)
-    better = ", ".join(each.label for each in optional)
+def _estimators(evaluated: EvaluatorConfig, estimators: Sequence[AnyEstimator]) -> str:
+    """Name the estimators, at last the ones that need fields which events may lack."""
+    is_default = evaluated.default_estimators
+    optional = [estimator for estimator in estimators if is_default and evaluated.needs_of(estimator)]
+    names = ", ".join(_described(estimator) for estimator in estimators if estimator not in optional)
+    better = ", ".join(estimator.label for estimator in optional)
     return f"{names}; {better} if events have features and distributions" if better else names
 
 
@@ -101,8 +108,7 @@ def _promotion(config: Config) -> str:
 def _dead_letters(settings: AnyDeadLetters | None) -> str:
     match settings:
         case DeadLetterFile() as file:
-            full = f"{counted(file.keep, 'full file')} {'is' if file.keep == 1 else 'are'} kept"
-            return f"messages are counted and written to {file.path}; {full}"
+            return f"messages are counted and written to {file.path}"
         case DeadLetterTopic() as topic:
             return f"messages are counted and written to the topic {topic.topic}"
     return "messages are counted but not stored"

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import to_builtins
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from streameval.cli.arguments import split_config_and_files
-from streameval.cli.replay import Replay
+from streameval.cli.replay import Replay, config_and_files, require_configured
 from streameval.cli.tables import Column, interval_text, new_table
-from streameval.cli.terminal import console, progress_bar, say, silence_logs
-from streameval.common.problems import did_you_mean
+from streameval.cli.terminal import console, progress_bar, say, warning
 from streameval.common.text import decimal, decimals_for, significant
 from streameval.config.memory import usable_memory
 from streameval.config.model import Config
@@ -50,9 +48,7 @@ def run_learn(
     Raises:
         InputError: An option or a file cannot be used.
     """
-    silence_logs()
-    path, files = split_config_and_files(list(arguments))
-    config = Config.load(path)
+    config, files = config_and_files(arguments)
     training = _training(config, estimator, passes, patience)
     _check_names(training.policies, directory)
     policies = list(_trained(config, training, files, events_format, validation))
@@ -74,17 +70,15 @@ def _training(config: Config, estimator: str | None, passes: int, patience: int)
     Raises:
         InputError: No candidate learns, or the estimator is not configured.
     """
-    plan = config.evaluator_config()
-    estimators = {each.label: each for each in config.estimators} or {"snips": SNIPS()}
-    if all(policy.kind != policy_file.LEARNED for policy in plan.learned_policies.values()):
+    evaluator_config = config.evaluator_config()
+    estimators = {choice.label: choice for choice in config.estimators} or {"snips": SNIPS()}
+    if all(policy.kind != policy_file.LEARNED for policy in evaluator_config.learned_policies.values()):
         hint = "write policies: {candidates: {apprentice: {kind: learned, objective: snips}}}"
         raise InputError("policies.candidates: no candidate is of kind learned", hint=hint)
-    if estimator is not None and estimator not in estimators:
-        hint = did_you_mean(estimator, estimators) or f"choose one of {', '.join(estimators)}"
-        raise InputError(f"--estimator: '{estimator}' is not configured", hint=hint)
+    require_configured("--estimator", estimator, estimators)
     from streameval.ope.evaluator.training import Training  # part of the room `learning`
 
-    training = Training(plan, next(iter(estimators.values())), passes, patience)
+    training = Training(evaluator_config, next(iter(estimators.values())), passes, patience)
     return training if estimator is None else replace(training, estimator=estimators[estimator])
 
 
@@ -104,62 +98,48 @@ def _check_names(names: Sequence[str] | Any, directory: Path) -> None:
 def _trained(
     config: Config, training: Training, files: Sequence[str], written: str | None, share: float
 ) -> Iterator[Trained]:
-    collector = _Collector()
-    Replay(config, Evaluator.from_config(training.online()), collector.update).read(files, written)
     from streameval.ope.evaluator.training import split_by_time
 
-    earlier, later = split_by_time(collector.batches, share)
+    replay = Replay(config, Evaluator.from_config(training.online()))
+    earlier, later = split_by_time(_read(replay, files, written), share)
     events = sum(map(len, earlier))
     if events < training.config.block or not later:
         hint = "name more files, or another --validation"
         raise InputError(f"{events:,} events are too few to learn from: expected 100 or more", hint=hint)
     for name in training.policies:
-        with _progress(name, training.passes, events) as advance:
-            yield training.train(name, earlier, later, advance)
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        with progress_bar(*columns) as bar:
+            task = bar.add_task(f"learning {name}", total=training.passes * events)
+            yield training.train(name, earlier, later, partial(_advance, bar, task))
 
 
-class _Collector:
-    """Keep the events of files in memory, because every pass reads all of them."""
-
-    def __init__(self) -> None:
-        self.batches: list[EventBatch] = []
-        self._bytes, self._limit = 0, usable_memory() // 2
-
-    def update(self, evaluator: Evaluator, batch: EventBatch, _: float | None) -> None:
-        """Keep a batch, and update the evaluator with it.
-
-        Raises:
-            InputError: The features take more than half of the memory.
-        """
-        evaluator.update(batch)
-        features = None if batch.action_sets is None else batch.action_sets.features
-        self._bytes += 0 if features is None else features.values.nbytes
-        if self._bytes > self._limit:
-            hint = "name fewer files; `run` and `replay` learn in one pass, without keeping events"
-            raise InputError(f"the features of the events take more than {self._limit / 2**30:.1f} GiB", hint=hint)
-        if len(batch):
-            self.batches.append(batch)
+def _advance(bar: Progress, task: TaskID, events: int, _: float) -> None:
+    bar.advance(task, events)
 
 
-@contextmanager
-def _progress(name: str, passes: int, events: int) -> Iterator[Callable[[int, float], None]]:
-    """Show the pass and the best lower bound so far.
+def _read(replay: Replay, files: Sequence[str], written: str | None) -> list[EventBatch]:
+    """Return the events of files, which stay in memory because every pass reads all of them.
 
-    Yields:
-        A function that takes the number of events of a step and the best lower bound.
+    Raises:
+        InputError: The features take more than half of the memory.
     """
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with progress_bar(*columns) as bar:
-        task, seen = bar.add_task(f"learning {name}", total=passes * events), 0
+    batches: list[EventBatch] = []
+    size, limit = 0, usable_memory() // 2
 
-        def advance(count: int, lower: float) -> None:
-            nonlocal seen
-            seen += count
-            number = min(passes, 1 + seen // events)
-            best = "" if lower == float("-inf") else f", lower bound {lower:.4g}"
-            bar.update(task, completed=seen, description=f"learning {name}: pass {number} of at most {passes}{best}")
+    def update(batch: EventBatch) -> None:
+        nonlocal size
+        replay.evaluator.update(batch)
+        features = None if batch.action_sets is None else batch.action_sets.features
+        size += 0 if features is None else features.values.nbytes
+        if size > limit:
+            hint = "name fewer files; `run` and `replay` learn in one pass, without keeping events"
+            raise InputError(f"the features of the events take more than {limit / 2**30:.1f} GiB", hint=hint)
+        if len(batch):
+            batches.append(batch)
 
-        yield advance
+    replay.update = update
+    replay.read(files, written)
+    return batches
 
 
 def write(directory: Path, trained: Trained) -> None:
@@ -217,14 +197,11 @@ def warnings(trained: Trained) -> Iterator[str]:
     if trained.overfits:
         own = trained.own
         weight, value = (significant(number or 0.0) for number in (own.importance_weight_mean, own.value))
-        yield (
-            f"warning: {trained.name} overfits the propensities: on the events that it learned from, its mean weight "
-            f"is {weight}, expected 1, and its value {value}"
-        )
-        yield f"hint: {OVERFITTING_HINT}"
+        message = f"{trained.name} overfits the propensities: on the events that it learned from, its mean weight "
+        yield warning(message + f"is {weight}, expected 1, and its value {value}", OVERFITTING_HINT)
     if best.lift_lower is None or best.lift_lower <= 0:
-        yield f"warning: {trained.name} is not shown to be better than {production}"
-        yield "hint: learn from more events, or evaluate the policy file on later ones with `streameval replay`"
+        hint = "learn from more events, or evaluate the policy file on later ones with `streameval replay`"
+        yield warning(f"{trained.name} is not shown to be better than {production}", hint)
     elif trained.best is trained.passes[-1]:
         yield f"the last pass was the best one: more --passes may improve {trained.name}"
 

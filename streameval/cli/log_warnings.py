@@ -1,4 +1,4 @@
-"""Find defects of a log; each comes with its cause and a remedy."""
+"""Find defects of a log, each with its cause and a remedy."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import NamedTuple
 
 import numpy as np
 
+from streameval.cli.terminal import warning
 from streameval.common.text import counted, in_words, utc_time
 from streameval.events import EventBatch, Rejected
 from streameval.ingest.stages import Deduplication
@@ -64,7 +64,7 @@ TRUST_HINTS = {
 MAX_DETAIL = 120
 """Characters of the detail of a rejected event."""
 RUNBOOK_HINT = "{}/public/runbooks/StreamevalTrustCheckFailed.md explains each check"
-"""The runbook in Grafana; as for the links of alerts, the variable STREAMEVAL_GRAFANA has its address."""
+"""The runbook in Grafana. The variable STREAMEVAL_GRAFANA has its address, as for the links of alerts."""
 
 
 def remedy(rejected: Rejected) -> str:
@@ -106,16 +106,6 @@ class Rejections:
             yield f"  {count:>9,}  {reason}  e.g. {first.detail[:MAX_DETAIL]} ({path}:{line})"
         for hint in dict.fromkeys(map(remedy, self._examples.values())):
             yield f"hint: {hint}"
-
-
-class Complaint(NamedTuple):
-    """Hold a defect of the log, `field: cause`, and how to correct it."""
-
-    finding: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"warning: {self.finding}\nhint: {self.remedy}"
 
 
 @dataclass
@@ -170,59 +160,59 @@ class LogCounts:
         present = {"event_id": self.identified, "timestamp": self.newest > -math.inf}
         return [name for name, is_present in present.items() if not is_present]
 
-    def complaints(self) -> Iterator[Complaint]:
-        """Yield the defects of the log itself."""
+    def warnings(self) -> Iterator[str]:
+        """Yield warnings about defects of the log itself."""
         number, least = counted(self.events, "event"), MIN_SHARE * self.events
         if self.backward > least:
             finding = f"{self.backward:,} of {number} are dated up to {in_words(self.furthest)} before an earlier one"
             hint = "sort the log and its files by timestamp: events count as they are read"
-            yield Complaint(f"timestamp: {finding}", hint)
+            yield warning(f"timestamp: {finding}", hint)
         if -math.inf < self.newest < MIN_NEWEST_SECONDS:
             finding = f"timestamp: the newest event is of {utc_time(self.newest)}"
-            yield Complaint(finding, "write seconds since 1970, not minutes, hours or days")
+            yield warning(finding, "write seconds since 1970, not minutes, hours or days")
         if self.repeated > least:
             hint = f"give each decision its own event_id; `run` drops copies with source.duplicates: {MAX_IDS}"
-            yield Complaint(f"event_id: {self.repeated:,} of {number} repeat the id of an earlier one", hint)
-        yield from self._reward_complaints(number)
+            yield warning(f"event_id: {self.repeated:,} of {number} repeat the id of an earlier one", hint)
+        yield from self._reward_warnings(number)
 
-    def _reward_complaints(self, number: str) -> Iterator[Complaint]:
+    def _reward_warnings(self, number: str) -> Iterator[str]:
         if self.events >= MIN_EVENTS and self.rewards[0] == self.rewards[1]:
             finding = f"it is {self.rewards[0]:g} in all of {number}, so all policies have the same value"
-            yield Complaint(f"reward: {finding}", "check reward.field, and that rewards were joined to their decisions")
+            yield warning(f"reward: {finding}", "check reward.field, and that rewards were joined to their decisions")
         names, extremes = ("below reward.min", "above reward.max"), ("smallest", "largest")
         for index, count in enumerate(self.outside):
             if count:
                 finding = f"{count:,} of {number} have a reward {names[index]} ({self.reward_range[index]:g})"
                 finding += f"; the {extremes[index]} is {self.rewards[index]:g}"
                 hint = f"set {names[index].split()[1]} to the {extremes[index]} possible reward"
-                yield Complaint(f"reward: {finding}", hint)
+                yield warning(f"reward: {finding}", hint)
 
 
-def missing_complaints(report: Report) -> Iterator[Complaint]:
-    """Yield policies that many events have no probability of."""
+def missing_warnings(report: Report) -> Iterator[str]:
+    """Yield warnings about policies that many events have no probability of."""
     unknown = 0 if report.propensity_model is None else report.propensity_model.unknown
     number = counted(report.events.accepted, "event")
     if unknown > MIN_SHARE * report.events.accepted:
-        yield Complaint(
+        yield warning(
             f"propensity: {unknown:,} of {number} have no estimate, and do not count for candidates",
             "they are the first ones, rare actions, and estimates below propensity.floor; log propensities",
         )
     for policy in report.policies:
         missing = policy.missing - unknown
         if policy.events and not policy.failures and missing > MIN_SHARE * report.events.accepted:
-            yield Complaint(
+            yield warning(
                 f"policies.{policy.policy}: {missing:,} of {number} have no probability of it, and do not count",
                 "log the probability of every candidate with every event, 0 for an action that it never takes",
             )
 
 
-def trust_complaints(report: Report) -> Iterator[Complaint]:
-    """Yield failed trust checks, with the policies that fail them for the same reason."""
+def trust_warnings(report: Report) -> Iterator[str]:
+    """Yield warnings about failed trust checks, with the policies that fail them for the same reason."""
     failed = sorted((check for check in report.trust if not check.ok), key=_check_and_reason)
     for (check, reason), group in groupby(failed, key=_check_and_reason):
         names = [row.policy for row in group]
         finding = f"{' and '.join(names)} {'fail' if names[1:] else 'fails'} the trust check {check}: {reason}"
-        yield Complaint(finding, _check_remedy(report, check, names[0]))
+        yield warning(finding, _check_remedy(report, check, names[0]))
 
 
 def _check_and_reason(check: TrustCheck) -> tuple[str, str]:

@@ -9,19 +9,15 @@ from pathlib import Path
 
 from rich.table import Table
 
-from streameval.cli.arguments import split_config_and_files
 from streameval.cli.plots import check_path, lift_name, power_figure, save
-from streameval.cli.replay import Replay
+from streameval.cli.replay import Replay, config_and_files, require_configured
 from streameval.cli.tables import Column, bold, new_table
-from streameval.cli.terminal import console, silence_logs
-from streameval.common.problems import did_you_mean
+from streameval.cli.terminal import console
 from streameval.common.text import UNKNOWN, counted, decimal, decimals_for, in_words, rounded_up
 from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch
 from streameval.ope.core import Cumulative
-from streameval.ope.estimators import AnyEstimator
-from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.intervals import Normal
 from streameval.ope.power import USUAL, CandidatePower, LogSummary, PowerReport, TargetLift, forecast_power
@@ -44,9 +40,7 @@ def run_plan(
     Raises:
         InputError: An option or a file cannot be used.
     """
-    silence_logs()
-    path, files = split_config_and_files(list(arguments))
-    config = Config.load(path)
+    config, files = config_and_files(arguments)
     if plot:
         check_path(plot)
     report = plan_power(config, files, lifts, power, estimator, events_format)
@@ -87,40 +81,33 @@ def plan_power(
         raise InputError(f"--lift: {error}", hint="write --lift 0.01, or --lift 5% of what production earns") from error
     if not 0 < power < 1:
         raise InputError(f"--power must lie between 0 and 1, found {power:g}", hint="0.8 is usual")
-    plan, cumulative = config.evaluator_config(), Cumulative()
-    if plan.ranking is not None:
+    configured, cumulative = config.evaluator_config(), Cumulative()
+    if configured.ranking is not None:
         raise InputError("plan forecasts the events of decisions, not of rankings with clicks", hint=REPLAY_HINT)
-    if plan.propensity is not None:
+    if configured.propensity is not None:
         raise InputError("plan forecasts from logged propensities, and these are estimated", hint=REPLAY_HINT)
-    estimators = _estimators(plan, estimator)
-    sizes = {label: average.effective_events for label, average in plan.averages.items()}
+    labels = sorted(configured.estimators, key=lambda label: configured.estimators[label].preference)
+    require_configured("--estimator", estimator, labels)
+    estimators = {label: configured.estimators[label] for label in labels if estimator in (None, label)}
+    sizes = {label: average.effective_events for label, average in configured.averages.items()}
     # The forecast rests on normal theory, and needs a bound that is unknown while the noise is.
-    evaluator = replace(
-        plan.with_products([(tuple(plan.estimators.values()), (cumulative,))]),
+    forecast = replace(
+        configured.with_products([(tuple(configured.estimators.values()), (cumulative,))]),
         intervals={cumulative.label: Normal()},
         drift=None,
         promotion=None,
     )
-    log = LogSummary(plan.policies, plan.computed_policies, plan.reward_range)
+    log = LogSummary(configured.policies, configured.computed_policies, configured.reward_range)
+    replay = Replay(config, Evaluator.from_config(forecast))
 
-    def update(evaluator: Evaluator, batch: EventBatch, _: float | None) -> None:
-        evaluator.update(batch)
+    def update(batch: EventBatch) -> None:
+        replay.evaluator.update(batch)
         log.update(batch)
 
-    report = Replay(config, Evaluator.from_config(evaluator), update).read(files, written)
+    replay.update = update
+    report = replay.read(files, written)
     horizons = {label: size for label, size in sizes.items() if size is not None}
     return forecast_power(report, log, estimators, targets, power, horizons)
-
-
-def _estimators(plan: EvaluatorConfig, wanted: str | None) -> dict[str, AnyEstimator]:
-    """Return the estimators by label, the preferred one first."""
-    estimators = {each.label: each for each in sorted(plan.estimators.values(), key=lambda each: each.preference)}
-    if wanted is None:
-        return estimators
-    if wanted not in estimators:
-        hint = did_you_mean(wanted, estimators) or f"choose one of {', '.join(estimators)}"
-        raise InputError(f"--estimator: '{wanted}' is not configured", hint=hint)
-    return {wanted: estimators[wanted]}
 
 
 def power_table(report: PowerReport) -> Table:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from streameval.cli.results import Results, results
-from streameval.cli.trace import BOUNDS, Quantity, Trace
+from streameval.cli.trace import Quantity, Trace
 from streameval.common.arrays import Array
 from streameval.common.text import counted, decimal, decimals_for
 from streameval.errors import InputError
@@ -28,13 +27,9 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7
 """After Okabe and Ito: distinct for colour-blind readers, and legible on white."""
 PRODUCTION = "#333333"
 INK, FAINT, GRID, TRACK = "#222222", "#6f6f6f", "#e6e6e6", "#f0f0f0"
-HEIGHT, TEXT_HEIGHT, LIFT_HEIGHT, PANEL_HEIGHT, STRIP_HEIGHT = 5.2, 1.3, 2.2, 2.0, 0.25
-"""Inches: a figure, its texts, the panel of lifts; the panel of one candidate, the strip of one rule."""
-MAX_CANDIDATES = 8
-"""Candidates in the figure of decisions; its caption counts the others."""
+HEIGHT, TEXT_HEIGHT, LIFT_HEIGHT, STRIP_HEIGHT = 5.2, 1.3, 2.2, 0.25
+"""Inches: a figure, its texts, the panel of lifts, the strip of one candidate and rule."""
 SUFFIXES = (".png", ".svg", ".pdf")
-SEEN_DISTANCE = 0.015
-"""Distance between the ends of the curves and what policies earned themselves, as a share of the x axis."""
 UNSETTLED_SHARE = 0.15
 """Share of the first points that do not set the scale: their intervals are wide."""
 
@@ -48,7 +43,6 @@ class Curve:
         colour: its colour
         estimate: a value or a lift with its bounds [3, points]
         truth: true values [points], None if unknown
-        seen: the number and its bounds on events that the policy chose itself, None if it chose none
         label: its entry in the legend
     """
 
@@ -56,7 +50,6 @@ class Curve:
     colour: str
     estimate: Array
     truth: Array | None
-    seen: Sequence[float | None] | None
     label: str | None = None
 
 
@@ -70,7 +63,7 @@ class ReplayPlot:
         title: the title
         truth: true values as `read_truth` returns them, drawn as dashed lines
         margin: what a lift must exceed; None without promotion
-        by_rule: draw one panel of lifts for each candidate, with every rule
+        by_rule: also draw a strip for each candidate and rule
     """
 
     path: Path
@@ -92,8 +85,7 @@ class ReplayPlot:
                 f"nothing to plot: {counted(trace.taken, 'event')}, but a plot has one point per {trace.every}",
                 hint="replay more events, or leave out --plot",
             )
-        draw = self._decisions if self.by_rule else self._values_and_lifts
-        save(draw(trace, results(report, everything=True), *self.choice(report)), self.path)
+        save(self._figure(trace, report, *self.choice(report)), self.path)
 
     def choice(self, report: Report) -> tuple[str, str]:
         """Return the estimator and the average to draw.
@@ -110,45 +102,35 @@ class ReplayPlot:
         available = ", ".join(sorted(f"{one} on {other}" for one, other in pairs))
         raise InputError(f"there are no estimates by {estimator} on {average}", hint=f"choose one of {available}")
 
-    def _curves(self, trace: Trace, shown: Results, pair: tuple[str, str], quantity: Quantity) -> list[Curve]:
+    def _curves(self, trace: Trace, report: Report, pair: tuple[str, str], quantity: Quantity) -> list[Curve]:
         """Return the curves of policies with such an estimate, production first."""
         truth = {policy: np.interp(trace.counts, *values) for policy, values in self.truth.items()}
         if quantity == "lift":
-            production = truth.get(shown.report.production)
+            production = truth.get(report.production)
             truth = {} if production is None else {policy: values - production for policy, values in truth.items()}
-        names = (quantity, *BOUNDS[quantity])
-        seen = {
-            row.policy: [getattr(row, name) for name in names] for row in shown.calibration if row.average == pair[1]
-        }
         curves = trace.curves(*pair, quantity).items()
         return [
-            Curve(policy, colour, estimate, truth.get(policy), seen.get(policy))
+            Curve(policy, colour, estimate, truth.get(policy))
             for (policy, estimate), colour in zip(curves, chain([PRODUCTION], cycle(COLOURS)), strict=False)
             if quantity == "value" or np.isfinite(estimate[0]).any()
         ]
 
-    def _captions(self, shown: Results, average: str) -> list[str]:
-        dashed = ["dashed: true values"] if self.truth else []
-        seen = any(row.average == average for row in shown.calibration)
-        return [*dashed, *(["◇ seen on its own events"] if seen else [])]
-
-    def _values_and_lifts(self, trace: Trace, shown: Results, estimator: str, average: str) -> Figure:
-        """Draw a panel of values, and one of lifts with the margin and marks of the first rule."""
-        report, pair = shown.report, (estimator, average)
-        lifts = [replace(curve, truth=None) for curve in self._curves(trace, shown, pair, "lift")]
-        rules = shown.rules[:1] if lifts else []
+    def _figure(self, trace: Trace, report: Report, estimator: str, average: str) -> Figure:
+        """Draw values, below them lifts with the margin and marks of the first rule, and a strip per decision."""
+        pair = estimator, average
+        values, lifts = self._curves(trace, report, pair, "value"), self._curves(trace, report, pair, "lift")
+        rules = [row.rule for row in report.promotion[:1]] if lifts else []
+        strips = report.promotion if self.by_rule else ()
+        captions = [f"{estimator} on {average}", f"shaded: {report.confidence * 100:g}% intervals"]
+        captions += ["dashed: true values"] if self.truth else []
+        captions += [f"▲ promotable, ▽ no longer (rule {rule})" for rule in rules]
+        captions += ["strips: promotable"] if strips else []
+        captions += [f"{counted(report.events.accepted, 'event')}, production: {report.production}"]
         heights = [HEIGHT - TEXT_HEIGHT, *([LIFT_HEIGHT] if lifts else [])]
-        figure = new_figure(
-            self.title,
-            f"{estimator} on {average}",
-            f"shaded: {report.confidence * 100:g}% intervals",
-            *self._captions(shown, average),
-            *(f"▲ promotable, ▽ no longer (rule {rule})" for rule in rules),
-            f"{counted(report.events.accepted, 'event')}, production: {report.production}",
-            height=TEXT_HEIGHT + sum(heights),
-        )
+        heights += [STRIP_HEIGHT * len(strips)] if strips else []
+        figure = new_figure(self.title, *captions, height=TEXT_HEIGHT + sum(heights))
         panels = figure.subplots(len(heights), sharex=True, height_ratios=heights, squeeze=False)[:, 0]
-        _panel(panels[0], trace, _in_legend_order(self._curves(trace, shown, pair, "value")))
+        _panel(panels[0], trace, _in_legend_order(values))
         _subtitle(panels[0], "reward per event")
         if lifts:
             _panel(panels[1], trace, lifts, *([] if self.margin is None else [self.margin]))
@@ -157,47 +139,10 @@ class ReplayPlot:
                     _marks(panels[1], trace, curve, rule)
             margin = "" if self.margin is None else f", line: margin {self.margin:g}"
             _subtitle(panels[1], f"lift over {report.production}{margin}")
+        if strips:
+            _strips(panels[-1], trace, report, {curve.policy: curve.colour for curve in lifts})
         _moments_axis(panels[-1], trace)
         figure.legend(loc="outside right center", frameon=False, labelcolor="linecolor", fontsize=10)
-        return figure
-
-    def _decisions(self, trace: Trace, shown: Results, estimator: str, average: str) -> Figure:
-        """Draw a panel for each candidate: its lift, the margin, and a strip per rule, dark while promotable."""
-        report, rules = shown.report, shown.rules
-        candidates = list(dict.fromkeys(decision.policy for decision in report.promotion))
-        if not candidates:
-            raise InputError("no candidate could be promoted", hint="remove `promotion: off` from the configuration")
-        margin, drawn = self.margin or 0.0, candidates[:MAX_CANDIDATES]
-        left_out = len(candidates) - len(drawn)
-        heights = [PANEL_HEIGHT, STRIP_HEIGHT * len(rules)] * len(drawn)
-        figure = new_figure(
-            self.title,
-            f"lift over {report.production}: {estimator} on {average}",
-            f"shaded: {report.confidence * 100:g}% intervals",
-            f"line: margin {margin:g}",
-            "strips: promotable",
-            counted(report.events.accepted, "event"),
-            *self._captions(shown, average),
-            *([f"{counted(left_out, 'candidate')} left out"] if left_out else []),
-            height=TEXT_HEIGHT + sum(heights),
-        )
-        panels = figure.subplots(len(heights), sharex=True, height_ratios=heights)
-        curves = {curve.policy: curve for curve in self._curves(trace, shown, (estimator, average), "lift")}
-        for policy, above, below in zip(drawn, panels[::2], panels[1::2], strict=True):
-            curve = curves.get(policy)
-            colour = curve.colour if curve else FAINT
-            _panel(above, trace, [curve] if curve else [], margin)
-            if curve:
-                known = curve.estimate[0][np.isfinite(curve.estimate[0])]
-                text = decimal(known[-1], max(0, decimals_for([known[-1]]) - 1), signed=True)
-                _note(above, known[-1], f"{text} now", colour)
-            for start, length in trace.promotable(policy, rules[0]):
-                above.axvspan(start, start + length, color=colour, alpha=0.1, linewidth=0)
-            above.spines["bottom"].set_visible(False)
-            above.set_title(policy, loc="left", fontsize=10.5, fontweight="bold", color=INK)
-            _strips(below, trace, report, policy, rules, colour)
-        _moments_axis(panels[-1], trace)
-        panels[-1].spines["bottom"].set_visible(False)
         return figure
 
 
@@ -212,7 +157,7 @@ def _in_legend_order(curves: Sequence[Curve]) -> list[Curve]:
 
 
 def _panel(axes: Axes, trace: Trace, curves: Sequence[Curve], *levels: float) -> None:
-    """Draw curves with their intervals, true values and own events, and lines at levels."""
+    """Draw curves with their intervals and true values, and lines at levels."""
     for level in levels:
         axes.axhline(level, color=INK, linewidth=0.9, zorder=2)
     moments = trace.moments
@@ -226,24 +171,8 @@ def _panel(axes: Axes, trace: Trace, curves: Sequence[Curve], *levels: float) ->
         if curve.truth is not None:
             dashes = (0, (4, 2.5))
             axes.plot(moments, curve.truth, color=curve.colour, linewidth=1.1, linestyle=dashes, zorder=5)
-    _fit(axes, [curve.estimate for curve in curves], levels, _draw_seen(axes, moments, curves))
+    _fit(axes, [curve.estimate for curve in curves], levels)
     style(axes, "y")
-
-
-def _draw_seen(axes: Axes, moments: Array, curves: Sequence[Curve]) -> list[float]:
-    """Draw what policies earned themselves, with intervals, after the ends of the curves; return the numbers."""
-    first, *_, last = moments
-    drawn: list[float] = []
-    for index, curve in enumerate((curve for curve in curves if curve.seen), start=1):
-        value, *bounds = curve.seen or ()
-        if value is None:
-            continue
-        ends = [value if bound is None else bound for bound in bounds]
-        moment, colour = last + SEEN_DISTANCE * index * (last - first), curve.colour
-        axes.plot([moment, moment], ends, color=colour, linewidth=1.4, marker="_", markersize=6, clip_on=False)
-        axes.plot([moment], [value], "D", color=colour, markerfacecolor="white", markersize=5, zorder=6, clip_on=False)
-        drawn += [value, *ends]
-    return drawn
 
 
 def _marks(axes: Axes, trace: Trace, curve: Curve, rule: str) -> None:
@@ -256,19 +185,20 @@ def _marks(axes: Axes, trace: Trace, curve: Curve, rule: str) -> None:
                 axes.plot([moment], [height], mark, color=curve.colour, markerfacecolor=fill, markersize=9, zorder=6)
 
 
-def _strips(axes: Axes, trace: Trace, report: Report, policy: str, rules: Sequence[str], colour: str) -> None:
-    """Draw one strip per rule, with the share of events for which it was promotable."""
+def _strips(axes: Axes, trace: Trace, report: Report, colours: Mapping[str, str]) -> None:
+    """Draw one strip per candidate and rule, dark while promotable, with the share of events while it was."""
     first, *_, last = trace.moments
-    events = {row.rule: row.promotable_events for row in report.promotion if row.policy == policy}
-    for index, rule in enumerate(rules):
-        for spans, shade in (([(first, last - first)], TRACK), (list(trace.promotable(policy, rule)), colour)):
-            axes.broken_barh(spans, (index - 0.33, 0.66), color=shade, linewidth=0)
-        share = events[rule] / max(1, report.events.accepted)
-        _note(axes, index, f"{share:.0%} of events" if events[rule] else "never", colour if events[rule] else FAINT)
-    axes.set_ylim(len(rules) - 0.5, -0.5)
-    axes.set_yticks(range(len(rules)), rules)
+    for index, row in enumerate(report.promotion):
+        colour = colours.get(row.policy, FAINT)
+        spans = list(trace.promotable(row.policy, row.rule))
+        axes.broken_barh([(first, last - first)], (index - 0.33, 0.66), color=TRACK, linewidth=0)
+        axes.broken_barh(spans, (index - 0.33, 0.66), color=colour, linewidth=0)
+        share = f"{row.promotable_events / max(1, report.events.accepted):.0%} of events" if spans else "never"
+        options: dict[str, Any] = {"va": "center", "fontsize": 9, "color": colour if spans else FAINT}
+        axes.text(1.01, index, share, transform=axes.get_yaxis_transform(), **options)
+    axes.set_ylim(len(report.promotion) - 0.5, -0.5)
+    axes.set_yticks(range(len(report.promotion)), [f"{row.policy}: {row.rule}" for row in report.promotion])
     axes.spines[:].set_visible(False)
-    axes.margins(x=0)
     axes.tick_params(colors=FAINT, labelsize=8.5, length=0)
 
 
@@ -399,19 +329,13 @@ def _moments_axis(axes: Axes, trace: Trace) -> None:
     axes.margins(x=0)
 
 
-def _note(axes: Axes, height: float, text: str, colour: str) -> None:
-    """Write a text to the right of the axes."""
-    transform = axes.get_yaxis_transform()
-    axes.text(1.01, height, text, transform=transform, va="center", fontsize=9, color=colour)
-
-
-def _fit(axes: Axes, curves: Sequence[Array], levels: Sequence[float], others: Sequence[float]) -> None:
-    """Fit the y axis to levels, to other numbers, and to curves after their start, when intervals are too wide."""
+def _fit(axes: Axes, curves: Sequence[Array], levels: Sequence[float]) -> None:
+    """Fit the y axis to levels, and to curves after their start, when intervals are too wide."""
     parts = [curve[:, int(curve.shape[1] * UNSETTLED_SHARE) :].ravel() for curve in curves]
     settled = np.concatenate([np.empty(0), *parts])
     settled = settled[np.isfinite(settled)]
     if len(settled) or levels:
-        ends = np.concatenate([np.quantile(settled, (0.005, 0.995)) if len(settled) else [], levels, others])
+        ends = np.concatenate([np.quantile(settled, (0.005, 0.995)) if len(settled) else [], levels])
         low, high = ends.min(), ends.max()
         room = 0.06 * (high - low) or 0.5
         axes.set_ylim(0.0 if not levels and 0 <= low < room else low - room, high + room)

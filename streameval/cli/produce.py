@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import typer
@@ -25,7 +26,10 @@ from streameval.ingest.kafka.connection import KafkaConnection
 from streameval.ingest.kafka.producer import produce
 from streameval.ingest.kafka.settings import KafkaSettings
 
-__all__ = ["FileMessages", "destination", "run_produce"]
+__all__ = ["destination", "messages", "run_produce"]
+
+Batch: TypeAlias = tuple[Sequence[bytes], Callable[[], EventBatch]]
+"""Messages, and a function that decodes them as an evaluator would."""
 
 
 def run_produce(
@@ -54,13 +58,14 @@ def run_produce(
     elif candidates is not None:
         config = config_for(candidates, file)
     cluster, topic = destination(config, topic, connection)
-    messages = FileMessages(file, config, events_format, is_validated=validate)
+    rejections = Rejections()
     with progress_of_bytes() as advance:
-        sent = produce(messages.read(advance), topic, cluster, partitions=partitions)
-    for line in messages.rejections.lines(sent):
+        values = messages(file, config, events_format, advance, rejections if validate else None)
+        sent = produce(values, topic, cluster, partitions=partitions)
+    for line in rejections.lines(sent):
         say(line)
     say(f"{counted(sent, 'event')} sent to {topic} at {cluster.address}")
-    if messages.rejections:
+    if rejections:
         raise typer.Exit(1)
 
 
@@ -85,8 +90,10 @@ def destination(config: Config | None, topic: str | None, changes: Mapping[str, 
     return connection, topic
 
 
-class FileMessages:
-    """Convert a file of events to messages: its lines, or the rows of a table as JSON.
+def messages(
+    file: str, config: Config | None, written: str | None, advance: Advance, rejections: Rejections | None
+) -> Iterator[bytes]:
+    """Yield the lines of a file as messages, or the rows of a table as JSON.
 
     In a table without ids, the id of a row is its number. In a table without times, its time is now.
 
@@ -94,56 +101,44 @@ class FileMessages:
         file: NDJSON or CSV (plain, gzip or zstd) or Parquet; `-` is stdin
         config: names columns, rewards and candidates; None accepts any in lines
         written: format of the file; by default from its extension, else from the configuration, else `json`
-        is_validated: leave out events that an evaluator rejects, and count them in `rejections`
+        advance: is called with the bytes read so far and the total
+        rejections: counts the events that an evaluator would reject, which are left out; None to send them too
+
+    Raises:
+        InputError: The file cannot be read, or lacks a required column.
     """
-
-    def __init__(self, file: str, config: Config | None, written: str | None, *, is_validated: bool = True) -> None:
-        self._file, self._config, self._is_validated = file, config, is_validated
-        self._written = written or table_format(file) or (config.written_to_files if config else "json")
-        self.rejections = Rejections()
-
-    def read(self, advance: Advance) -> Iterator[bytes]:
-        """Yield the messages.
-
-        Args:
-            advance: is called with the bytes read so far and the total
-
-        Raises:
-            InputError: The file cannot be read, or lacks a required column.
-        """
-        if self._written in ("csv", "parquet"):
-            yield from self._of_table(advance)
-            return
-        decoder = None if self._config is None else self._config.event_format(self._written)
-        for lines in read_records([self._file], advance=advance):
-            values = [value or b"" for value in lines.values]
-            decoder = decoder or _decoder_of(values)
-            origin = Origin.of(self._file, [(0, lines.offsets)])
-            yield from self._accepted(values, decoder.decode_batch(values, origin) if self._is_validated else None)
-
-    def _of_table(self, advance: Advance) -> Iterator[bytes]:
-        if self._config is None:
-            hint = "add --candidates with their names, or --config with a configuration"
-            raise InputError(f"{self._file} is a table, and no column of a candidate is named", hint=hint)
-        columns, decoder = self._config.columns, self._config.event_format("json")
-        first, name = 1, Path(self._file).name
-        for table_rows in read_rows(self._file, self._written, columns, decoder, advance):
-            origin = Origin.of(self._file, [(0, range(first, first + len(table_rows)))])
-            rows = [
-                row if isinstance(row, Fault) else {"event_id": f"{name}:{number}", "timestamp": time.time(), **row}
-                for number, row in enumerate(table_rows, first)
-            ]
-            first += len(rows)
-            batch = decoder.decode_rows(rows, origin) if self._is_validated else None
-            yield from self._accepted(list(map(_encode, rows)), batch)
-
-    def _accepted(self, messages: Sequence[bytes], batch: EventBatch | None) -> Iterator[bytes]:
-        """Yield the messages that are not empty and, if they were decoded, not rejected."""
+    written = written or table_format(file) or (config.written_to_files if config else "json")
+    read = _rows if written in ("csv", "parquet") else _lines
+    for values, decode in read(file, config, written, advance):
         left_out = set[int]()
-        if batch is not None:
-            self.rejections.add(batch.rejected)
-            left_out = {rejected.place for rejected in batch.rejected}
-        yield from (message for index, message in enumerate(messages) if message and index not in left_out)
+        if rejections is not None:
+            rejected = decode().rejected
+            rejections.add(rejected)
+            left_out = {event.place for event in rejected}
+        yield from (value for index, value in enumerate(values) if value and index not in left_out)
+
+
+def _lines(file: str, config: Config | None, written: str, advance: Advance) -> Iterator[Batch]:
+    decoder = None if config is None else config.event_format(written)
+    for lines in read_records([file], advance=advance):
+        values = [value or b"" for value in lines.values]
+        decoder = decoder or _decoder_of(values)
+        yield values, partial(decoder.decode_batch, values, Origin.of(file, [(0, lines.offsets)]))
+
+
+def _rows(file: str, config: Config | None, written: str, advance: Advance) -> Iterator[Batch]:
+    if config is None:
+        hint = "add --candidates with their names, or --config with a configuration"
+        raise InputError(f"{file} is a table, and no column of a candidate is named", hint=hint)
+    decoder, first, name = config.event_format("json"), 1, Path(file).name
+    for table_rows in read_rows(file, written, config.columns, decoder, advance):
+        origin = Origin.of(file, [(0, range(first, first + len(table_rows)))])
+        rows = [
+            row if isinstance(row, Fault) else {"event_id": f"{name}:{number}", "timestamp": time.time(), **row}
+            for number, row in enumerate(table_rows, first)
+        ]
+        first += len(rows)
+        yield list(map(_encode, rows)), partial(decoder.decode_rows, rows, origin)
 
 
 def _decoder_of(values: Sequence[bytes]) -> JsonDecoder:

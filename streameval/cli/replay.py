@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import typer
 from pydantic import ValidationError
 
 from streameval.cli.arguments import CONFIG_SUFFIXES, split_config_and_files
-from streameval.cli.log_warnings import MAX_DETAIL, LogCounts, Rejections, missing_complaints, trust_complaints
+from streameval.cli.log_warnings import MAX_DETAIL, LogCounts, Rejections, missing_warnings, trust_warnings
 from streameval.cli.plots import ReplayPlot, check_path
-from streameval.cli.results import answer_lines, results
+from streameval.cli.results import answer_lines
 from streameval.cli.tables import decisions_table, result_tables
-from streameval.cli.terminal import console, progress_of_bytes, say, silence_logs, warn
+from streameval.cli.terminal import console, progress_of_bytes, say, silence_logs, warn, warning
 from streameval.cli.trace import Trace, read_truth
-from streameval.common.problems import did_you_mean, expecting, one_of, problems_of
+from streameval.common.problems import did_you_mean, problems_of
 from streameval.common.text import counted
 from streameval.config.model import Config
 from streameval.errors import InputError
@@ -35,10 +34,8 @@ from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.missing_fields import MissingField
 from streameval.ope.report import Report
 
-__all__ = ["PlotOptions", "Replay", "choices", "config_for", "run_replay"]
+__all__ = ["PlotOptions", "Replay", "choices", "config_and_files", "config_for", "require_configured", "run_replay"]
 
-Update: TypeAlias = Callable[[Any, EventBatch, float | None], None]
-"""Gives a batch to an evaluator; the last argument is the share of the files read by now, if known."""
 SAMPLED_EVENTS = 100
 """Events that show which fields the rest will lack."""
 
@@ -71,15 +68,16 @@ def run_replay(
         InputError: An option or a file cannot be used.
         typer.Exit: `strict` is set and a trust check fails.
     """
-    silence_logs()
-    config, files = _config_and_files(arguments, candidates)
+    config, files = config_and_files(arguments, candidates)
     if config.promotion is None and (decisions or strict):
         lost = "no rule can fire" if decisions else "its trust checks are off too"
         hint = "remove `promotion: off` from the configuration"
         raise InputError(f"promotion is off: {lost}", hint=hint)
     figure = None if plot is None else _figure(config, files, plot, decisions)
     trace = Trace(figure.choices if figure else ())
-    replay = Replay(config, update=trace.update if figure else take, timed=candidates is None)
+    replay = Replay(config, timed=candidates is None)
+    if figure:
+        replay.update = lambda batch: trace.update(replay.evaluator, batch, replay.share)
     report = replay.read(files, events_format)
     if figure:
         trace.finish(report)
@@ -101,16 +99,19 @@ def print_results(report: Report, everything: bool) -> None:
     """Print the answer in sentences and the estimates behind it, or everything."""
     for line in answer_lines(report, everything):
         print(line)
-    shown = results(report, everything)
-    for table in result_tables(shown):
+    for table in result_tables(report, everything):
         console().print(table)
-    if len(shown.estimates) < len(report.estimates):
-        number = f"{len(shown.estimates)} of {len(report.estimates)} estimates"
-        print(f"{number}, those that decide; --all prints the others")
 
 
-def _config_and_files(arguments: Sequence[str], candidates: str | None) -> tuple[Config, list[str]]:
-    """Return the configuration and the files; all arguments are files if candidates are named."""
+def config_and_files(arguments: Sequence[str], candidates: str | None = None) -> tuple[Config, list[str]]:
+    """Load the configuration, and return it with the files of events.
+
+    All arguments are files if candidates are named.
+
+    Raises:
+        InputError: The configuration is wrong, or no file is named.
+    """
+    silence_logs()
     if candidates is not None:
         return config_for(candidates, arguments[0]), list(arguments)
     path, files = split_config_and_files(list(arguments))
@@ -162,32 +163,24 @@ def config_for(candidates: str, file: str) -> Config:
         raise InputError(f"--candidates: {problem.message}", hint=problem.hint) from None
 
 
-def take(evaluator: Evaluator, batch: EventBatch, _: float | None) -> None:
-    """Update the evaluator with a batch."""
-    evaluator.update(batch)
-
-
 class Replay:
     """Read files of events into an evaluator.
 
     Args:
         config: the configuration
         evaluator: the evaluator; by default a new one
-        update: gives each batch to the evaluator
         timed: rows of tables must have a timestamp
+
+    Attributes:
+        update: takes each batch; by default it updates the evaluator
+        share: share of the files read by now, None if unknown
     """
 
-    def __init__(
-        self,
-        config: Config,
-        evaluator: Evaluator | None = None,
-        update: Update = take,
-        timed: bool = True,
-    ) -> None:
+    def __init__(self, config: Config, evaluator: Evaluator | None = None, timed: bool = True) -> None:
         self.config, self._timed = config, timed
-        self.evaluator: Evaluator = evaluator or Evaluator.from_config(config.evaluator_config())
-        self._update = update
-        self._share: float | None = None
+        self.evaluator = evaluator or Evaluator.from_config(config.evaluator_config())
+        self.update: Callable[[EventBatch], object] = self.evaluator.update
+        self.share: float | None = None
         primary, *self._further = config.reward_fields
         self._counts = LogCounts((primary.low, primary.high) if config.ranking is None else (-math.inf, math.inf))
         self._rejections = Rejections()
@@ -231,7 +224,7 @@ class Replay:
         self._rejections.add(batch.rejected)
         if len(batch) and self._missing is None:
             self._missing = self.evaluator.missing_fields(batch[:SAMPLED_EVENTS])
-        self._update(self.evaluator, batch, self._share)
+        self.update(batch)
 
     def _batches(self, file: str, written: str, advance: Advance) -> Iterator[EventBatch]:
         if written == "parquet" or written == "csv":
@@ -244,7 +237,7 @@ class Replay:
             yield events.decode_batch(lines.values, Origin.of(file, [(0, lines.offsets)]))
 
     def _advance(self, advance: Advance, before: int, total: int | None, read: int, _: int | None) -> None:
-        self._share = (before + read) / total if total else None
+        self.share = (before + read) / total if total else None
         advance(before + read, total)
 
     def notes(self) -> Iterator[str]:
@@ -261,16 +254,13 @@ class Replay:
                 yield f"warning: the policy '{policy.policy}' has no distribution for {counted(failure.count, 'event')}"
                 yield f"  {failure.reason}  e.g. {failure.example[:MAX_DETAIL]}"
             if report.events.accepted and not policy.events and not policy.failures:
-                yield f"warning: no event has a probability of the policy '{policy.policy}'"
-                yield f"hint: {self._hint_of_absent(policy.policy)}"
-        for missing in self._missing or ():
-            yield f"warning: {missing}"
-            yield f"hint: {missing.hint}"
+                message = f"no event has a probability of the policy '{policy.policy}'"
+                yield warning(message, self._hint_of_absent(policy.policy))
+        yield from (warning(str(missing), missing.hint) for missing in self._missing or ())
         for name in self._empty_segments(report):
-            yield f"warning: no event has one of the values of the segment '{name}'"
-            yield f"hint: the segment has the values of the field {self.config.segments[name].field or name}"
-        for complaint in (*self._counts.complaints(), *missing_complaints(report), *trust_complaints(report)):
-            yield str(complaint)
+            hint = f"the segment has the values of the field {self.config.segments[name].field or name}"
+            yield warning(f"no event has one of the values of the segment '{name}'", hint)
+        yield from (*self._counts.warnings(), *missing_warnings(report), *trust_warnings(report))
 
     def _empty_segments(self, report: Report) -> Iterator[str]:
         """Yield segments without an event that has a listed value."""
@@ -287,32 +277,38 @@ class Replay:
         return f"the events name {', '.join(named) or 'no policies'}"
 
 
-def choices(plan: EvaluatorConfig, estimator: str | None, average: str | None) -> list[tuple[str, str]]:
+def require_configured(option: str, label: str | None, labels: Collection[str]) -> None:
+    """Check that the label in an option of the command line is configured.
+
+    Raises:
+        InputError: It is not among the labels.
+    """
+    if label is not None and label not in labels:
+        hint = did_you_mean(label, labels) or f"choose one of {', '.join(labels)}"
+        raise InputError(f"{option}: '{label}' is not configured", hint=hint)
+
+
+def choices(config: EvaluatorConfig, estimator: str | None, average: str | None) -> list[tuple[str, str]]:
     """Return the pairs of an estimator and an average that may be drawn, the preferred one first.
 
     Args:
-        plan: what is estimated
+        config: what is estimated
         estimator: label of the estimator to draw; None for any
         average: label of the average to draw; None for the preferred one
 
     Raises:
-        InputError: The plan has no such pair.
+        InputError: No such pair is estimated.
     """
     products = [
         (estimator, average)
-        for estimators, averages in plan.products
+        for estimators, averages in config.products
         for average in reversed(averages)
         for estimator in estimators
     ]
     products.sort(key=lambda pair: (pair[1].preference, pair[0].preference))
     pairs = list(dict.fromkeys((estimator.label, average.label) for estimator, average in products))
-    for option, label, labels in (
-        ("--plot-estimator", estimator, dict.fromkeys(label for label, _ in pairs)),
-        ("--plot-average", average, dict.fromkeys(label for _, label in pairs)),
-    ):
-        if label is not None and label not in labels:
-            hint = did_you_mean(label, labels) or "it must be configured to be drawn"
-            raise InputError(f"{option}: {expecting(one_of(labels), repr(label))}", hint=hint)
+    require_configured("--plot-estimator", estimator, dict.fromkeys(label for label, _ in pairs))
+    require_configured("--plot-average", average, dict.fromkeys(label for _, label in pairs))
     matching = [pair for pair in pairs if estimator in (None, pair[0]) and average in (None, pair[1])]
     if not matching:
         raise InputError(

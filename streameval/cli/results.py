@@ -1,54 +1,15 @@
-"""Choose what tables and figures show of a Report."""
+"""Choose the sentences and estimates of a Report that are shown."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from streameval.common.text import counted, utc_time
-from streameval.ope.answer import answers, by_policy, calibrated, recommended, seen_lifts
-from streameval.ope.report import Calibration, Decision, Estimate, GuardrailCheck, Report, SegmentEstimate
+from streameval.ope.answer import answers, by_policy, recommended, seen_lifts
+from streameval.ope.report import Estimate, Report
 
-MAX_ANSWERS, MAX_SEGMENTS = 5, 10
-"""Candidates with an answer, and rows of segments, unless everything is shown."""
-
-
-@dataclass(frozen=True)
-class Results:
-    """Hold the rows of a Report that are shown.
-
-    Args:
-        report: the whole Report
-        estimates: the rows that decide about candidates and production's rows by the same estimators, or all rows
-        segments: rows of candidates, the lowest lift over its error first
-        calibration: rows of policies that chose events themselves
-    """
-
-    report: Report
-    estimates: list[Estimate]
-    segments: list[SegmentEstimate]
-    calibration: list[Calibration]
-
-    @property
-    def guardrails(self) -> list[tuple[Decision, GuardrailCheck]]:
-        """List every guardrail with the decision that it belongs to."""
-        return [(decision, check) for decision in self.report.promotion for check in decision.guardrails]
-
-    @property
-    def rules(self) -> list[str]:
-        """List the promotion rules."""
-        return list(dict.fromkeys(decision.rule for decision in self.report.promotion))
-
-
-def results(report: Report, everything: bool = False) -> Results:
-    """Choose the rows of a Report to show: those that decide, or all of them."""
-    segments = report.segments_by_lift()
-    return Results(
-        report,
-        list(report.estimates) if everything else _deciding(report) or list(report.estimates),
-        segments if everything else segments[:MAX_SEGMENTS],
-        list(report.calibration) if everything else calibrated(report),
-    )
+MAX_ANSWERS = 5
+"""Candidates with an answer, unless everything is shown."""
 
 
 def summary(report: Report) -> str:
@@ -73,11 +34,13 @@ def answer_lines(report: Report, everything: bool) -> Iterator[str]:
         yield f"the lift of {policy}: estimated {estimated} from events that others chose, seen {seen} on its own"
 
 
-def _deciding(report: Report) -> list[Estimate]:
-    """Return the rows that decide about candidates, after production's rows by the same estimators."""
+def chosen_estimates(report: Report, everything: bool) -> list[Estimate]:
+    """Return the rows that decide about candidates, after production's rows by the same estimators, or all rows."""
     reports = by_policy(report).items()
-    rows = [recommended(part, policy) for policy, part in reports if policy != report.production]
+    rows = [recommended(own, policy) for policy, own in reports if policy != report.production]
     chosen = {(row.policy, row.estimator, row.average) for row in rows if row}
+    if everything or not chosen:
+        return list(report.estimates)
     pairs = {(estimator, average) for _, estimator, average in chosen}
     production = [row for row in report.estimates if row.policy == report.production]
     return [

@@ -11,8 +11,7 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from streameval.cli.results import results, summary
-from streameval.cli.tables import Column, estimates_table, facts, guardrails_table, new_table
+from streameval.cli.tables import Column, facts, new_table, result_tables
 from streameval.cli.terminal import console, silence_logs
 from streameval.common.arrays import State
 from streameval.common.text import UNKNOWN, counted, format_duration, utc_time
@@ -107,14 +106,10 @@ def _evaluated(state: State) -> dict[str, Any]:
 
 def contents_table(values: dict[str, Any]) -> Group:
     """Show the contents of a snapshot as tables."""
-    shown = results(values["report"], everything=True)
     tables: list[RenderableType] = [facts(_facts(values))]
     if values["waiting"]:
         tables.append(_waiting_table(values["waiting"]))
-    tables.append(estimates_table(shown, title=summary(shown.report)))
-    if shown.guardrails:
-        tables.append(guardrails_table(shown))
-    return Group(*tables)
+    return Group(*tables, *result_tables(values["report"], everything=True))
 
 
 def _facts(values: dict[str, Any]) -> Iterator[tuple[str, str]]:

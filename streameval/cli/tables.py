@@ -11,11 +11,13 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from streameval.cli.results import Results, summary
+from streameval.cli.results import chosen_estimates, summary
 from streameval.common.text import UNKNOWN, counted, decimal, decimals_for, significant, utc_time
-from streameval.ope.answer import percentage
+from streameval.ope.answer import calibrated, percentage
 from streameval.ope.report import Calibration, Decision, Report
 
+MAX_SEGMENTS = 10
+"""Rows of segments, unless everything is shown."""
 Cell: TypeAlias = str | Text
 Column: TypeAlias = tuple[str, Callable[[Any], Cell]]
 """A heading and the function from a row to its cell. Numbers, with a heading that starts with `>`, align right."""
@@ -67,20 +69,28 @@ def facts(rows: Iterable[tuple[str, str]]) -> Table:
     return table
 
 
-def result_tables(shown: Results) -> Iterator[RenderableType]:
-    """Yield the tables of `replay`: estimates and, if there are any, guardrails, segments and calibration."""
-    yield estimates_table(shown, title=summary(shown.report))
-    if shown.guardrails:
-        yield guardrails_table(shown)
-    if shown.segments:
-        yield segments_table(shown)
-    if shown.calibration:
-        yield calibration_table(shown)
+def result_tables(report: Report, everything: bool) -> Iterator[RenderableType]:
+    """Yield tables of estimates and, if there are any, of guardrails, segments and calibration.
+
+    Args:
+        report: the Report
+        everything: show all rows, not only those that decide
+    """
+    yield estimates_table(report, everything)
+    if any(decision.guardrails for decision in report.promotion):
+        yield guardrails_table(report)
+    if report.segments_by_lift():
+        yield segments_table(report, everything)
+    if report.calibration if everything else calibrated(report):
+        yield calibration_table(report, everything)
+    number = len(chosen_estimates(report, everything))
+    if number < len(report.estimates):
+        yield f"{number} of {len(report.estimates)} estimates, those that decide; --all prints the others"
 
 
-def estimates_table(shown: Results, title: str = "") -> Table:
+def estimates_table(report: Report, everything: bool = False) -> Table:
     """Show estimates, production first, with a dash for unknown numbers."""
-    report, rows = shown.report, shown.estimates
+    rows = chosen_estimates(report, everything)
     decimals = decimals_for(row.value for row in rows)
     order = {counts.policy: index for index, counts in enumerate(report.policies)}
     interval = f">{report.confidence * 100:g}% interval"
@@ -104,19 +114,20 @@ def estimates_table(shown: Results, title: str = "") -> Table:
         _number("importance_weight_mean", 3, ">mean weight"),
     ]
     return new_table(
-        title,
+        summary(report),
         columns,
         sorted(rows, key=lambda row: order[row.policy]),
         group=lambda row: f"{row.policy} (production)" if row.policy == report.production else row.policy,
     )
 
 
-def segments_table(shown: Results) -> Table:
+def segments_table(report: Report, everything: bool = False) -> Table:
     """Show the lifts of candidates in segments, the lowest one over its error first."""
-    rows, total = shown.segments, len(shown.report.segments_by_lift())
+    segments = report.segments_by_lift()
+    rows = segments if everything else segments[:MAX_SEGMENTS]
     title = f"Segments, by {rows[0].estimator} on {rows[0].average}"
-    if len(rows) < total:
-        title += f": the {len(rows)} lowest lifts over their error (--all prints {total})"
+    if len(rows) < len(segments):
+        title += f": the {len(rows)} lowest lifts over their error (--all prints {len(segments)})"
     decimals, interval = decimals_for(row.value for row in rows), ">joint interval"
     columns: list[Column] = [
         ("policy", lambda row: _warning(row.policy, row.is_worse)),
@@ -131,9 +142,9 @@ def segments_table(shown: Results) -> Table:
     return new_table(title, columns, rows)
 
 
-def calibration_table(shown: Results) -> Table:
+def calibration_table(report: Report, everything: bool = False) -> Table:
     """Compare the estimate of each policy with what it earned on events that it chose itself."""
-    report, rows = shown.report, shown.calibration
+    rows = report.calibration if everything else calibrated(report)
     decimals = decimals_for(row.value for row in rows)
     interval = f">{report.confidence * 100:g}% interval"
     checks = {check.policy: check for check in report.trust if check.check == "calibration"}
@@ -156,7 +167,7 @@ def calibration_table(shown: Results) -> Table:
     return new_table("Was the estimate right?", columns, rows)
 
 
-def guardrails_table(shown: Results) -> Table:
+def guardrails_table(report: Report) -> Table:
     """Show whether candidates keep guardrails, and the bounds that decide."""
     columns: list[Column] = [
         ("policy", lambda row: row[0].policy),
@@ -167,7 +178,8 @@ def guardrails_table(shown: Results) -> Table:
         (">decision bound", lambda row: significant(row[1].lower, 2)),
         ("guardrail", lambda row: _warning(row[1].verdict, row[1].verdict == "not kept")),
     ]
-    return new_table("Guardrails", columns, shown.guardrails)
+    rows = [(decision, check) for decision in report.promotion for check in decision.guardrails]
+    return new_table("Guardrails", columns, rows)
 
 
 def decisions_table(report: Report) -> Table:
@@ -213,7 +225,7 @@ def _number(attribute: str, decimals: int, heading: str | None = None, signed: b
 
 
 def _interval(heading: str, prefix: str, decimals: int, signed: bool = False) -> Column:
-    """Return a column of intervals; `prefix` precedes `lower` and `upper` in the names of the attributes."""
+    """Return a column of intervals from the attributes `lower` and `upper` with a prefix."""
     return heading, lambda row: interval_text(
         getattr(row, f"{prefix}lower"), getattr(row, f"{prefix}upper"), decimals, signed
     )

@@ -71,7 +71,7 @@ class Commands(typer.core.TyperGroup):
 
 
 def run_app(app: typer.Typer) -> NoReturn:
-    """Run a command; print every error as a sentence with a hint, and exit with its code."""
+    """Run a command, print every error as a sentence with a hint, and exit with its code."""
     failure = ""
     try:
         code = app(prog_name="streameval", standalone_mode=False) or 0
@@ -95,14 +95,19 @@ def say(line: str) -> None:
     sys.stderr.write(f"{line}\n")
 
 
+def warning(message: str, hint: str) -> str:
+    """Return a warning and what to do about it, as lines."""
+    return f"warning: {message}\nhint: {hint}"
+
+
 def warn(config: Config) -> None:
     """Warn about settings that are probably mistakes.
 
     Raises:
         ConfigError: The state would need more than the memory of this machine.
     """
-    for warning in (*config.memory_warnings(), *config.without_effect()):
-        say(f"warning: {warning}")
+    for problem in (*config.memory_warnings(), *config.without_effect()):
+        say(warning(problem.text(), problem.hint))
 
 
 def silence_logs() -> None:

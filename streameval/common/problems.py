@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Annotated, Any, TypeAlias, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, Tag, TypeAdapter, ValidationError
+from pydantic import BaseModel, Tag, ValidationError
 from pydantic_core import ErrorDetails
 
 from streameval.common.text import counted
@@ -209,22 +209,13 @@ def _problem(path: KeyPath, details: list[ErrorDetails], root: type) -> Problem:
         found = "" if whole or not message.startswith("expected") else f", found {found}"
         return Problem(path, message + found, NO_HINT if whole else hint)
     if kind == "missing":
-        details, found = _rejections(shape), "nothing"
-    elif kind == "string_type" and isinstance(value, int | float):
+        return Problem(path, "missing", hint)
+    if kind == "string_type" and isinstance(value, int | float):
         hint = "put it in quotes" if secret else f'put it in quotes: "{found}"'
     elif kind == "literal_error":
         hint = did_you_mean(value, re.findall("'(.*?)'", details[0]["ctx"]["expected"])) or hint
     expected = " or ".join(dict.fromkeys(map(_expected, details)))
     return Problem(path, expecting(expected, found), hint)
-
-
-def _rejections(shape: Any) -> list[ErrorDetails]:
-    """Return why an object that fits no type does not fit this one."""
-    try:
-        TypeAdapter(shape).validate_python(object())
-    except ValidationError as error:
-        return error.errors(include_url=False)
-    return []
 
 
 def _expected(detail: ErrorDetails) -> str:
@@ -300,7 +291,7 @@ def _fields(shape: Any) -> dict[str, Any]:
 
 
 def _inner(shape: Any, step: str | int) -> object:
-    """Return the type one step further in; None for a branch of a union of plain types."""
+    """Return the type one step further in, None for a branch of a union of plain types."""
     shape = _peeled(shape)
     if get_origin(shape) in (list, tuple):
         return get_args(shape)[0]

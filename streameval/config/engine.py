@@ -54,12 +54,14 @@ def engine_variables(text: str) -> dict[str, str]:
     return {f"STREAMEVAL_ENGINE__{key.upper()}": value for key, value in options.items()}
 
 
-def engine_problems(source: SourceSettings | None, plan: EvaluatorConfig | None, *, decides: bool) -> Iterator[Problem]:
+def engine_problems(
+    source: SourceSettings | None, evaluator_config: EvaluatorConfig | None, *, decides: bool
+) -> Iterator[Problem]:
     """Yield the settings that do not fit an engine, each with a remedy.
 
     Args:
         source: where events come from
-        plan: what executors are to compute, None if it is not known
+        evaluator_config: what executors are to compute, None if it is not known
         decides: whether the configuration has decisions
     """
     if not isinstance(source, KafkaSettings):
@@ -77,5 +79,5 @@ def engine_problems(source: SourceSettings | None, plan: EvaluatorConfig | None,
         yield Problem(("source", "order"), expecting("'arrival' next to engine", "'event_time'"), hint)
     if decides:
         yield Problem(("decisions",), expecting("nothing next to engine", "a topic"), "leave decisions or engine out")
-    if plan is not None:
-        yield from objections(partial(require_halves, plan), "engine")
+    if evaluator_config is not None:
+        yield from objections(partial(require_halves, evaluator_config), "engine")

@@ -23,7 +23,7 @@ TYPES: tuple[tuple[str, Callable[[str], Any]], ...] = (
         lambda text: float(text.replace(".inf", "inf").replace(".nan", "nan")),
     ),
 )
-"""Types of plain values: the first pattern that fits decides; `no`, `1:30` and `2026-01-31` fit none and are text."""
+"""Types of plain values. The first pattern that fits decides. `no`, `1:30` and `2026-01-31` fit none, and are text."""
 
 LOGS = (".ndjson", ".jsonl", ".csv", ".parquet", ".gz", ".zst")
 """Endings of the names of files of events."""
@@ -42,7 +42,7 @@ class Document:
     origins: dict[KeyPath, str]
 
     def origin(self, path: KeyPath) -> str:
-        """Return where the value at a path comes from, or else the value around it; empty for the whole document."""
+        """Return where the value at a path comes from, or else the value around it, if any."""
         while path and path not in self.origins:
             path = path[:-1]
         return self.origins.get(path, "")

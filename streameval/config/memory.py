@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 GROUPS = Path("/proc/self/cgroup")
-"""Control groups of this process, as lines `id:controllers:path`; version 2 of cgroups names no controllers."""
+"""Control groups of this process, as lines `id:controllers:path`. Version 2 of cgroups names no controllers."""
 LIMITS = {"": "memory.max", "memory": "memory/memory.limit_in_bytes"}
 """File with the limit of the root group, below `/sys/fs/cgroup`, by controllers."""
 

@@ -109,10 +109,6 @@ class DeadLetterFile(StrictModel):
 
     kind: Literal["file"] = "file"
     path: Path = Field(description="the file; its directory must exist")
-    max_bytes: int = Field(
-        100 * 2**20, ge=1024, description="size at which the file is renamed to NAME.1 and a new one is started"
-    )
-    keep: int = Field(3, ge=0, description="number of full files that are kept")
 
 
 class DeadLetterTopic(StrictModel):
@@ -138,7 +134,7 @@ COSTS_HINT = "in dsjson the reward is the negative cost; omit reward.field for t
 
 
 class Config(EvaluatorOptions):
-    """Hold the whole of streameval.yaml; only `policies.candidates` and the topic or path have no default."""
+    """Hold the whole of streameval.yaml. Only `policies.candidates` and the topic or path have no default."""
 
     policies: Policies = Field(description="write policies: {candidates: [NAME]}")
     source: Annotated[
@@ -172,10 +168,10 @@ class Config(EvaluatorOptions):
         return self
 
     def _problems(self) -> Iterator[Problem]:
-        plan = None
+        evaluator_config = None
         try:
-            plan = self._plan()
-            problems = list(plan.code_problems())
+            evaluator_config = self._evaluator_config()
+            problems = list(evaluator_config.code_problems())
         except ProblemsError as error:
             problems = list(error.problems)
         for problem in problems:  # a section holds what are arguments of an evaluator
@@ -185,7 +181,7 @@ class Config(EvaluatorOptions):
         yield from _ranking_problems(self)
         yield from _topic_problems(self)
         if self.engine is not None:
-            yield from engine_problems(self.source, plan, decides=self.decisions is not None)
+            yield from engine_problems(self.source, evaluator_config, decides=self.decisions is not None)
 
     @classmethod
     def load(cls, path: Path | str, environment: Mapping[str, str] | None = None) -> Config:
@@ -262,10 +258,11 @@ class Config(EvaluatorOptions):
         Raises:
             ConfigError: The events cannot carry the configured reward.
         """
-        plan = self.evaluator_config()
-        if plan.ranking is not None:
-            given = isinstance(plan.ranking.examination, GivenExamination)
-            return RankingDecoder(plan.logged_policies, given, plan.scores is not None, self._identified(of_log))
+        config = self.evaluator_config()
+        if config.ranking is not None:
+            logs_looks = isinstance(config.ranking.examination, GivenExamination)
+            has_scores = config.scores is not None
+            return RankingDecoder(config.logged_policies, logs_looks, has_scores, self._identified(of_log))
         kind, joined = written or self.written, self.reward_topic is not None and written is None
         form: Callable[..., JsonDecoder] = DsjsonDecoder if kind == "dsjson" else JsonDecoder
         if written is None and self.source is not None:
@@ -273,16 +270,16 @@ class Config(EvaluatorOptions):
         goal, *further = self.reward_fields
         options: dict[str, Any] = {"rewarded": False} if joined else {}
         options |= {"further": further} if further else {}
-        options |= {"segments": plan.fields} if plan.fields else {}
-        options |= {"estimated": True} if plan.propensity else {}
+        options |= {"segments": config.fields} if config.fields else {}
+        options |= {"estimated": True} if config.propensity else {}
         try:
             return form(
-                policies=plan.logged_policies,
+                policies=config.logged_policies,
                 reward_field=goal.field,
                 reward_range=None if of_log else (goal.low, goal.high),
-                scores=plan.scores,
+                scores=config.scores,
                 identified=joined or self._identified(of_log),
-                named=plan.names_actions,
+                named=config.names_actions,
                 **options,
             )
         except ValueError as error:
@@ -298,11 +295,11 @@ class Config(EvaluatorOptions):
         Raises:
             ConfigError: It needs a room of the evaluator that was removed.
         """
-        plan = self._plan()
-        rooms.require(plan)
-        return plan
+        evaluator_config = self._evaluator_config()
+        rooms.require(evaluator_config)
+        return evaluator_config
 
-    def _plan(self) -> EvaluatorConfig:
+    def _evaluator_config(self) -> EvaluatorConfig:
         options, promotion, topic = self, self.promotion, self.reward_topic
         if promotion is not None and topic is not None and promotion.trust.stale_after is not None:
             trust = replace(promotion.trust, stale_after=promotion.trust.stale_after + topic.window)
@@ -325,41 +322,40 @@ class Config(EvaluatorOptions):
 
         The first two candidates show how much each one takes.
         """
-        plan = self.evaluator_config()
-        candidates = plan.policies[1:]
+        config = self.evaluator_config()
+        candidates = config.policies[1:]
 
         def of_first(count: int) -> int:
-            return Evaluator.from_config(plan.for_policies(candidates[:count])).full_bytes
+            return Evaluator.from_config(config.for_policies(candidates[:count])).full_bytes
 
         one = of_first(1)
-        copies = one * sum(versions.keep for versions in plan.versions.values())
+        copies = one * sum(versions.keep for versions in config.versions.values())
         return copies + one + ((len(candidates) - 1) * (of_first(2) - one) if len(candidates) > 1 else 0)
 
-    def memory_warnings(self) -> Iterator[str]:
+    def memory_warnings(self) -> Iterator[Problem]:
         """Warn of a state that takes a quarter of the usable memory.
 
         Raises:
             ConfigError: The state takes more than all of the memory.
         """
         needed, memory = self.full_bytes(), usable_memory()
-        problem = (
-            f"policies.candidates, averages: the estimates take {needed / 2**30:,.1f} GiB once all windows are full, "
-            f"and this process may use {memory / 2**30:,.1f} GiB"
+        problem = Problem(
+            ("policies", "candidates"),
+            f"the estimates take {needed / 2**30:,.1f} GiB once all windows are full, "
+            f"and this process may use {memory / 2**30:,.1f} GiB",
+            "use fewer candidates, estimators or averages, or windows of a coarser resolution",
         )
-        hint = "use fewer candidates, estimators or averages, or windows of a coarser resolution"
         if needed > memory:
-            raise ConfigError(problem, hint=hint)
+            refuse([problem])
         if needed > memory / 4:
-            yield f"{problem}\nhint: {hint}"
+            yield problem
 
-    def without_effect(self) -> Iterator[str]:
-        """Yield warnings about options that have no effect, each with a hint."""
+    def without_effect(self) -> Iterator[Problem]:
+        """Yield warnings about options that have no effect."""
         if "promotion" in self.model_fields_set and (idle := self.idle_rules()):
             rules = f"{'rules' if len(idle) > 1 else 'rule'} {' and '.join(idle)}"
-            yield (
-                f"the {rules} of promotion cannot promote: no unbiased estimator is on a mixture\n"
-                "hint: add mixture to averages, or stratified_ips to estimators"
-            )
+            message = f"the {rules} cannot promote: no unbiased estimator is on a mixture"
+            yield Problem(("promotion",), message, "add mixture to averages, or stratified_ips to estimators")
 
     def idle_rules(self) -> list[str]:
         """Return the promotion rules that cannot decide, because no unbiased estimator is on a mixture."""

@@ -170,7 +170,7 @@ class FileSink:
         InputError: The file cannot be opened at the start.
     """
 
-    def __init__(self, path: Path, max_bytes: int, keep: int) -> None:
+    def __init__(self, path: Path, max_bytes: int = 100 * 2**20, keep: int = 3) -> None:
         self._path, self._max_bytes, self._keep = path, max_bytes, keep
         self._rotation = RotatingFileHandler(path, backupCount=keep, delay=True)  # renames files, and never opens one
         try:
@@ -240,7 +240,7 @@ def open_dead_letters(settings: AnyDeadLetters, connection: KafkaConnection) -> 
         connection: The cluster of the topic.
     """
     if isinstance(settings, DeadLetterFile):
-        return DeadLetterQueue(FileSink(settings.path, settings.max_bytes, settings.keep))
+        return DeadLetterQueue(FileSink(settings.path))
     from streameval.ingest.kafka.producer import MessageSender
 
     return DeadLetterQueue(MessageSender(settings.topic, connection))

@@ -127,25 +127,25 @@ def resume(
         InputError: A policy to reset does not exist.
     """
     require_same_configuration(config, path, snapshot)
-    plan, pipeline = config.evaluator_config(), pipeline_of(config)
+    evaluator_config, pipeline = config.evaluator_config(), pipeline_of(config)
     evaluator = Evaluator.from_state(
         snapshot.evaluator, config.reward_model, config.policies.candidates, config.propensity, without_code=True
     )
     evaluator.fold_pending()
     evaluator.report()  # reads every part of the state
     parts = evaluator.parts
-    _require_policies(reset_policies, plan.policies)
+    _require_policies(reset_policies, evaluator_config.policies)
     for policy in reset_policies:
         evaluator.reset_policy(policy)
     reset: Collection[str] = reset_policies
-    if evaluator.restarts(plan):
-        reset = plan.policies
+    if evaluator.restarts(evaluator_config):
+        reset = evaluator_config.policies
         log.warning(
             "restarted_from_zero", reason="another production policy or other propensities: every lift depends on it"
         )
     pipeline.restore(snapshot.pipeline)
     buffered = pipeline.buffered() if backfills else None
-    late = evaluator.apply_config(plan, buffered.events if buffered else 0)
+    late = evaluator.apply_config(evaluator_config, buffered.events if buffered else 0)
     offsets = snapshot.source_offsets
     pipeline.drop_policies(reset_policies)
     log.info(
@@ -154,7 +154,7 @@ def resume(
         written=datetime.fromtimestamp(snapshot.written, UTC).isoformat(timespec="seconds"),
         **{
             kind: compared(parts[kind], after, reset if kind == "policies" else ())
-            for kind, after in plan.parts.items()
+            for kind, after in evaluator_config.parts.items()
         },
     )
     return StartState(evaluator, pipeline, offsets, late, snapshot.decisions)

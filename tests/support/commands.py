@@ -6,13 +6,18 @@ import gc
 import logging
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 from unittest.mock import patch
 
 import pytest
 import structlog
+import typer.main
 
 from streameval.cli import app as cli
+
+built = cache(typer.main.get_command)
+"""Builds the commands once, which takes longer than most of them."""
 
 
 class Outcome(NamedTuple):
@@ -29,7 +34,11 @@ def command(capfd: pytest.CaptureFixture[str], *arguments: str) -> Outcome:
     handlers, level = root.handlers[:], root.level
     collections, interval = gc.get_threshold(), sys.getswitchinterval()
     try:
-        with patch.object(sys, "argv", ["streameval", *arguments]), pytest.raises(SystemExit) as left:
+        with (
+            patch.object(sys, "argv", ["streameval", *arguments]),
+            patch.object(typer.main, "get_command", built),
+            pytest.raises(SystemExit) as left,
+        ):
             cli.main()
     finally:
         root.handlers[:] = handlers

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from streameval.cli.check import Finding, schema_findings
 from streameval.config.model import Config
+from streameval.errors import StreamevalError
 from streameval.ingest.kafka.settings import KafkaSettings
 from support.schema_registry import EVENT_COLUMNS, schema_registry
 
@@ -33,6 +36,5 @@ def test_a_registry_without_the_schema_is_a_warning_and_one_that_does_not_answer
     with schema_registry() as registry:
         (warning,) = findings(registry.url)
     assert (warning.level, warning.message) == ("warning", "the schema registry has no schema 'decisions-value'")
-    (error,) = findings(registry.url)
-    assert error.level == "error"
-    assert "cannot be used: [Errno 111] Connection refused" in error.message
+    with pytest.raises(StreamevalError, match=r"cannot be used: \[Errno 111\] Connection refused"):
+        findings(registry.url)

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from streameval import Evaluator
-from streameval.cli.log_warnings import trust_complaints
+from streameval.cli.log_warnings import trust_warnings
 from streameval.ope.report import TrustCheck
 from support.paths import ROOT
 
@@ -17,8 +17,8 @@ RUNBOOK = ROOT / "deploy" / "runbooks" / "StreamevalTrustCheckFailed.md"
 
 def hint_of(check: str) -> str:
     report = structs.replace(Evaluator(["new"]).report(), trust=(TrustCheck("new", check, False, "found"),))
-    (complaint,) = trust_complaints(report)
-    return complaint.remedy
+    (warning,) = trust_warnings(report)
+    return warning.partition("\nhint: ")[2]
 
 
 def test_each_check_of_the_runbook_has_a_remedy() -> None:

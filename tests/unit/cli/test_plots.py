@@ -64,7 +64,7 @@ def test_a_long_stream_is_thinned_out() -> None:
     assert trace.every == 400
 
 
-@pytest.mark.parametrize("events", [950, 2_000, 19_999, 70_000])
+@pytest.mark.parametrize("events", [950, 6_001])
 def test_there_are_never_more_than_twice_the_points(events: int) -> None:
     trace = traced(events, Trace(PAIRS, points=20, every=50))
     assert 19 <= len(trace.kept) <= 40
@@ -90,7 +90,7 @@ def test_a_point_holds_the_rows_that_a_report_would() -> None:
 
 def test_a_traced_evaluator_ends_where_an_untraced_one_does() -> None:
     plain, watched, trace = evaluator(), evaluator(), Trace(PAIRS)
-    for seed in range(5):
+    for seed in range(2):
         plain.update(batch(777, seed=seed))
         trace.update(watched, batch(777, seed=seed))
     report = watched.report()
@@ -135,6 +135,7 @@ def texts(monkeypatch: pytest.MonkeyPatch, drawing: ReplayPlot, trace: Trace) ->
     monkeypatch.setattr("streameval.cli.plots.save", lambda figure, path: figures.append(figure))
     drawing.draw(trace)
     (figure,) = figures
+    figure.set_dpi(40)
     figure.canvas.draw()
     axes, labels = figure.axes[0], [text.get_text() for legend in figure.legends for text in legend.get_texts()]
     return figure, [
@@ -147,50 +148,51 @@ def texts(monkeypatch: pytest.MonkeyPatch, drawing: ReplayPlot, trace: Trace) ->
 
 def test_a_png_is_written_with_something_in_it(tmp_path: Path) -> None:
     path = tmp_path / "plot.png"
-    picture(path).draw(traced(2_000))
+    picture(path).draw(traced(1_000))
     pixels = imread(path)
     assert pixels.shape[:2] == (1184, 1536)
     assert 0.02 < np.mean(pixels[..., :3].min(axis=2) < 0.9) < 0.5
 
 
-@pytest.mark.parametrize("events", [100, 150, 300, 1_000, 3_000, 30_000, 400_000])
+@pytest.mark.parametrize("events", [100, 300, 3_000, 40_000])
 def test_any_length_of_time_has_an_axis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: int) -> None:
     figure, _ = texts(monkeypatch, picture(tmp_path / "p.png"), traced(events, Trace(PAIRS, every=events // 10)))
     assert 2 <= len(figure.axes[-1].get_xticklabels()) <= 12
 
 
-@pytest.mark.parametrize(("name", "prefix"), [("plot.svg", b"<?xml"), ("plot.pdf", b"%PDF")])
-def test_the_file_ending_selects_the_format(tmp_path: Path, name: str, prefix: bytes) -> None:
-    picture(tmp_path / name).draw(traced(300))
-    assert (tmp_path / name).read_bytes().startswith(prefix)
+def test_the_file_ending_selects_the_format(tmp_path: Path) -> None:
+    picture(tmp_path / "plot.svg").draw(traced(300))
+    assert (tmp_path / "plot.svg").read_bytes().startswith(b"<?xml")
 
 
 def test_the_legend_lists_lines_by_falling_value_and_axes_are_labelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trace = traced(2_000)
+    trace = traced(1_000)
     figure, words = texts(monkeypatch, picture(tmp_path / "p.png"), trace)
     last = {policy: float(value[-1]) for policy, (value, _, _) in trace.curves("ips", "window").items()}
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == [f"{policy}  {last[policy]:.4f}" for policy in ("better", "logging", "worse")]
     assert {"Two candidates", "reward per event", "event time (UTC)"} <= set(words)
     marks = "▲ promotable, ▽ no longer (rule paired)"
-    assert f"ips on window  ·  shaded: 95% intervals  ·  {marks}  ·  2,000 events, production: logging" in words
+    assert f"ips on window  ·  shaded: 95% intervals  ·  {marks}  ·  1,000 events, production: logging" in words
     better, production, worse = figure.axes[0].lines
     assert production.get_linewidth() > max(better.get_linewidth(), worse.get_linewidth())
     assert len({line.get_color() for line in figure.axes[0].lines}) == 3
 
 
 def test_without_times_the_axis_counts_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    figure, words = texts(monkeypatch, picture(tmp_path / "p.png"), traced(2_000, timestamp=False))
+    figure, words = texts(
+        monkeypatch, picture(tmp_path / "p.png"), traced(2_000, Trace(PAIRS, every=200), timestamp=False)
+    )
     assert "events" in words
     assert "2,000" in [label.get_text() for label in figure.axes[-1].get_xticklabels()]
 
 
 def test_the_truth_is_dashed_in_the_colour_of_its_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    true_values = np.array([[0.0, 2_000.0], [0.8, 1.0]])
+    true_values = np.array([[0.0, 1_000.0], [0.8, 1.0]])
     drawing = picture(tmp_path / "p.png", truth={"better": true_values, "not drawn": true_values})
-    figure, words = texts(monkeypatch, drawing, traced(2_000))
+    figure, words = texts(monkeypatch, drawing, traced(1_000))
     *solid, dashed = figure.axes[0].lines
     assert len(solid) == 3
     assert dashed.get_color() == solid[0].get_color()
@@ -198,51 +200,20 @@ def test_the_truth_is_dashed_in_the_colour_of_its_policy(tmp_path: Path, monkeyp
     assert any("dashed: true values" in word for word in words)
 
 
-def ramped(rewards: bool = False) -> Trace:
-    """Trace a ramp; its events name the policy that chose."""
-    columns = three_actions(seed=1, events=20_020)
-    goal = {"reward": columns["reward"], "rewards": {"other": 7.0 + columns["reward"]}} if rewards else {}
-    named = {"rewards": {"click": {}, "other": {"max": 9.0}}} if rewards else {}
-    evaluated = Evaluator(["challenger"], ["ips"], ["cumulative"], production="production", drift=None, **named)
-    trace = Trace([("ips", "cumulative")], points=10, every=1_000)
-    trace.update(evaluated, EventBatch.from_arrays(**columns | goal))
-    trace.finish(evaluated.report())
-    return trace
-
-
-@pytest.mark.parametrize("by_rule", [False, True])
-def test_the_seen_lift_of_an_arm_is_next_to_its_estimate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_rule: bool
-) -> None:
-    trace = ramped()
-    drawing = ReplayPlot(tmp_path / "p.png", [("ips", "cumulative")], "", margin=0.0, by_rule=by_rule)
-    figure, words = texts(monkeypatch, drawing, trace)
-    assert "seen on its own events" in " ".join(" ".join(words).split())
-    assert trace.last is not None
-    row = next(row for row in trace.last.calibration if row.policy == "challenger")
-    lifts = figure.axes[0 if by_rule else 1]
-    diamond = next(line for line in lifts.lines if line.get_marker() == "D")
-    bar = next(line for line in lifts.lines if line.get_marker() == "_")
-    assert list(np.asarray(diamond.get_ydata())) == [row.lift]
-    assert list(np.asarray(bar.get_ydata())) == [row.lift_lower, row.lift_upper]
-    curve = next(line for line in lifts.lines if len(np.asarray(line.get_xdata())) > 2)
-    assert np.asarray(diamond.get_xdata())[0] > np.asarray(curve.get_xdata())[-1]
-    assert diamond.get_color() == curve.get_color()
-
-
-def test_a_log_without_arms_has_no_bars_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    figure, words = texts(monkeypatch, picture(tmp_path / "p.png"), traced(2_000))
-    assert not any("seen" in word for word in words)
-    assert not [line for axes in figure.axes for line in axes.lines if line.get_marker() == "D"]
-
-
 def test_curves_of_several_rewards_show_the_primary_one_to_the_end() -> None:
-    curves = ramped(rewards=True).curves("ips", "cumulative")
+    columns = three_actions(seed=1, events=2_020)
+    rewards = {"click": {}, "other": {"max": 9.0}}
+    evaluated = Evaluator(["challenger"], ["ips"], ["cumulative"], production="production", drift=None, rewards=rewards)
+    trace = Trace([("ips", "cumulative")], points=10, every=500)
+    trace.update(evaluated, EventBatch.from_arrays(**columns | {"rewards": {"other": 7.0 + columns["reward"]}}))
+    trace.finish(evaluated.report())
+    curves = trace.curves("ips", "cumulative")
     assert np.abs(np.diff(curves["challenger"][0])).max() < 0.2
 
 
 def test_wide_intervals_at_the_start_do_not_set_the_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    figure, _ = texts(monkeypatch, ReplayPlot(tmp_path / "p.png", [("ips", "cumulative")], ""), traced(20_000))
+    trace = traced(20_000, Trace(PAIRS, every=500))
+    figure, _ = texts(monkeypatch, ReplayPlot(tmp_path / "p.png", [("ips", "cumulative")], ""), trace)
     low, high = figure.axes[0].get_ylim()
     assert low >= 0
     assert high < 1.0
@@ -297,8 +268,7 @@ def test_a_plot_of_an_average_that_is_not_configured_is_refused(
     assert command(capfd, "replay", "c.yaml", "e.ndjson", "--plot", "p.png", "--plot-average", "windw") == Outcome(
         2,
         "",
-        "error: --plot-average: expected one of mixture, adaptive_window, adaptive_decay, decay, window or cumulative, "
-        "found 'windw'\nhint: did you mean 'window'?\n",
+        "error: --plot-average: 'windw' is not configured\nhint: did you mean 'window'?\n",
     )
 
 

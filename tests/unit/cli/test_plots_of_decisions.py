@@ -47,7 +47,7 @@ def batch(events: int, timestamp: bool = True) -> EventBatch:
 
 def traced(events: int, timestamp: bool = True, rules: tuple[Any, ...] = RULES) -> Trace:
     """Trace such a log."""
-    trace = Trace(CHOICES, every=200)
+    trace = Trace(CHOICES, every=400)
     evaluator = Evaluator(list(TARGETS), drift=None, promotion=Promotion(rule=rules, min_events=2_000))
     trace.update(evaluator, batch(events, timestamp))
     trace.finish(evaluator.report())
@@ -56,7 +56,7 @@ def traced(events: int, timestamp: bool = True, rules: tuple[Any, ...] = RULES) 
 
 @pytest.fixture(scope="module")
 def long_trace() -> Trace:
-    return traced(12_000)
+    return traced(6_000)
 
 
 @pytest.fixture
@@ -142,28 +142,27 @@ def drawn(monkeypatch: pytest.MonkeyPatch, trace: Trace, by_rule: bool = True, *
     monkeypatch.setattr("streameval.cli.plots.save", lambda figure, path: figures.append(figure))
     ReplayPlot(Path("plot.png"), CHOICES, "A log", truth, margin=0.0, by_rule=by_rule).draw(trace)
     (figure,) = figures
+    figure.set_dpi(40)
     figure.canvas.draw()
     return figure
 
 
-def test_each_candidate_has_a_panel_and_a_strip_a_rule(monkeypatch: pytest.MonkeyPatch, long_trace: Trace) -> None:
-    figure = drawn(monkeypatch, long_trace)
-    assert [axes.get_title(loc="left") for axes in figure.axes] == ["better", "", "worse", ""]
-    assert [label.get_text() for label in figure.axes[1].get_yticklabels()] == list(RULES)
-    assert "lift over logging: stratified_ips on mixture" in figure.texts[1].get_text()
-    shares = [text.get_text() for text in figure.axes[1].texts]
-    assert all(share.endswith("% of events") for share in shares)
-    assert [text.get_text() for text in figure.axes[3].texts] == ["never", "never"]
+def test_each_candidate_has_a_strip_for_each_rule(monkeypatch: pytest.MonkeyPatch, long_trace: Trace) -> None:
+    strips = drawn(monkeypatch, long_trace).axes[2]
+    labels = [label.get_text() for label in strips.get_yticklabels()]
+    shares = dict(zip(labels, (text.get_text() for text in strips.texts), strict=True))
+    assert shares.keys() == {f"{policy}: {rule}" for policy in TARGETS for rule in RULES}
+    assert all(shares[f"better: {rule}"].endswith("% of events") for rule in RULES)
+    assert all(shares[f"worse: {rule}"] == "never" for rule in RULES)
 
 
-@pytest.mark.parametrize("timestamp", [True, False])
-def test_strips_are_dark_from_transition_to_transition(monkeypatch: pytest.MonkeyPatch, timestamp: bool) -> None:
-    trace = traced(6_000, timestamp=timestamp)
+def test_strips_are_dark_from_transition_to_transition(monkeypatch: pytest.MonkeyPatch, long_trace: Trace) -> None:
+    trace = long_trace
     report = trace.last
     assert report is not None
     (fired,) = [row for row in report.promotion if (row.policy, row.rule) == ("better", "paired")]
     assert fired.times == 1, "the test expects one stretch that lasts"
-    strips = drawn(monkeypatch, trace).axes[1]
+    strips = drawn(monkeypatch, trace).axes[2]
     spans = [path.get_extents() for bars in strips.collections for path in bars.get_paths()]
     track, dark = [span for span in spans if span.y1 < 0.5]
     share = (dark.x0 - track.x0) / (track.x1 - track.x0)
@@ -180,20 +179,18 @@ def first_point(trace: Trace) -> int:
 
 def test_the_truth_of_the_lift_is_dashed(monkeypatch: pytest.MonkeyPatch, long_trace: Trace) -> None:
     truth = {
-        "logging": np.array([[0.0, 12_000.0], [0.2, 0.2]]),
-        "better": np.array([[0.0, 12_000.0], [0.5, 0.3]]),
+        "logging": np.array([[0.0, 6_000.0], [0.2, 0.2]]),
+        "better": np.array([[0.0, 6_000.0], [0.5, 0.3]]),
     }
-    better, _, worse, _ = drawn(monkeypatch, long_trace, **truth).axes
-    dashed = [line for line in better.lines if line.get_linestyle() == "--"]
+    lifts = drawn(monkeypatch, long_trace, **truth).axes[1]
+    dashed = [line for line in lifts.lines if line.get_linestyle() == "--"]
     assert [round(float(line.get_ydata()[-1]), 3) for line in dashed] == [0.1]
-    assert not [line for line in worse.lines if line.get_linestyle() == "--"]
 
 
-@pytest.mark.parametrize("timestamp", [True, False])
 def test_values_stand_above_lifts_with_the_margin_and_marks_of_promotion(
-    monkeypatch: pytest.MonkeyPatch, timestamp: bool
+    monkeypatch: pytest.MonkeyPatch, long_trace: Trace
 ) -> None:
-    trace = traced(6_000, timestamp=timestamp)
+    trace = long_trace
     figure = drawn(monkeypatch, trace, by_rule=False)
     values, lifts = figure.axes
     titles = [axes.get_title(loc="left") for axes in figure.axes]
@@ -213,7 +210,7 @@ def test_a_candidate_that_ceases_to_be_promotable_gets_an_open_mark(
     monkeypatch: pytest.MonkeyPatch, long_trace: Trace
 ) -> None:
     assert long_trace.last is not None
-    end = Transition("better", "paired", 9_000, None, False, 0.1)
+    end = Transition("better", "paired", 5_000, None, False, 0.1)
     ended = replace(long_trace, transitions={*long_trace.transitions, end})
     marks = [line for line in drawn(monkeypatch, ended, by_rule=False).axes[1].lines if line.get_marker() in "^v"]
     assert [mark.get_marker() for mark in marks] == ["^", "v"]

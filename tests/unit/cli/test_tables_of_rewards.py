@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from streameval.cli.results import answer_lines, results
+from streameval.cli.results import answer_lines, chosen_estimates
 from streameval.cli.tables import calibration_table, estimates_table, guardrails_table
 from streameval.ope.report import TrustCheck
 from support.factories import make_report, with_a_guardrail
@@ -14,10 +14,9 @@ def test_tables_name_the_reward_of_a_row() -> None:
     alone = make_report(candidates=2)
     further = tuple(replace(row, reward="revenue", value=7.25) for row in alone.estimates)
     report = replace(alone, estimates=alone.estimates + further)
-    shown = results(report)
-    assert [row.reward for row in shown.estimates].count("revenue") == 3
-    assert [column.header for column in estimates_table(shown).columns][1] == "reward"
-    assert [column.header for column in estimates_table(results(report.of_goal())).columns][1] == "estimator"
+    assert [row.reward for row in chosen_estimates(report, everything=False)].count("revenue") == 3
+    assert [column.header for column in estimates_table(report).columns][1] == "reward"
+    assert [column.header for column in estimates_table(report.of_goal()).columns][1] == "estimator"
     assert "<td>revenue</td>" in report._repr_html_()
 
 
@@ -35,17 +34,17 @@ def test_the_table_of_arms_has_the_average_that_decides_and_whether_the_check_pa
     rows = (replace(row, average="cumulative", value=0.5), row)
     wrong = TrustCheck("challenger-a", "calibration", ok=False, reason="the propensities are wrong")
     report = replace(report, calibration=rows, trust=(wrong,))
-    few = [list(map(str, column.cells)) for column in calibration_table(results(report)).columns]
+    few = [list(map(str, column.cells)) for column in calibration_table(report).columns]
     assert (few[1], few[2], few[-1]) == (["decay"], ["0.05100"], ["failed"])
     assert few[3:7] == [["0.04900 … 0.05300"], ["0.05200"], ["+0.00100"], ["-0.00200 … +0.00400"]]
-    every = calibration_table(results(replace(report, trust=()), everything=True))
+    every = calibration_table(replace(report, trust=()), everything=True)
     assert list(every.columns[1].cells) == ["cumulative", "decay"]
     assert {str(cell) for cell in every.columns[-1].cells} == {"too few events yet"}
 
 
 def test_the_table_of_guardrails_has_what_each_may_lose_and_whether_it_is_kept() -> None:
     report = with_a_guardrail(make_report(candidates=2), True, False, lower=-0.004)
-    cells = [list(map(str, column.cells)) for column in guardrails_table(results(report)).columns]
+    cells = [list(map(str, column.cells)) for column in guardrails_table(report).columns]
     assert cells[:4] == [["challenger-a", "challenger-b"], ["paired"] * 2, ["stay"] * 2, ["0.001"] * 2]
     assert cells[4:] == [["-0.002"] * 2, ["-0.004"] * 2, ["kept", "not kept"]]
 

@@ -8,7 +8,7 @@ import pytest
 
 from streameval.cli.configuration import configuration_table
 from streameval.cli.replay import Replay
-from streameval.cli.results import answer_lines, results
+from streameval.cli.results import answer_lines
 from streameval.cli.tables import segments_table
 from streameval.config.model import Config
 from support.factories import make_report, with_segments
@@ -16,7 +16,7 @@ from support.factories import make_report, with_segments
 
 def test_the_lowest_lift_over_its_error_is_the_first_row_and_a_part_of_the_answer() -> None:
     report = with_segments(make_report(candidates=1))
-    table = segments_table(results(report))
+    table = segments_table(report)
     assert [str(cell) for cell in table.columns[2].cells] == ["fr", "de"]
     assert list(table.columns[3].cells) == ["20.0%", "80.0%"]
     answer, _ = answer_lines(report, everything=False)

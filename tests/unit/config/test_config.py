@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -89,10 +90,8 @@ def test_the_file_of_the_documentation_loads(load: Loader) -> None:
     assert config.state.interval == 30.0
     assert config.kept_state() == config.state
     assert config.promotion == Promotion()
-    (trouble,) = config.without_effect()
-    assert trouble.startswith(
-        "the rule paired of promotion cannot promote: no unbiased estimator is on a mixture\nhint: "
-    )
+    (problem,) = config.without_effect()
+    assert problem.text() == "promotion: the rule paired cannot promote: no unbiased estimator is on a mixture"
 
 
 def test_candidates_are_all_that_a_replay_needs(load: Loader) -> None:
@@ -215,7 +214,7 @@ intervals: {long: {kind: empirical_bernstein, max_weight: 20}}
         ),
         pytest.param(
             ONE + "estimators: [{kind: clipped_ips, cup: 3}]",
-            "estimators.0.cap (line 2): expected a number or auto, found nothing",
+            "estimators.0.cap (line 2): missing",
             id="a parameter that is missing",
         ),
         pytest.param(
@@ -282,7 +281,7 @@ intervals: {long: {kind: empirical_bernstein, max_weight: 20}}
         ),
         pytest.param(
             ONE + "source: {bootstrap_servers: here}",
-            "source.topic (line 2): expected text, found nothing\nhint: the topic whose messages are events",
+            "source.topic (line 2): missing\nhint: the topic whose messages are events",
             id="no topic",
         ),
         pytest.param(
@@ -307,8 +306,7 @@ intervals: {long: {kind: empirical_bernstein, max_weight: 20}}
         ),
         pytest.param(
             "",
-            "streameval.yaml: 1 problem\n\npolicies: expected a mapping of options, found nothing\n"
-            "hint: write policies: {candidates: [NAME]}",
+            "streameval.yaml: 1 problem\n\npolicies: missing\nhint: write policies: {candidates: [NAME]}",
             id="an empty file",
         ),
         pytest.param(
@@ -519,7 +517,7 @@ def test_the_process_environment_counts_by_default(tmp_path: Path, monkeypatch: 
         pytest.param("a: !!python/name:os.system", "streameval.yaml:1:4: tags (!name) are not supported", id="code"),
         pytest.param("{a: 1}: 2", "streameval.yaml:1:1: a key must be plain text", id="a key that is a mapping"),
         pytest.param("a: \x00", "streameval.yaml is not YAML: unacceptable character #x0000", id="a zero byte"),
-        pytest.param("a: " + "[" * 5000, "streameval.yaml is not YAML: maximum recursion", id="no end of brackets"),
+        pytest.param("a: " + "[" * 1000, "streameval.yaml is not YAML: maximum recursion", id="no end of brackets"),
     ],
 )
 def test_invalid_yaml_is_refused_with_line_and_column(load: Loader, text: str, complaint: str) -> None:
@@ -592,9 +590,14 @@ def test_the_annotated_file_loads_and_changes_nothing() -> None:
     assert Config.load(DEPLOYED, {}) == bare
 
 
+@cache
+def schema_of_config() -> dict[str, Any]:
+    return without_removed(Config.model_json_schema())
+
+
 @pytest.mark.parametrize("section", Config.model_fields)
 def test_the_annotated_file_shows_every_key_of_a_section(section: str) -> None:
-    shown, schema = section_of(section), without_removed(Config.model_json_schema())
+    shown, schema = section_of(section), schema_of_config()
     general = {"kind", "name", "parameters", "detector"}  # every kind has the first two; drift has the detector's own
     keys = {*keys_below(schema["properties"][section], schema["$defs"])} - general
     assert [key for key in sorted(keys) if not re.search(rf"\b{key}:\s", shown)] == []
@@ -646,8 +649,8 @@ def test_removed_option_is_refused_with_reason_and_replacement(load: Loader, pat
     for step in reversed(path.split(".")):
         document = {step: document} if step != "*" else {"x": document} if "candidates" in path else [document]
     report = load.complaint(json.dumps(document))
-    reason, instead = REMOVED[path]
-    assert f": this option was removed: {reason}\nhint: remove it: {instead}" in report
+    option = REMOVED[path]
+    assert f": this option was removed: {option['reason']}\nhint: remove it: {option['instead']}" in report
     assert report.count("this option was removed") == 1
 
 
@@ -720,10 +723,10 @@ def of_candidates(count: int, **sections: Any) -> Config:
     return Config.model_validate({"source": {"topic": "t"}, "policies": {"candidates": candidates}} | sections)
 
 
-@pytest.mark.parametrize("candidates", [2, 100_000])
+@pytest.mark.parametrize("candidates", [2, 10_000])
 def test_a_state_larger_than_the_memory_is_refused_with_its_size(candidates: int) -> None:
     config = of_candidates(candidates, averages=[{"kind": "window", "tau": 10**11, "resolution": 100}])
-    with pytest.raises(ConfigError, match=r"^policies.candidates, averages: the estimates take [\d,.]+ GiB once all"):
+    with pytest.raises(ConfigError, match=r"^policies.candidates: the estimates take [\d,.]+ GiB once all"):
         list(config.memory_warnings())
 
 
@@ -733,8 +736,8 @@ def test_a_state_of_half_the_memory_is_warned_about_with_its_size() -> None:
 
     memory = usable_memory()
     per_event = (of_window(2_000_000).full_bytes() - of_window(1_000_000).full_bytes()) / 1_000_000
-    (warning,) = of_window(round(memory / 2 / per_event / 100) * 100).memory_warnings()
-    assert f"the estimates take {memory / 2**31:,.1f} GiB once all windows are full" in warning
+    (problem,) = of_window(round(memory / 2 / per_event / 100) * 100).memory_warnings()
+    assert f"the estimates take {memory / 2**31:,.1f} GiB once all windows are full" in problem.message
 
 
 def test_too_many_candidates_for_the_memory_are_refused(

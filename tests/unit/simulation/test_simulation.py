@@ -16,7 +16,6 @@ from streameval.simulation import (
     simulate,
     truth_after,
 )
-from support.factories import crowding, quickest
 
 CANDIDATES = 4
 
@@ -46,7 +45,7 @@ def test_the_value_of_every_policy_is_what_it_earns(kind: str, world: World, sof
     played = world if kind == "greedy" else softmax_world
     random = np.random.default_rng(7)
     for cluster in range(played.clusters):
-        items, place = played.offer(np.full(20_000, cluster), random)
+        items, place = played.offer(np.full(6_000, cluster), random)
         row = np.arange(len(items))
         for policy in range(1 + CANDIDATES):
             utility = played.scores[policy][items] / (0.5 if kind == "softmax" and policy else 1e-9)
@@ -54,7 +53,7 @@ def test_the_value_of_every_policy_is_what_it_earns(kind: str, world: World, sof
             if policy == 0:
                 taken = np.where(random.random(len(row)) < 0.2, random.integers(25, size=len(row)), taken)
             earned = taken == place
-            assert abs(earned.mean() - played.value[cluster, policy]) < 4 * earned.std() / np.sqrt(len(row)) + 1e-9
+            assert abs(earned.mean() - played.value[cluster, policy]) < 3 * earned.std() / np.sqrt(len(row)) + 1e-9
 
 
 def test_level_scores_share_the_chance_to_be_best() -> None:
@@ -113,10 +112,10 @@ def test_distributions_sum_to_one_and_agree_with_the_probability_of_the_action(
 
 
 def test_actions_are_taken_as_often_as_their_propensity(world: World) -> None:
-    events = _concat(simulate(world, Drift("stationary", CANDIDATES), 50_000, seed=4))
+    events = _concat(simulate(world, Drift("stationary", CANDIDATES), 20_000, seed=4))
     favourite = np.isclose(events.propensity, 0.808)
     assert np.isclose(events.propensity[~favourite], 0.008).all()
-    assert favourite.mean() == pytest.approx(0.808, abs=4 * np.sqrt(0.808 * 0.192 / 50_000))
+    assert favourite.mean() == pytest.approx(0.808, abs=4 * np.sqrt(0.808 * 0.192 / 20_000))
 
 
 @pytest.mark.parametrize("kind", ["greedy", "softmax"])
@@ -125,12 +124,12 @@ def test_importance_weights_have_mean_one_and_weighted_rewards_the_value(
 ) -> None:
     played = world if kind == "greedy" else softmax_world
     drift = Drift("stationary", CANDIDATES)
-    events = _concat(simulate(played, drift, 100_000, seed=5))
+    events = _concat(simulate(played, drift, 40_000, seed=5))
     weight = events.probabilities / events.propensity[:, None]
     if kind == "greedy":
         assert np.unique(weight.round(4)).tolist() == [0.0, 1.2376, 125.0]
     else:
-        assert len(np.unique(weight.round(4))) > 10_000
+        assert len(np.unique(weight.round(4))) > 5_000
     term = weight * events.reward[:, None]
     truth = played.value.mean(axis=0)[1:]
     assert (np.abs(weight.mean(axis=0) - 1) < 4 * weight.std(axis=0) / np.sqrt(len(events))).all()
@@ -245,16 +244,6 @@ def test_a_world_does_not_depend_on_how_a_processor_partitions(monkeypatch: pyte
     other = World.synthetic(3, clusters=2, users=20, items=60, features=4, likes=5)
     np.testing.assert_array_equal(other.liked_items, world.liked_items)
     np.testing.assert_array_equal(other.theta, world.theta)
-
-
-def test_a_hundred_thousand_compact_interactions_take_under_three_seconds() -> None:
-    played = World.synthetic(1)
-    totals = []
-    took = quickest(
-        lambda: totals.append(sum(len(moment.events) for moment in simulate(played, Drift(), 100_000, seed=1))), times=2
-    )
-    assert totals == [100_000] * 2
-    assert took < 3 * crowding()
 
 
 def test_simulating_is_lazy_however_long_the_run(world: World) -> None:

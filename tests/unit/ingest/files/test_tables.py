@@ -505,7 +505,7 @@ def test_a_policy_without_a_column_is_missing_and_named(tmp_path: Path) -> None:
     replay = Replay(configured(tmp_path, PLAIN))
     report = replay.read([str(file)])
     assert report.policies[1].missing == 1
-    assert "warning: no event has a probability of the policy 'challenger'" in list(replay.warnings(report))
+    assert "warning: no event has a probability of the policy 'challenger'" in "\n".join(replay.warnings(report))
 
 
 def test_a_file_that_is_not_parquet_is_an_input_error(tmp_path: Path) -> None:
