@@ -1,4 +1,4 @@
-"""A log in which a candidate becomes promotable and ceases to be, again and again, under the rule `bsea`."""
+"""Make a log for the rule `bsea` in which a candidate becomes promotable and loses this state, again and again."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ FIRST, STRETCH = 231, 433
 
 
 def probabilities(transitions: int) -> np.ndarray:
-    """The candidate's probability of each logged action, whose rewards are all 1.
+    """Return the candidate's probability of each logged action, all with a reward of 1.
 
-    It is ahead and behind in turn, in stretches in each of which the mean lift changes its sign once.
+    The candidate is ahead and behind in turn. The mean lift changes its sign once in each stretch.
     """
     sides = np.where(np.arange(transitions) % 2 == 0, AHEAD, BEHIND)
     return np.repeat(sides, [FIRST] + [STRETCH] * (transitions - 1))
 
 
 def columns(transitions: int) -> dict[str, Any]:
-    """The log as arguments of `EventBatch.from_arrays`."""
+    """Return the log as arguments of `EventBatch.from_arrays`."""
     probability = probabilities(transitions)
     events = len(probability)
     return {

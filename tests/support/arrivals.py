@@ -1,4 +1,4 @@
-"""Logs of several partitions, how they may be read side by side, and plain oracles for what should come of it."""
+"""Make logs of several partitions and ways to read them side by side, and compute what should come of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOPIC = "interactions"
 
 
 class Arrival(NamedTuple):
-    """One message of a log."""
+    """Represent one message of a log."""
 
     timestamp: float
     partition: int
@@ -27,7 +27,7 @@ class Arrival(NamedTuple):
 
 
 def batch_of(arrivals: Sequence[Arrival]) -> EventBatch:
-    """The arrivals as a batch; the reward identifies each."""
+    """Make a batch of the arrivals. Each has a different reward."""
     n = len(arrivals)
     batch = EventBatch.from_arrays(
         reward=[arrival.offset + arrival.partition / 8 for arrival in arrivals],
@@ -45,7 +45,7 @@ def batch_of(arrivals: Sequence[Arrival]) -> EventBatch:
 
 
 def arrivals_of(batch: EventBatch) -> list[tuple[float, int, int]]:
-    """Where the events of a batch come from."""
+    """Return timestamp, partition and offset of each event of a batch."""
     if not len(batch):
         return []
     assert batch.origin is not None
@@ -54,14 +54,19 @@ def arrivals_of(batch: EventBatch) -> list[tuple[float, int, int]]:
 
 
 def through_a_file(state: State) -> State:
-    """The state as it is after a restart."""
+    """Return the state after it was written and read, as at a restart."""
     restored: State = msgspec.msgpack.decode(msgspec.msgpack.encode(state))
     return restored
 
 
 @st.composite
 def logs(draw: st.DrawFn, most: int = 60, most_late: int = 5) -> list[list[Arrival]]:
-    """One to four partitions whose times rise, stand still or jump; some events come up to `most_late` seconds late."""
+    """Draw one to four partitions with times that rise, stand still or jump.
+
+    Args:
+        most: Largest number of messages of a partition.
+        most_late: Largest delay of an event, in seconds.
+    """
     partitions = []
     for partition in range(draw(st.integers(1, 4))):
         steps = draw(st.lists(st.sampled_from([0, 0, 1, 1, 1, 2, 3, 40]), max_size=most))
@@ -74,7 +79,7 @@ def logs(draw: st.DrawFn, most: int = 60, most_late: int = 5) -> list[list[Arriv
 
 @st.composite
 def readings(draw: st.DrawFn, partitions: Sequence[Sequence[Arrival]]) -> list[list[Arrival]]:
-    """One way to read the logs: polls of consecutive messages of some partitions."""
+    """Draw one way to read the logs: polls of consecutive messages of some partitions."""
     left = [deque(log) for log in partitions]
     polls = []
     while any(left):

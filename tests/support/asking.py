@@ -1,4 +1,4 @@
-"""HTTP clients of a streameval server."""
+"""Make HTTP clients of a streameval server."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ NOT_YET = 503
 
 
 def asking(url: str) -> httpx.Client:
-    """A client of the server at `url`, which ignores the environment's proxies."""
+    """Return a client of the server at `url` that ignores the environment's proxies."""
     return httpx.Client(base_url=url, trust_env=False, timeout=60.0)
 
 
 def report_of(client: httpx.Client) -> dict[str, Any] | None:
-    """The Report that this server shows; None before the first one."""
+    """Return the Report that this server shows, or None before the first one."""
     answer = client.get("/api/v1/report")
     return None if answer.status_code == NOT_YET else dict(answer.raise_for_status().json())

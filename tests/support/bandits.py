@@ -1,4 +1,4 @@
-"""Logs of bandit events whose truth is known: contexts of one kind, a few actions, rewards of 0 and 1."""
+"""Make logs of bandit events with a known truth: equally frequent contexts, a few actions, rewards of 0 and 1."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Bandit:
-    """The parameters of a log: logging and target distributions and mean rewards, all [contexts, actions]."""
+    """Hold the parameters of a log, all [contexts, actions].
+
+    Attributes:
+        logging: Distributions of the logging policy.
+        target: Distributions of the target policy.
+        mean: Mean rewards.
+    """
 
     logging: Array
     target: Array
@@ -29,11 +35,11 @@ class Bandit:
 
     @property
     def value(self) -> float:
-        """The true value of the target; contexts are equally frequent."""
+        """Return the true value of the target policy. Contexts are equally frequent."""
         return float((self.target * self.mean).sum(axis=1).mean())
 
     def log(self, events: int, seed: int) -> EventBatch:
-        """This many events; the features of an action are its position and its context's, each as marks."""
+        """Draw events. The features of an action are its index and its context, one-hot encoded."""
         rng = np.random.default_rng(seed)
         contexts, actions = self.mean.shape
         context = rng.integers(contexts, size=events)
@@ -56,14 +62,14 @@ class Bandit:
 
 
 def logging_with(smallest: float, actions: int, contexts: int) -> Array:
-    """Distributions whose smallest propensity is this, in a different place for each context."""
+    """Make distributions with this smallest propensity, at a different action for each context."""
     ladder = np.geomspace(smallest, 1.0, actions)
     ladder[1:] *= (1 - smallest) / ladder[1:].sum()
     return np.stack([np.roll(ladder, context) for context in range(contexts)])
 
 
 def random_bandit(seed: int, actions: int = 5, contexts: int = 3, smallest: float = 0.001) -> Bandit:
-    """A bandit whose rarest logged action has this propensity."""
+    """Draw a bandit with `smallest` as the smallest propensity of the logging policy."""
     rng = np.random.default_rng(seed)
     return Bandit(
         logging_with(smallest, actions, contexts),
@@ -73,18 +79,18 @@ def random_bandit(seed: int, actions: int = 5, contexts: int = 3, smallest: floa
 
 
 def cut(batch: EventBatch, places: ArrayLike) -> list[EventBatch]:
-    """The batch in pieces, cut at these places."""
+    """Cut the batch into pieces at these indices."""
     return [batch[first:last] for first, last in pairwise([0, *np.asarray(places).tolist(), len(batch)])]
 
 
 def values_of(batch: EventBatch, estimators: Sequence[AnyEstimator], **options: Any) -> dict[str, float | None]:
-    """The value of the target by each estimator, over all events."""
+    """Return the value of the target by each estimator, over all events."""
     report = evaluated(batch, estimators=estimators, averages=[Cumulative()], **options).report()
     return {each.label: report.get(CANDIDATE, each.label, "cumulative").value for each in estimators}
 
 
 def without_features(batch: EventBatch, events: NDArray[np.bool_]) -> EventBatch:
-    """The batch in which these events have no features."""
+    """Return the batch without the features of these events."""
     sets = batch.action_sets
     assert sets is not None
     assert sets.features is not None

@@ -1,4 +1,4 @@
-"""A certificate for 127.0.0.1, made by the openssl of the machine."""
+"""Make a certificate for 127.0.0.1 with the openssl of the machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def make_certificate(folder: Path, name: str = "server", *options: str) -> tuple[str, str]:
-    """The paths of a new certificate, which is its own authority, and of its key."""
+    """Make a self-signed certificate, and return the paths of the certificate and of its key."""
     certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
     subject = ["-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost"]
     kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", *(options or ("-nodes",))]

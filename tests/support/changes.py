@@ -19,7 +19,7 @@ def config(*candidates: str, **options: Any) -> EvaluatorConfig:
 
 
 def events(count: int, seed: int = 1, described: bool = False) -> se.EventBatch:
-    """Return events with action sets, about which all candidates differ."""
+    """Return events with action sets and a different distribution of each candidate."""
     rng = np.random.default_rng(seed)
     distributions = {name: rng.dirichlet(np.ones(4), count) for name in NAMES}
     return se.EventBatch.from_arrays(

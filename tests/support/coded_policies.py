@@ -1,4 +1,4 @@
-"""Policies of users, good ones and bad ones: what `target: support.coded_policies:...` finds."""
+"""Define policies of users, good ones and bad ones, for `target: support.coded_policies:...`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ Distributions = Sequence[Any]
 
 
 def favourite(share: float = 0.5) -> Callable[[Decisions], Distributions]:
-    """The action that the context names gets `share`, the others the rest; raises where the context names none."""
+    """Give `share` to the action that the context names, and the rest to the others.
+
+    The policy raises if the context names none.
+    """
 
     def policy(decisions: Decisions) -> Distributions:
         answers = []
@@ -27,7 +30,7 @@ def favourite(share: float = 0.5) -> Callable[[Decisions], Distributions]:
 
 
 def linear(weights: Sequence[float]) -> Callable[[Decisions], Distributions]:
-    """All on the action with the largest product of features and weights."""
+    """Choose the action with the largest product of features and weights."""
     return lambda decisions: [
         np.eye(len(features))[np.argmax(features @ np.array(weights))]
         for features in decisions.features
@@ -36,27 +39,27 @@ def linear(weights: Sequence[float]) -> Callable[[Decisions], Distributions]:
 
 
 def constant(answer: Any) -> Callable[[Decisions], Distributions]:
-    """The same answer for every event, whatever it is."""
+    """Give the same answer for every event."""
     return lambda decisions: [answer] * len(decisions.actions)
 
 
 def too_few() -> Callable[[Decisions], Distributions]:
-    """Forgets an event."""
+    """Return one distribution less than there are events."""
     return lambda decisions: [[1.0]] * (len(decisions.actions) - 1)
 
 
 def no_policy() -> int:
-    """A factory that makes nothing of use."""
+    """Return a number instead of a policy."""
     return 7
 
 
 def broken() -> None:
-    """A factory that cannot make anything."""
+    """Raise instead of returning a policy."""
     raise RuntimeError("no model file")
 
 
 class Counting:
-    """Learns the mean reward of each action by its inverse propensities, and takes the best with `share`."""
+    """Learn the mean reward of each action by inverse propensities, and take the best one with probability `share`."""
 
     def __init__(self, share: float = 0.9) -> None:
         self.share, self.sums = share, dict[Any, list[float]]()
@@ -77,28 +80,28 @@ class Counting:
 
 
 class Served(Counting):
-    """Gives the content of a file for a recommender."""
+    """Give the content of a file for a recommender."""
 
     def to_bytes(self) -> bytes:
         return json.dumps({name: earned / seen for name, (earned, seen) in self.sums.items()}).encode()
 
 
 class Unwritable(Counting):
-    """Gives text in place of bytes."""
+    """Give text in place of bytes."""
 
     def to_bytes(self) -> str:
         return "sums"
 
 
 class Forgetful(Counting):
-    """Cannot learn."""
+    """Raise while learning."""
 
     def learn(self, decisions: Decisions, action: Any, propensity: Any, reward: Any) -> None:
         raise RuntimeError("no memory")
 
 
 class Unsaved(Counting):
-    """Cannot be pickled."""
+    """Hold a lambda, so that pickling fails."""
 
     def __init__(self) -> None:
         super().__init__()

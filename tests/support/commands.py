@@ -1,4 +1,4 @@
-"""Runs a command as the entry point does, inside this process."""
+"""Run a command as the entry point does, inside this process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ built = cache(typer.main.get_command)
 
 
 class Outcome(NamedTuple):
-    """The result of a command."""
+    """Hold the result of a command.
+
+    Attributes:
+        code: Exit code.
+        out: What it wrote to stdout.
+        err: What it wrote to stderr.
+    """
 
     code: int
     out: str
@@ -29,7 +35,7 @@ class Outcome(NamedTuple):
 
 
 def command(capfd: pytest.CaptureFixture[str], *arguments: str) -> Outcome:
-    """Runs `streameval ARGUMENTS`; its changes to logging and the process do not outlive it."""
+    """Run `streameval ARGUMENTS`, and undo its changes to logging and the process."""
     root, configured = logging.getLogger(), structlog.get_config()
     handlers, level = root.handlers[:], root.level
     collections, interval = gc.get_threshold(), sys.getswitchinterval()

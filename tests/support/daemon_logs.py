@@ -1,4 +1,4 @@
-"""Logs as the daemon writes them."""
+"""Write logs as the daemon writes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from streameval.service.logging import configure_logging
 
 @contextmanager
 def daemon_logs(level: str = "info") -> Iterator[None]:
-    """Logs go to stderr as JSON, limited as in the daemon; afterwards logging is as it was."""
+    """Send logs to stderr as JSON with the daemon's rate limit, and restore logging at the end."""
     root, kafka = logging.getLogger(), logging.getLogger("kafka")
     handlers, least = root.handlers[:], root.level
     configure_logging(level, "json")

@@ -1,4 +1,4 @@
-"""Topics as they look to a reader when writers send events in batches and cut their timestamps."""
+"""Simulate topics with writers that send events in batches and truncate their timestamps."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ PROBE_INTERVAL = 3.0
 
 @dataclass(frozen=True)
 class Writers:
-    """How events reach the log.
+    """Describe how events reach the log.
 
-    rate: events per second, over all partitions
-    partitions, idle: how many there are, and how many of them get nothing
-    flush: seconds between two flushes of a writer; 0 sends each event at once
-    stagger: seconds between the flushes of two partitions, or of two hosts
-    hosts: writers to each partition
-    coarseness: seconds to which timestamps are cut
+    Attributes:
+        rate: Events per second, over all partitions.
+        partitions: Number of partitions.
+        idle: Number of partitions that get no events.
+        flush: Seconds between two flushes of a writer. 0 sends each event at once.
+        stagger: Seconds between the flushes of two partitions, or of two hosts.
+        hosts: Writers to each partition.
+        coarseness: Seconds to which timestamps are truncated.
     """
 
     rate: float = 10.0
@@ -43,7 +45,7 @@ class Writers:
     coarseness: float = 0.0
 
     def log(self, events: int, seed: int) -> Iterator[tuple[float, int, float]]:
-        """The time of writing, the partition and the timestamp of each event, in the order of writing."""
+        """Return the time of writing, the partition and the timestamp of each event, in the order of writing."""
         random, now, written = Random(seed), START, []
         for _ in range(events):
             now += random.expovariate(self.rate)
@@ -59,10 +61,13 @@ class Writers:
 
 
 class LiveReading:
-    """A pipeline with default settings that reads a log as it is written, twice a second.
+    """Read a log while it is written, twice a second, with a pipeline that has default settings.
 
-    `batches`: all that it released. With `rewards` among the settings of the source, each event has a reward of 1 in
-    that topic, written two seconds after the event.
+    If the settings of the source have `rewards`, each event gets a reward of 1 in that topic, two seconds after the
+    event.
+
+    Attributes:
+        batches: All batches that the pipeline released.
     """
 
     def __init__(self, writers: Writers, events: int, seed: int = 0, **source: Any) -> None:
@@ -104,23 +109,23 @@ class LiveReading:
 
     @property
     def times(self) -> list[float]:
-        """The timestamps of the events, in the order in which they count."""
+        """Return the timestamps of the accepted events, in the order in which they count."""
         return [time for batch in self.batches for time in batch.timestamp.tolist()]
 
     @property
     def lost_share(self) -> float:
-        """The share of events that do not count."""
+        """Return the share of events that are rejected."""
         rejected = sum(len(batch.rejected) for batch in self.batches)
         return rejected / (rejected + len(self.times))
 
     @property
     def buffered(self) -> BufferStatus:
-        """The state of the buffers after the last event."""
+        """Return the state of the buffers after the last event."""
         return self._pipeline.buffered() or BufferStatus(0)
 
     @property
     def lateness(self) -> float:
-        """The lateness of the latest partition, in seconds."""
+        """Return the lateness of the latest partition, in seconds."""
         return max(self.buffered.lateness.values(), default=0.0)
 
 

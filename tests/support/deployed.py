@@ -1,4 +1,4 @@
-"""The files in deploy/ for Prometheus, Alertmanager and Grafana, as values."""
+"""Read the files in deploy/ for Prometheus, Alertmanager and Grafana."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def every_rule() -> list[dict[str, Any]]:
 
 
 def rules(kind: str) -> dict[str, dict[str, Any]]:
-    """All rules of the kind `alert` or `record`, by name."""
+    """Return all rules of the kind `alert` or `record`, by name."""
     found = [rule for rule in every_rule() if kind in rule]
     assert len({rule[kind] for rule in found}) == len(found)
     return {rule[kind]: rule for rule in found}
 
 
 def metrics_in(expression: str) -> set[str]:
-    """The names of metrics and of recorded series in an expression of PromQL.
+    """Return the names of metrics and of recorded series in an expression of PromQL.
 
     >>> sorted(metrics_in('sum by (job) (rate(streameval_a_total{x="up"}[5m])) / on (job) job:streameval_a:sum > 0'))
     ['job:streameval_a:sum', 'streameval_a_total']
@@ -56,7 +56,7 @@ def metrics_in(expression: str) -> set[str]:
 
 
 def exported() -> set[str]:
-    """Every series that a daemon can export: one of which everything that can be configured is."""
+    """Return the names of all series that a daemon with every optional feature exports."""
     looks = (Examined(2, 0.5, 0.4, 0.6),)
     report = replace(
         with_a_guardrail(with_segments(make_report()), True, True, False),
@@ -80,7 +80,7 @@ def exported() -> set[str]:
 
 
 def unexplained(expressions: Iterator[str]) -> set[str]:
-    """Names in the expressions that neither the daemon exports nor a rule records."""
+    """Return names in the expressions that neither the daemon exports nor a rule records."""
     return (
         {name for each in expressions for name in metrics_in(each)} - exported() - ALWAYS_THERE - set(rules("record"))
     )
@@ -88,23 +88,32 @@ def unexplained(expressions: Iterator[str]) -> set[str]:
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel of a dashboard: its place, texts and queries."""
+    """Represent one panel of a dashboard.
+
+    Attributes:
+        dashboard: Its uid.
+        content: The panel, as in the file of the dashboard.
+    """
 
     dashboard: str
     content: dict[str, Any]
 
     @property
     def title(self) -> str:
-        """The title above it."""
+        """Return the title of the panel."""
         return str(self.content["title"])
 
     @property
     def queries(self) -> list[str]:
-        """Its expressions, with the variables of Grafana."""
+        """Return the expressions of the panel, with the variables of Grafana."""
         return [target["expr"] for target in self.content["targets"]]
 
     def legends(self, series: list[list[Mapping[str, str]]]) -> list[str]:
-        """The names of the series, given the labels of those of each query; `{{label}}` for a label that one lacks."""
+        """Return the names of all series of the panel.
+
+        Args:
+            series: Labels of the series that each query gives. `{{label}}` stays if a series lacks the label.
+        """
         return [
             re.sub(r"\{\{(\w+)\}\}", lambda label: labels.get(label[1]) or label[0], target["legendFormat"])  # noqa: B023
             for target, found in zip(self.content["targets"], series, strict=True)
@@ -113,17 +122,17 @@ class Panel:
 
 
 def without_fallback(expression: str) -> str:
-    """A query without the 0 or the NaN that it gives while a feature is not in use."""
+    """Return the query without its fallback, a 0 or NaN for a feature that is not in use."""
     return expression.partition(" or on () ")[0]
 
 
 def dashboards() -> dict[str, dict[str, Any]]:
-    """Every generated dashboard, by its uid."""
+    """Return every generated dashboard, by its uid."""
     return {path.stem: json.loads(path.read_text()) for path in sorted((DEPLOY / "grafana" / "dashboards").glob("*"))}
 
 
 def panels() -> list[Panel]:
-    """All panels of all dashboards; rows are none."""
+    """Return all panels of all dashboards, without rows."""
     return [
         Panel(uid, content)
         for uid, board in dashboards().items()
@@ -133,16 +142,16 @@ def panels() -> list[Panel]:
 
 
 def variables(board: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The variables of a dashboard, by name, in their order."""
+    """Return the variables of a dashboard, by name, in their order."""
     return {variable["name"]: variable for variable in board["templating"]["list"]}
 
 
 def annotations(board: dict[str, Any]) -> list[str]:
-    """The expressions that mark moments on a dashboard."""
+    """Return the expressions that mark moments on a dashboard."""
     return [annotation["target"]["expr"] for annotation in board["annotations"]["list"]]
 
 
 def filled_in(expression: str, chosen: dict[str, str]) -> str:
-    """The expression as Grafana sends it; variables outside `chosen` match everything."""
+    """Return the expression as Grafana sends it. Variables outside `chosen` match everything."""
     values = {"__rate_interval": "20s", "__interval": "1m", "__interval_ms": "60000", "__range": "5m"} | chosen
     return re.sub(r"\$(\w+)", lambda name: values.get(name[1], ".+"), expression)

@@ -1,6 +1,6 @@
-"""Reads a Dockerfile, and does what it says in a directory of this machine, where there is no container engine.
+"""Follow a Dockerfile in a directory of this machine, without a container engine.
 
-Every stage has a root below the directory, absolute paths are taken as paths in there, and its own Python environment
+Every stage has a root below the directory, and absolute paths are taken as paths below this root. A Python environment
 in /usr/local stands in for the base image. Owners, users and the isolation of a container are not imitated.
 """
 
@@ -21,14 +21,14 @@ from typing import NamedTuple
 
 
 class Instruction(NamedTuple):
-    """One instruction, its lines joined."""
+    """Represent one instruction, with its lines joined."""
 
     name: str
     text: str
 
 
 def instructions(text: str) -> list[Instruction]:
-    r"""All instructions of a Dockerfile.
+    r"""Return all instructions of a Dockerfile.
 
     >>> instructions("# a comment\nFROM a:1 AS b\nRUN c && \\\n    d\n")
     [Instruction(name='FROM', text='a:1 AS b'), Instruction(name='RUN', text='c && d')]
@@ -39,7 +39,7 @@ def instructions(text: str) -> list[Instruction]:
 
 
 def stages(text: str) -> list[list[Instruction]]:
-    """The instructions of each stage, which starts with its FROM."""
+    """Return the instructions of each stage, starting with its FROM."""
     found: list[list[Instruction]] = []
     for instruction in instructions(text):
         if instruction.name == "FROM":
@@ -49,7 +49,7 @@ def stages(text: str) -> list[list[Instruction]]:
 
 
 def let_through(path: str, ignore: str) -> bool:
-    """Whether a file of the context reaches the engine, by the lines of .dockerignore; the last that matches decides.
+    """Return whether a file of the context reaches the engine. The last line of .dockerignore that matches decides.
 
     >>> let_through("a/b.py", "*\\n!a"), let_through("c", "*\\n!a")
     (True, False)
@@ -67,7 +67,7 @@ def let_through(path: str, ignore: str) -> bool:
 
 @dataclass
 class Stage:
-    """A stage while it is made, and its settings for running."""
+    """Hold a stage while it is made, with its settings for running."""
 
     root: Path
     workdir: str = "/"
@@ -77,15 +77,15 @@ class Stage:
     healthcheck: list[str] = field(default_factory=list)
 
     def place(self, path: str) -> Path:
-        """Where a path of the image is on this machine."""
+        """Return the path on this machine of a path in the image."""
         return self.root / path.lstrip("/") if path.startswith("/") else self.place(self.workdir) / path
 
     def moved(self, text: str) -> str:
-        """The text with absolute paths of the image as those of this machine."""
+        """Replace absolute paths of the image in a text by paths on this machine."""
         return re.sub(r"(?<![\w./~-])/(?=(opt|build|var|etc|run)/)", f"{self.root}/", text)
 
     def variables(self) -> dict[str, str]:
-        """The environment of its programs; the path leads to its own Python first."""
+        """Return the environment of its programs. PATH starts with its own Python."""
         outside = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "STREAMEVAL"))}
         inside = {name: self.moved(value) for name, value in self.environment.items()}
         for name in ("PIP_NO_CACHE_DIR", "PYTHONDONTWRITEBYTECODE"):
@@ -97,7 +97,11 @@ class Stage:
 
 
 def build(dockerfile: Path, context: Path, directory: Path) -> Stage:
-    """Do what the Dockerfile says, and return its last stage; CalledProcessError when an instruction fails."""
+    """Do what the Dockerfile says, and return its last stage.
+
+    Raises:
+        CalledProcessError: An instruction failed.
+    """
     done: dict[str, Path] = {}
     name, stage = "", Stage(directory)
     (directory / "stages").mkdir()
@@ -115,7 +119,7 @@ def build(dockerfile: Path, context: Path, directory: Path) -> Stage:
 
 
 def base_image(directory: Path) -> Path:
-    """A Python with pip, and without what Debian or `venv` may put next to it."""
+    """Make a Python with pip, without anything that Debian or `venv` may put next to it."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory)], check=True, timeout=100)
     (packages,) = directory.glob("lib/python*/site-packages")
     for file in distribution("pip").files or ():
@@ -150,14 +154,14 @@ def follow(step: Instruction, stage: Stage, context: Path, done: dict[str, Path]
 
 
 def run(stage: Stage, command: str) -> None:
-    """A command in the shell, in the working directory of the stage."""
+    """Run a command in the shell, in the working directory of the stage."""
     subprocess.run(
         ["sh", "-c", stage.moved(command)], cwd=stage.place("."), env=stage.variables(), check=True, timeout=300
     )
 
 
 def copy(stage: Stage, text: str, context: Path, done: dict[str, Path]) -> None:
-    """COPY of the context, which .dockerignore makes smaller, or of an earlier stage."""
+    """Follow a COPY from the context, limited by .dockerignore, or from an earlier stage."""
     options = dict(word.removeprefix("--").split("=", 1) for word in text.split() if word.startswith("--"))
     *sources, target = (word for word in text.split() if not word.startswith("--"))
     origin = done[options["from"]] if "from" in options else context

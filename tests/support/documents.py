@@ -1,7 +1,7 @@
-"""Runs what a Markdown document shows, from top to bottom, in one directory and one Python namespace.
+"""Run the code that a Markdown document shows, from top to bottom, in one directory and one Python namespace.
 
-```python      runs; with `>>>` its output must be what is shown
-```console     every `$ command` runs in a shell; its output (stdout and stderr) must be what is shown (`...`: anything)
+```python      runs. With `>>>` its output must be what is shown
+```console     every `$ command` runs in a shell. Stdout and stderr must be what is shown (`...`: anything)
 ```yaml        is saved as the file named in its first line, `# name.yaml`
 
 `<!-- not run: reason -->` right above a block leaves it out. `<!-- given: path/in/repository as name -->` anywhere puts
@@ -31,7 +31,7 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 class NotAsShown(AssertionError):
-    """The document shows something that does not happen."""
+    """Report that the document shows something that does not happen."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def blocks(markdown: str) -> Iterator[Block]:
 
 
 def run_document(markdown: str, directory: Path) -> int:
-    """Run all blocks inside `directory` (the working directory); the number of blocks that ran."""
+    """Run all blocks inside `directory`, which must be the working directory, and return how many ran."""
     for source, name in GIVEN.findall(markdown):
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / source, directory / name)

@@ -1,4 +1,4 @@
-"""Proper random logs at the edges of the evidence, their true values, and how often intervals miss these."""
+"""Draw random logs at the edges of the evidence, and count how often intervals miss their true values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,13 @@ ROUNDING = 1e-9
 
 
 class Kinds(NamedTuple):
-    """Events of some kinds: the importance weight of each, how often it comes, and how often it is rewarded."""
+    """Describe several kinds of events.
+
+    Attributes:
+        weights: Importance weight of each kind.
+        shares: Share of each kind in the log.
+        chances: Probability of a reward for each kind.
+    """
 
     weights: Sequence[float]
     shares: Sequence[float]
@@ -34,21 +40,21 @@ class Kinds(NamedTuple):
 
     @property
     def production(self) -> float:
-        """The value of the logging policy."""
+        """Return the value of the logging policy."""
         return float(np.dot(self.shares, self.chances))
 
     @property
     def value(self) -> float:
-        """The value of a candidate if the expected weight is 1."""
+        """Return the value of a candidate, if the expected weight is 1."""
         return float(np.dot(np.multiply(self.weights, self.shares), self.chances))
 
     def log(self, rng: np.random.Generator, events: int) -> tuple[Array, Array]:
-        """Rewards [events], and for each a weight of every candidate, independent given the reward."""
+        """Draw rewards [events], and weights [events, candidates] that are independent given the reward."""
         reward = (rng.random(events) < self.production) * 1.0
         return reward, self.weights_given(reward, rng, len(CANDIDATES))
 
     def weights_given(self, reward: Array, rng: np.random.Generator, policies: int) -> Array:
-        """Weights [events, policies], independent given the reward."""
+        """Draw weights [events, policies] that are independent given the reward."""
         rewarded, others = (
             np.multiply(self.shares, self.chances),
             np.multiply(self.shares, np.subtract(1, self.chances)),
@@ -59,9 +65,14 @@ class Kinds(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """Logs of this many events; `later`: what their second half consists of, if that is something else.
+    """Describe logs at one edge of the evidence.
 
-    `deployed`: the weights of a named production, whose events are rewarded as often.
+    Attributes:
+        kinds: Kinds of events, with the weights of a candidate.
+        events: Number of events of a log.
+        later: Kinds of events in the second half, by default `kinds`.
+        deployed: Weights of a named production policy, with equal probabilities of rewards. None for the logging
+            policy.
     """
 
     kinds: Kinds
@@ -71,17 +82,17 @@ class Edge(NamedTuple):
 
     @property
     def heaviest(self) -> float:
-        """The largest weight of a candidate or a named production."""
+        """Return the largest weight of a candidate or a named production policy."""
         return max([*self.kinds.weights, *(self.deployed.weights if self.deployed else [])])
 
     @property
     def truths(self) -> dict[str, float]:
-        """The value of a candidate, and its lift over production, by default the logging policy."""
+        """Return the value of a candidate and its lift over production."""
         production = self.kinds.production if self.deployed is None else self.deployed.value
         return {"value": self.kinds.value, "lift": self.kinds.value - production}
 
     def batch(self, rng: np.random.Generator) -> EventBatch:
-        """One log of all candidates."""
+        """Draw one log of all candidates."""
         half = self.events // 2
         first, second = self.kinds.log(rng, self.events - half), (self.later or self.kinds).log(rng, half)
         reward, weight = (np.concatenate(columns) for columns in zip(first, second, strict=True))
@@ -120,7 +131,12 @@ KERNELS: list[AnyAverage] = [Cumulative(), Window(tau=200), Decay(alpha=0.995), 
 
 
 def averages_of(kind: str, heaviest: float) -> tuple[list[AnyAverage], dict[str, AnyInterval | str]]:
-    """The averages on which a kind of interval exists, and this interval on each; `heaviest`: the largest weight."""
+    """Return the averages that support a kind of interval, and the interval for each.
+
+    Args:
+        kind: Kind of the interval.
+        heaviest: Largest importance weight.
+    """
     averages = {
         "normal": KERNELS,
         "empirical_likelihood": KERNELS,
@@ -133,7 +149,7 @@ def averages_of(kind: str, heaviest: float) -> tuple[list[AnyAverage], dict[str,
 
 
 def missed(edge: Edge, kind: str, seeds: Iterable[int]) -> Mapping[Column, list[float]]:
-    """For each column and each log of all candidates, the share of intervals that miss the truth.
+    """Return the share of intervals that miss the truth, for each column and each log of all candidates.
 
     A withheld interval misses nothing.
     """
@@ -157,6 +173,6 @@ def missed(edge: Edge, kind: str, seeds: Iterable[int]) -> Mapping[Column, list[
 
 
 def misses_truth(ends: tuple[float | None, float | None], truth: float) -> bool:
-    """Whether an interval that is not withheld does not hold the truth."""
+    """Return whether an interval misses the truth. A withheld interval does not."""
     lower, upper = ends
     return lower is not None and upper is not None and not lower - ROUNDING <= truth <= upper + ROUNDING

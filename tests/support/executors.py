@@ -1,4 +1,4 @@
-"""An engine in this process, over a Kafka cluster in memory."""
+"""Run an engine in this process, over a Kafka cluster in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ CANDIDATES = ["bold", "shy"]
 
 
 def config_of(folder: Path | None = None, **sections: Any) -> Config:
-    """A configuration with an engine; its state is in `folder`."""
+    """Make a configuration with an engine.
+
+    Args:
+        folder: Directory of its state, None for no state.
+        sections: Sections of the configuration that differ.
+    """
     state = {"state": "off" if folder is None else {"dir": str(folder), "interval": "1h"}}
     source = {"kind": "kafka", "topic": TOPIC}
     engine = {"kind": "spark", "trigger": "1ms", "most_per_partition": 300}
@@ -31,7 +36,7 @@ def config_of(folder: Path | None = None, **sections: Any) -> Config:
 
 
 def fill(cluster: FakeCluster, partition: int, count: int, first: int = 0) -> None:
-    """Append events of which every hundredth is not JSON."""
+    """Append events. Every hundredth is not JSON."""
     log = cluster.logs.setdefault(partition, [])
     for number in range(first, first + count):
         shares = {"bold": 0.1 + (number * 7 % 10) / 20, "shy": 0.5 - (number * 3 % 7) / 20}
@@ -41,12 +46,19 @@ def fill(cluster: FakeCluster, partition: int, count: int, first: int = 0) -> No
 
 
 def batch_task(config: Config) -> BatchTask:
-    """How the ranges of the first batch of a configuration are evaluated."""
+    """Describe how the ranges of the first batch of a configuration are evaluated."""
     return BatchTask(pickle.dumps(config), pickle.dumps(config.evaluator_config()))
 
 
 class Executors:
-    """Runs the tasks of a batch here, each through its own client; `faults` are raised by the next batches."""
+    """Run the tasks of a batch here, each through its own client.
+
+    Attributes:
+        batches: Tasks of each batch so far.
+        faults: Errors to raise, one for each of the next batches.
+        lost: Number of executors lost.
+        free: Event that `run` waits for.
+    """
 
     def __init__(self, cluster: FakeCluster) -> None:
         self._cluster = cluster
@@ -86,7 +98,7 @@ class Executors:
 
 
 def engine_daemon(cluster: FakeCluster, config: Config, **options: Any) -> tuple[EngineDaemon, Executors]:
-    """The daemon of a configuration, and its engine."""
+    """Make the daemon of a configuration, and return it with its engine."""
     executors = Executors(cluster)
     connect: Callable[..., Any] = cluster.connect
     return daemon(config, open_engine=lambda _: executors, connect=connect, **options), executors

@@ -1,9 +1,9 @@
-"""Decodes extreme messages in a separate process, and prints the time and memory that this takes.
+"""Decode extreme messages in a separate process, and print the time and memory that this takes.
 
     python extreme_messages.py FORMAT
 
-prints for each case `[case, verdict, seconds, megabytes, size]`: what the process grew by at its peak, the message
-itself not counted, and the megabytes of the message.
+prints `[case, verdict, seconds, megabytes, size]` for each case: the growth of the process at its peak without the
+message, and the megabytes of the message.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ CASES: dict[str, Callable[[], bytes]] = {
 
 
 def peak() -> float:
-    """Megabytes of memory at the highest since `forget_peak`."""
+    """Return the megabytes of memory at the peak since `forget_peak`."""
     status = Path("/proc/self/status")
     if not status.exists():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -1,4 +1,4 @@
-"""A Kafka cluster of one topic in memory, which fails, loses and replaces messages as real clusters do."""
+"""Imitate a Kafka cluster of one topic in memory, with failures and losses of real clusters."""
 
 from __future__ import annotations
 
@@ -18,14 +18,25 @@ TOPIC = "clicks"
 
 @dataclass
 class FakeCluster:
-    """The log of each partition with all messages ever written, the first offset that is left of it, and faults.
+    """Hold the log of each partition, with all messages ever written, and faults.
 
-    `up`: brokers answer. `deaf`: partitions whose fetches are never sent. `hidden`: messages at the end of each
-    partition inside an open transaction. `markers`: offsets after the last message that hold no messages. `faults`:
-    raised by the next polls, one each. `epochs`: by partition that of each message, where brokers report it.
-    `forgetful`: a client does not know the epoch of a partition after a fetch without messages, as kafka-python by
-    itself. `wait`: called with the timeout of each poll without messages. `leader`: the epoch of each partition's
-    leader, which `append` gives to messages.
+    Attributes:
+        logs: Messages by partition.
+        first: First offset that is left of each partition.
+        topic_id: Identifier of the topic.
+        up: Whether brokers answer.
+        deaf: Partitions with fetches that are never sent.
+        hidden: Number of messages at the end of each partition inside an open transaction.
+        markers: Number of offsets after the last message that hold no messages.
+        faults: Errors to raise, one for each of the next polls.
+        clients: All clients made by `connect`.
+        attempts: Number of calls of `connect`.
+        epochs: Epoch of each message, by partition, if brokers report it.
+        forgetful: Whether a client forgets the epoch of a partition at a fetch without messages, as kafka-python does.
+        before_connect: Function called at each `connect`.
+        wait: Function called with the timeout of each poll without messages.
+        topic: Name of the topic.
+        leader: Epoch of each partition's leader, given to messages by `append`.
     """
 
     logs: dict[int, list[bytes]] = field(default_factory=dict)
@@ -67,7 +78,7 @@ class FakeCluster:
         self.epochs.setdefault(partition, []).append(self.leader.get(partition, 0))
 
     def cut(self, partition: int, end: int) -> None:
-        """Lose all messages from `end` on, as in an unclean election; the new leader has the next epoch."""
+        """Lose all messages from `end` on, as in an unclean election. The new leader has the next epoch."""
         del self.logs[partition][end:], self.epochs.get(partition, [])[end:]
         self.leader[partition] = self.leader.get(partition, 0) + 1
 
@@ -85,7 +96,7 @@ class FakeCluster:
 
 
 class FakeClient:
-    """A client of a `FakeCluster`, with the methods of a `Client`."""
+    """Read from a `FakeCluster` with the methods of a `Client`."""
 
     def __init__(self, cluster: FakeCluster, most: int) -> None:
         self.cluster = cluster

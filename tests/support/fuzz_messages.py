@@ -1,4 +1,4 @@
-"""Messages for fuzzing: valid ones of every format, and what becomes of them by mutation."""
+"""Make messages for fuzzing: valid ones of every format, and mutations of them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def encode(message: Any) -> bytes:
 
 
 def shares(random: random.Random, count: int) -> list[float]:
-    """A distribution, as computers write them."""
+    """Draw a distribution with rounding as computers write it."""
     drawn = [random.random() + 0.01 for _ in range(count)]
     return [round(each / sum(drawn), random.choice((6, 9, 17))) if count < 5 else each / sum(drawn) for each in drawn]
 
@@ -163,12 +163,12 @@ FORMATS = {
 
 
 def corpus(kind: str, random: random.Random, count: int = 200) -> list[bytes]:
-    """Valid messages of one format."""
+    """Make valid messages of one format."""
     return [encode(FORMATS[kind](random, number)) for number in range(count)]
 
 
 class Mutator:
-    """Makes messages of valid ones: mostly one or two small things are wrong, so that the rest is looked at, too."""
+    """Mutate valid messages. Most mutations are small, so that the rest of a message is decoded too."""
 
     def __init__(self, messages: Sequence[bytes], random: random.Random) -> None:
         self._random = random
@@ -177,7 +177,7 @@ class Mutator:
         self._ends = [_ends(tokens) for tokens in self._tokens]
 
     def messages(self, count: int) -> list[bytes | None]:
-        """This many messages; one in five is left as it is."""
+        """Make this many messages. One in five is left as it is."""
         return [self._message() for _ in range(count)]
 
     def _message(self) -> bytes | None:
@@ -192,7 +192,7 @@ class Mutator:
         return self._with_bytes(number) if chance < 0.99 else self._random.choice([*ALONE, None])
 
     def _with_tokens(self, number: int) -> bytes:
-        """Some values replaced by odd ones of their kind, or of another."""
+        """Replace some values by odd ones of their own or another kind."""
         random, tokens = self._random, self._tokens[number].copy()
         for _ in range(random.choice((1, 1, 1, 2, 4))):
             place = int(random.random() * len(tokens))
@@ -210,7 +210,7 @@ class Mutator:
         return b"".join(tokens)
 
     def _with_branches(self, number: int) -> bytes:
-        """A whole value, or a field, taken out, doubled, exchanged for one of another message, or wrapped."""
+        """Remove, double, exchange or wrap a whole value or field."""
         random, tokens, ends = self._random, self._tokens[number], self._ends[number]
         start = int(random.random() * len(tokens))
         stop = ends[start]
@@ -232,7 +232,7 @@ class Mutator:
         return b"".join([*tokens[:start], *branch, *tokens[stop:]])
 
     def _with_bytes(self, number: int) -> bytes:
-        """Cut off, torn, spliced, or with wrong bits."""
+        """Cut off, tear or splice the message, or flip a bit."""
         random, message = self._random, self._messages[number]
         start, stop = sorted((int(random.random() * len(message)), int(random.random() * len(message))))
         kind = random.randrange(5)
@@ -248,7 +248,7 @@ class Mutator:
 
 
 def _ends(tokens: Sequence[bytes]) -> list[int]:
-    """For each token the end of the value that starts there."""
+    """Return the end of the value that starts at each token."""
     ends = list(range(1, len(tokens) + 1))
     opened: list[int] = []
     for place, token in enumerate(tokens):

@@ -1,4 +1,4 @@
-"""Build programs that are published as Go modules alone."""
+"""Build programs that are only published as Go modules."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ QUICKLY = ["-gcflags=all=-N -l", "-ldflags=-s -w"]
 
 
 def built(module: Path, directory: Path, package: str = ".") -> Path:
-    """Build a program into the directory; Go's cache makes the next build quick.
+    """Build a program into the directory. Go's cache makes the next build quick.
 
     Args:
-        module: the directory of a go.mod
-        directory: where the program is written
-        package: the package of the program, which the module contains or requires
+        module: Directory of a go.mod.
+        directory: Directory for the program.
+        package: Package of the program. The module contains or requires it.
     """
     made = directory / (module.name if package == "." else package.rpartition("/")[2])
     command = [toolchain(module), "-C", str(module), "build", *QUICKLY, "-o", str(made), package]
@@ -33,7 +33,7 @@ def built(module: Path, directory: Path, package: str = ".") -> Path:
 
 
 def toolchain(module: Path) -> str:
-    """Return a `go` that is new enough for the module; without one, skip the test, or fail it in CI."""
+    """Return a `go` that is new enough for the module. If there is none, skip the test, or fail it in CI."""
     for each in (str(Path(sys.executable).with_name("go")), "go"):
         if understands(each, module):
             return each

@@ -1,4 +1,4 @@
-"""Small states that later versions must be able to continue, with the numbers that follow.
+"""Write small states that later versions must be able to continue, with the numbers that follow.
 
     PYTHONPATH=.:tests python -m support.golden_states
 

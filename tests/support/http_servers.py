@@ -1,4 +1,4 @@
-"""HTTP servers of tests: they run in a thread for as long as a test needs them, and print nothing."""
+"""Run HTTP servers in a thread for as long as a test needs them, without output."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Server = TypeVar("Server", bound=HTTPServer)
 
 @contextmanager
 def serving(server: Server) -> Iterator[Server]:
-    """The server, which answers until the end of the block, and is closed then."""
+    """Run the server until the end of the block, and close it then."""
     with server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
@@ -26,7 +26,7 @@ def serving(server: Server) -> Iterator[Server]:
 
 
 class QuietHandler(BaseHTTPRequestHandler):
-    """Answers requests without a line in the output of tests."""
+    """Answer requests without a line in the output of tests."""
 
     def answer(self, code: int, body: object, content_type: str = "application/json") -> None:
         """Send bytes as they are, and any other value as JSON."""

@@ -1,4 +1,4 @@
-"""An identity provider that grants unsigned tokens to one client, as Kafka accepts them without further settings."""
+"""Run an identity provider that grants unsigned tokens to one client. Kafka accepts them without further settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ CLIENT, SECRET = "reader", "a-secret"
 
 
 class IdentityProvider(ThreadingHTTPServer):
-    """`life`: seconds until a token expires. `answer`: sent in place of a token, with the status 200."""
+    """Grant tokens over HTTP.
+
+    Attributes:
+        life: Seconds until a token expires.
+        answer: Bytes to send in place of a token, if not empty.
+        requests: Forms of all requests.
+    """
 
     daemon_threads = True
 

@@ -1,4 +1,4 @@
-"""Kernels in the form that is not compiled."""
+"""Load kernels in the form that is not compiled."""
 
 from __future__ import annotations
 

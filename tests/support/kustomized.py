@@ -1,4 +1,4 @@
-"""The objects that kustomize makes of deploy/kubernetes, also with the component `tls`."""
+"""Make the objects that kustomize makes of deploy/kubernetes, also with the component `tls`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KUSTOMIZATION: dict[str, Any] = yaml.safe_load((KUBERNETES / "kustomization.yaml
 
 
 def manifests() -> dict[tuple[str, str], dict[str, Any]]:
-    """Objects of the kustomization, by kind and name; ConfigMaps and the image as it makes them, without a hash."""
+    """Return the objects of the kustomization, by kind and name. ConfigMaps have no hash in their names."""
     found = [
         part for name in KUSTOMIZATION["resources"] for part in yaml.safe_load_all((KUBERNETES / name).read_text())
     ]
@@ -37,7 +37,7 @@ FOUND = manifests()
 
 
 def merged(base: Any, patch: Any) -> Any:
-    """A strategic merge: keys are joined, named parts of lists by their names; new ones come first."""
+    """Merge a strategic patch. Keys are joined, and named items of lists by their names, with new ones first."""
     if isinstance(base, dict) and isinstance(patch, dict):
         return base | {key: merged(base[key], value) if key in base else value for key, value in patch.items()}
     if isinstance(base, list) and isinstance(patch, list):
@@ -48,7 +48,7 @@ def merged(base: Any, patch: Any) -> Any:
 
 
 def with_tls() -> tuple[dict[str, Any], dict[str, Any]]:
-    """The StatefulSet and the ServiceMonitor as the component `tls` makes them."""
+    """Return the StatefulSet and the ServiceMonitor with the component `tls`."""
     component = yaml.safe_load((KUBERNETES / "tls" / "kustomization.yaml").read_text())
     pods, scrape = (yaml.safe_load(each["patch"]) for each in component["patches"])
     monitor: dict[str, Any] = json.loads(json.dumps(FOUND["ServiceMonitor", "streameval"]))

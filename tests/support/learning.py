@@ -1,4 +1,4 @@
-"""Logs of a bandit from whose features a policy can learn."""
+"""Make logs of a bandit with features that a policy can learn from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ACTIONS, WIDTH = 4, 3
 
 
 def log(events: int, seed: int = 1, **changes: Any) -> EventBatch:
-    """A log of a bandit: the reward is most likely for the action whose features point along (1, -1, 0.5)."""
+    """Draw a log of a bandit. The closer an action's features point along (1, -1, 0.5), the likelier its reward."""
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(events, ACTIONS, WIDTH))
     scores = features @ np.array([1.0, -1.0, 0.5])

@@ -1,4 +1,4 @@
-"""Simulated logs as the sums that the empirical likelihood interval is computed from, and its interval."""
+"""Simulate logs as the sums for the empirical likelihood interval, and compute the interval."""
 
 from __future__ import annotations
 
@@ -17,14 +17,20 @@ Pair = tuple[Array, Array]
 
 
 class World(NamedTuple):
-    """Weights, how often each comes (they average to 1), and by how much each one's reward exceeds the mean's."""
+    """Describe the weights and rewards of a log.
+
+    Attributes:
+        weights: Importance weights, scaled to an average of 1.
+        shares: Share of each weight.
+        leaning: Relative excess of the heaviest weight's mean reward. The lightest one's falls short as much.
+    """
 
     weights: Sequence[float]
     shares: Sequence[float]
     leaning: float = 0.0
 
     def table(self, value: float) -> tuple[Array, Array, Array, float]:
-        """Weights, their probabilities, the mean reward of each, and the true value."""
+        """Return weights, their probabilities, the mean reward of each, and the true value."""
         share = np.array(self.shares) / np.sum(self.shares)
         weight = np.array(self.weights) / (np.array(self.weights) @ share)
         reward = value * (1 + np.linspace(-self.leaning, self.leaning, len(weight)))
@@ -46,7 +52,7 @@ WORLDS = {
 
 
 def extras(means: Means, low: float = 0.0, high: float = 1.0, heaviest: float = np.inf) -> Extra:
-    """No weight, a weight of 1, and the heaviest, for the terms `w r` of rewards between `low` and `high`."""
+    """Return extra events of weight 0, weight 1, and the heaviest weight, for rewards between `low` and `high`."""
     one = np.ones_like(means.events)
     per_weight = 1.0 if np.isinf(heaviest) else heaviest
     return any_of(
@@ -64,7 +70,7 @@ def interval(means: Means, heaviest: float = np.inf) -> Pair:
 
 
 def means_of(weight: Array, reward: Array, q: Array | None = None) -> Means:
-    """The means of events along the last axis, each counting `q`."""
+    """Return the means of events along the last axis, weighted by `q`."""
     q = np.ones(np.shape(weight)[-1]) if q is None else q
     term = weight * reward
     columns = (weight, weight**2, term, term * weight, term**2)
@@ -73,7 +79,7 @@ def means_of(weight: Array, reward: Array, q: Array | None = None) -> Means:
 
 
 def simulated(world: World, value: float, events: int, seed: int) -> tuple[Means, float]:
-    """The means of many logs of 0/1 rewards at once, and the true value."""
+    """Draw the means of many logs of 0/1 rewards at once, and return them with the true value."""
     rng = np.random.default_rng(seed)
     weight, share, chance, truth = world.table(value)
     seen = rng.multinomial(events, share, size=RUNS)
@@ -91,5 +97,5 @@ PROMISED = 0.05 + 3 * np.sqrt(0.05 * 0.95 / RUNS)
 
 
 def any_of(extras: Sequence[Extra]) -> Extra:
-    """One of these extra events, whichever is the worst."""
+    """Stack extra events, so that the worst of them is taken."""
     return Extra(*(np.stack(values) for values in zip(*extras, strict=True)))

@@ -1,4 +1,4 @@
-"""A random log of two candidates."""
+"""Make a random log of two candidates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BLOCK, CAP = 50, 2.5
 
 
 class Log:
-    """A random log of two candidates, one of them missing now and then, and both of them from a production."""
+    """Draw a log of two candidates, independently missing in a share `missing` of the events."""
 
     def __init__(self, seed: int, count: int, missing: float = 0.0, downsampled: bool = False) -> None:
         rng = np.random.default_rng(seed)

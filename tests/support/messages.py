@@ -1,4 +1,4 @@
-"""Events as messages."""
+"""Make events as messages."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from support.strategies import encode
 
 
 def message(number: int, **fields: Any) -> bytes:
-    """An event of a coin as JSON, with its number as identifier and time; a field that is `...` is left out."""
+    """Return an event of a coin as JSON, with its number as identifier and time. A field that is `...` is left out."""
     event = {"event_id": number, "timestamp": number, "action": "a", "propensity": 0.5, "reward": 1} | fields
     return json.dumps({name: value for name, value in event.items() if value is not ...}).encode()
 
 
 def batch_of(*events: Any, **settings: Any) -> EventBatch:
-    """These events, decoded as JSON with these settings."""
+    """Decode these events as JSON with these settings."""
     return JsonDecoder(**settings).decode_batch(encode(event) for event in events)

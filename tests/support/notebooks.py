@@ -1,4 +1,4 @@
-"""Notebooks as the documents that they are: code cells run one after the other, and show their last expression."""
+"""Run notebooks as documents: one code cell after the other, each with the value of its last expression."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Cell = dict[str, Any]
 
 
 def code_cells(notebook: Path) -> list[Cell]:
-    """The code cells, in order."""
+    """Return the code cells, in order."""
     return [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
 
 
 def executed(notebook: Path) -> Iterator[tuple[Cell, Any]]:
-    """Runs all cells in the directory of the notebook, as Jupyter does; each with the value of its last expression."""
+    """Run all cells in the notebook's directory, as Jupyter does. Yield each with the value of its last expression."""
     names: dict[str, Any] = {"__name__": "__main__"}
     with directory(notebook.parent):
         for cell in code_cells(notebook):
@@ -33,7 +33,7 @@ def executed(notebook: Path) -> Iterator[tuple[Cell, Any]]:
 
 
 def displayed(value: Any) -> dict[str, list[str]]:
-    """The forms in which a notebook stores a value."""
+    """Return the forms in which a notebook stores a value."""
     forms = {"text/html": value._repr_html_()} if hasattr(value, "_repr_html_") else {"text/plain": repr(value)}
     return {form: text.splitlines(keepends=True) for form, text in forms.items()}
 

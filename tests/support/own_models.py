@@ -1,4 +1,4 @@
-"""Reward models as users write them, good and bad; `target: support.own_models:Mean` names one."""
+"""Define reward models as users write them, good and bad. `target: support.own_models:Mean` names one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Array = NDArray[np.float64]
 
 
 class Mean:
-    """The mean of what it was taught, plus `offset`."""
+    """Predict the mean of all rewards learned, plus `offset`."""
 
     def __init__(self, offset: float = 0.0) -> None:
         self.offset, self.count, self.total = offset, 0, 0.0
@@ -25,7 +25,7 @@ class Mean:
 
 
 class Witness(Mean):
-    """Remembers, for all to see, its calls, in order."""
+    """Record all calls in `seen`, in order."""
 
     seen: tuple[tuple[str, Array, Array | None], ...] = ()
 
@@ -39,21 +39,21 @@ class Witness(Mean):
 
 
 class Raising(Mean):
-    """Knows one trick."""
+    """Raise at each prediction."""
 
     def predict(self, features: Array) -> Any:
         raise RuntimeError("out of order")
 
 
 class Unteachable(Mean):
-    """Listens, and breaks down."""
+    """Raise while learning."""
 
     def learn(self, features: Array, reward: Array) -> None:
         raise RuntimeError("out of order")
 
 
 class Infinite(Mean):
-    """Every third prediction is not a number."""
+    """Predict infinity for every third action."""
 
     def predict(self, features: Array) -> Any:
         found = super().predict(features)
@@ -62,21 +62,21 @@ class Infinite(Mean):
 
 
 class Short(Mean):
-    """Forgets the last action."""
+    """Leave out the last action."""
 
     def predict(self, features: Array) -> Any:
         return super().predict(features)[:-1]
 
 
 class Talkative(Mean):
-    """Answers in words."""
+    """Answer in words."""
 
     def predict(self, features: Array) -> Any:
         return ["plenty"] * len(features)
 
 
 class Unsaveable(Mean):
-    """Holds on to what cannot be stored."""
+    """Hold a lock, which cannot be stored."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,9 +84,9 @@ class Unsaveable(Mean):
 
 
 def nothing() -> None:
-    """A factory that forgets to return its model."""
+    """Return no model."""
 
 
 def broken() -> Mean:
-    """A factory that fails."""
+    """Raise instead of returning a model."""
     raise OSError("no such file")

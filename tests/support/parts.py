@@ -1,4 +1,4 @@
-"""Examples of all estimators and averages, by their unions: a new part is in the shared tests at once."""
+"""List examples of all estimators and averages from their unions, so that shared tests include a new one at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Directories of the checkout."""
+"""Name directories of the checkout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DATA = TESTS / "data"
 
 @contextmanager
 def fast_directory() -> Iterator[Path]:
-    """A temporary directory, in memory where the system has such a place, for thousands of small files."""
+    """Make a temporary directory for thousands of small files, in memory if the system has such a place."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as directory:
         yield Path(directory)

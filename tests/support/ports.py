@@ -1,4 +1,4 @@
-"""Ports for programs that need a fixed one, no two of these tests get the same; and the sockets of this process."""
+"""Find different ports for programs that need a fixed one, and count the sockets of this process."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ atexit.register(_claims.close)
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 without a listener, which no other process of these tests will be given."""
+    """Return a port of 127.0.0.1 without a listener. No other process of these tests gets it."""
     return free_ports(1)[0]
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different ports. A server keeps its port while it restarts."""
+    """Return `count` different ports. A server keeps its port while it restarts."""
     drawn = random.SystemRandom().sample(PORTS, len(PORTS))  # seeds that tests set would draw the same in each process
     free = (port for port in drawn if _is_claimed(port) and _is_silent(port))
     return [next(free) for _ in range(count)]
 
 
 def _is_claimed(port: int) -> bool:
-    """Whether the port is ours from now on. A name of Linux's that is not a file goes with the process that has it."""
+    """Claim the port, and return whether it is ours. The abstract socket of Linux ends with this process."""
     if sys.platform != "linux":
         return True
     claim = socket.socket(socket.AF_UNIX)
@@ -51,7 +51,7 @@ def _is_silent(port: int) -> bool:
 
 
 def open_sockets() -> int:
-    """The number of sockets that this process has open, those of servers in its threads included."""
+    """Count the sockets that this process has open, including servers in its threads."""
     found = 0
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):  # closed meanwhile

@@ -1,4 +1,4 @@
-"""Worlds with a known lift, and the forecast of the events that show it."""
+"""Make worlds with a known lift, and forecast the events that show it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ SETTINGS: dict[str, Any] = {"averages": [Cumulative()], "intervals": {"cumulativ
 
 
 class World(NamedTuple):
-    """Actions with their probabilities under the log and under the candidate, and mean rewards."""
+    """Hold action probabilities and mean rewards.
+
+    Attributes:
+        logging: Probabilities under the logging policy.
+        target: Probabilities under the candidate.
+        reward: Mean rewards.
+    """
 
     logging: Array
     target: Array
@@ -54,7 +60,7 @@ def estimate_of(events: EventBatch, estimator: AnyEstimator) -> Estimate:
 
 
 def forecast_of(events: EventBatch, targets: list[TargetLift], estimator: AnyEstimator | None = None) -> PowerReport:
-    """The forecast with a power of 0.8, by `snips` unless another estimator is given."""
+    """Forecast with a power of 0.8, by `snips` unless another estimator is named."""
     chosen = estimator or SNIPS()
     evaluator = evaluated(events, estimators=[chosen], **SETTINGS)
     log = LogSummary(evaluator.policies, {}, (0.0, 1.0))

@@ -1,4 +1,4 @@
-"""Programs that tests call: those of Debian packages, and scripts of the examples."""
+"""Call programs of Debian packages and scripts of the examples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 
 def program(name: str, package: str) -> str:
-    """The path of an installed program; without it the test is left out, in CI it fails."""
+    """Return the path of an installed program. If it is missing, skip the test, or fail it in CI."""
     path = shutil.which(name)
     if path is None:
         if os.environ.get("CI"):
@@ -22,7 +22,13 @@ def program(name: str, package: str) -> str:
 
 
 def output(*command: str, code: int = 0, seconds: float = 120.0) -> str:
-    """The output of a program; it must end with `code`, within `seconds`."""
+    """Return the output of a program.
+
+    Args:
+        command: Program and arguments.
+        code: Exit code that it must end with.
+        seconds: Time limit.
+    """
     ran = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds, check=False
     )
@@ -31,7 +37,7 @@ def output(*command: str, code: int = 0, seconds: float = 120.0) -> str:
 
 
 def script(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The result of a Python script that imports the modules next to it."""
+    """Run a Python script that imports the modules next to it, and return the result."""
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONSAFEPATH"}
     return subprocess.run(
         [sys.executable, str(path), *arguments], env=environment, capture_output=True, text=True, check=False

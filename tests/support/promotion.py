@@ -1,4 +1,4 @@
-"""A monitor of promotions, and logs of importance weights and a path of the lift to feed it with."""
+"""Make a monitor of promotions, and draw importance weights and paths of the lift to feed it with."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def monitor_of(promotion: Promotion, policies: Sequence[str], logged: bool = Tru
 def make_monitor(
     candidates: int = 2, trust: Trust = LENIENT, logged: bool = True, **promotion: Any
 ) -> PromotionMonitor:
-    """Decisions on this number of candidates against the logging policy, under all rules that need no sequences."""
+    """Make a monitor of this many candidates with all rules that need no sequences."""
     given_ = {"rule": ("paired", "sea", "bsea"), "min_events": 0, "hold": 1, "trust": trust, **promotion}
     policies = ("logging" if logged else "production", *(f"candidate-{place}" for place in range(1, candidates + 1)))
     return monitor_of(Promotion(**given_), policies, logged)
 
 
 def trust_figures(**more: Any) -> dict[str, Any]:
-    """The moment of a Report in good order."""
+    """Return the trust arguments of a Report in good order."""
     return {"arrivals": start_arrivals(), "newest": None, "now": None, "estimates": (), **more}
 
 
 def greedy_weights(rng: np.random.Generator, n: int, streams: int) -> tuple[Array, Array]:
-    """Weights of 0, 1.2 or 125, of greedy candidates in an epsilon-greedy log; and the propensities of a column."""
+    """Draw weights 0, 1.2 or 125 of greedy candidates in an epsilon-greedy log, with the propensities of one column."""
     agrees = rng.random((n, streams)) < 0.3
     propensity = np.where(agrees, 0.808, 0.008)
     hit = rng.random((n, streams)) < propensity
@@ -47,7 +47,7 @@ def greedy_weights(rng: np.random.Generator, n: int, streams: int) -> tuple[Arra
 
 
 def smooth_weights(rng: np.random.Generator, n: int, streams: int) -> tuple[Array, Array]:
-    """Weights of variance 0.2: two actions, and policies that do not differ much."""
+    """Draw weights of variance 0.2 for two actions and similar policies, with the propensities of one column."""
     propensity, target = rng.uniform(0.3, 0.7, (n, streams)), rng.uniform(0.2, 0.8, (n, streams))
     first = rng.random((n, streams)) < propensity
     weight = np.where(first, target / propensity, (1 - target) / (1 - propensity))
@@ -55,6 +55,6 @@ def smooth_weights(rng: np.random.Generator, n: int, streams: int) -> tuple[Arra
 
 
 def sure_path(blocks: int, candidates: int, lift: Array | float = 1.0) -> Lift:
-    """A path that leaves no doubt about the present lift."""
+    """Return a path that leaves no doubt about the present lift."""
     value, nothing = np.broadcast_to(np.asarray(lift), (blocks, candidates)), np.zeros((blocks, candidates))
     return Lift(value, nothing, nothing, nothing)

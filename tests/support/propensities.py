@@ -1,4 +1,4 @@
-"""Logs of three actions whose propensities may be wrong."""
+"""Make logs of three actions with propensities that may be wrong."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ NAMES = ("news", "sport", "music")
 
 
 def three_actions(seed: int, events: int, wrong: float = 1.0, *, listed: bool = False) -> EventBatch:
-    """Events with the propensity of the chosen action, or a list of all; `wrong`: the factor of that of `sport`."""
+    """Draw events with the propensity of the chosen action or of all actions.
+
+    Args:
+        seed: Seed of the random numbers.
+        events: Number of events.
+        wrong: Factor by which the propensity of `sport` is off.
+        listed: Whether events list all actions.
+    """
     rng = np.random.default_rng(seed)
     drawn = rng.dirichlet([2.0, 2.0, 2.0], events)
     action = (rng.uniform(size=(events, 1)) > drawn.cumsum(axis=1)).sum(axis=1).clip(0, 2)
@@ -30,12 +37,12 @@ def three_actions(seed: int, events: int, wrong: float = 1.0, *, listed: bool = 
 
 
 def named(batch: EventBatch, names: Sequence[str | int]) -> EventBatch:
-    """The batch with the names of the actions."""
+    """Return the batch with the names of the actions."""
     return replace(batch, actions=ActionNames.of(names))
 
 
 def finding_of(batch: EventBatch, look: int, error: float = 0.01) -> str:
-    """The finding of the first look at which the check of a stream fails; empty if none does."""
+    """Return the finding of the first look at which the check of a stream fails, or an empty text."""
     state = frequencies.start()
     for first in range(0, len(batch), look):
         state = frequencies.fold(state, batch[first : first + look], error)
@@ -46,7 +53,7 @@ def finding_of(batch: EventBatch, look: int, error: float = 0.01) -> str:
 
 
 def findings_about(batch: EventBatch) -> list[str]:
-    """The findings of `check --propensities` about events that list their actions."""
+    """Return the findings of `check --propensities` about events that list their actions."""
     assert batch.actions is not None
     found = frequencies.Frequencies()
     chosen = [batch.actions.names[code] for code in batch.actions.chosen.tolist()]

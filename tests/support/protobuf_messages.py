@@ -1,4 +1,4 @@
-"""Schemas of Protobuf as a registry returns them, and messages with them."""
+"""Make schemas of Protobuf as a registry returns them, and messages with them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add_field(to: Any, name: str, kind: int | str, *, repeated: bool = False, op
 
 
 def choice_file() -> Any:
-    """The schema of a part of an event, which another one refers to."""
+    """Return the schema of a nested message that `event_file` refers to."""
     file = descriptor_pb2.FileDescriptorProto(name="choice.proto", package="shop", syntax="proto3")
     choice = file.message_type.add(name="Choice")
     add_field(choice, "banner", Field.TYPE_STRING)
@@ -34,7 +34,7 @@ def choice_file() -> Any:
 
 
 def event_file() -> Any:
-    """The schema of an event; its second type is within another one."""
+    """Return the schema of an event. Its second type is nested in another one."""
     file = descriptor_pb2.FileDescriptorProto(name="decision.proto", package="shop", syntax="proto3")
     file.dependency.append("choice.proto")
     file.dependency.extend(module.DESCRIPTOR.name for module in WELL_KNOWN)
@@ -63,7 +63,7 @@ def event_file() -> Any:
 
 
 def serialized(file: Any) -> str:
-    """A schema as a registry returns it with format=serialized."""
+    """Return a schema as a registry returns it with format=serialized."""
     return b64encode(file.SerializeToString()).decode()
 
 
@@ -77,7 +77,7 @@ def message_class(name: str = "shop.Decision") -> Any:
 
 
 def decision(number: int, kind: str = "shop.Decision", **changes: Any) -> Any:
-    """An event as a message."""
+    """Return an event as a message."""
     event = message_class(kind)(event_id=f"e-{number}", reward=1.0, policies={"challenger": 0.25})
     event.at.FromMilliseconds(1_700_000_000_000 + number)
     event.choice.banner, event.choice.probability = f"banner {number % 2}", 0.5
@@ -89,5 +89,5 @@ def decision(number: int, kind: str = "shop.Decision", **changes: Any) -> Any:
 
 
 def framed(message: Any, number: int, place: bytes = b"\0") -> bytes:
-    """A message with the number of its schema, and the place of its type."""
+    """Return a message with the id of its schema and the index of its type in front."""
     return b"\0" + number.to_bytes(4, "big") + place + message.SerializeToString()

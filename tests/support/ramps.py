@@ -1,4 +1,4 @@
-"""Simulated ramps: production explores, a challenger gets a share of the traffic, and the arms are drawn per event."""
+"""Simulate ramps: production explores, a challenger gets a share of the traffic, and an arm is drawn per event."""
 
 from __future__ import annotations
 
@@ -21,16 +21,22 @@ ARMS = ("production", "challenger")
 
 
 class Ramp(NamedTuple):
-    """The log of a ramp as arguments of `EventBatch.from_arrays`, and the true value of the challenger."""
+    """Hold the log of a ramp.
+
+    Attributes:
+        columns: Arguments of `EventBatch.from_arrays`.
+        value: True value of the challenger.
+    """
 
     columns: dict[str, Any]
     value: float
 
 
 def ramp(seed: int, events: int = 10_000, share: float = 0.1) -> Ramp:
-    """Production prefers another action in each of five contexts, and explores; the challenger prefers the next one.
+    """Simulate a ramp with five contexts.
 
-    The challenger does not explore. Mean rewards differ by context and action.
+    Production prefers another action in each context, and explores. The challenger prefers the next action, and does
+    not explore. Mean rewards differ by context and action.
     """
     rng = np.random.default_rng(seed)
     contexts = 5
@@ -59,16 +65,30 @@ POLICIES = np.array([[0.5, 0.3, 0.2], [0.2, 0.6, 0.2]])
 
 
 def three_actions(seed: int, events: int, share: float = 0.2, wrong: float = 1.0) -> dict[str, Any]:
-    """The log of a ramp with three actions; `wrong`: the factor by which the propensity of the second one is off."""
+    """Simulate a ramp with three actions.
+
+    Args:
+        seed: Seed of the random numbers.
+        events: Number of events.
+        share: Share of events of the challenger.
+        wrong: Factor by which the propensity of the second action is off.
+    """
     rng = np.random.default_rng(seed)
     arm = (rng.uniform(size=events) < share).astype(int)
     return _logged(rng, arm, np.ones(events), wrong)
 
 
 def sessions(seed: int, events: int, share: float = 0.2, wrong: float = 1.0, active: int = 20) -> dict[str, Any]:
-    """The same in sessions of 10 to 50 events, `active` of them at a time, each with its arm and its own mean reward.
+    """Simulate a ramp with three actions in sessions of 10 to 50 events, each with its own arm and mean reward.
 
     The intra-class correlation of the rewards is about .05 to .1.
+
+    Args:
+        seed: Seed of the random numbers.
+        events: Number of events.
+        share: Share of sessions of the challenger.
+        wrong: Factor by which the propensity of the second action is off.
+        active: Number of sessions at a time.
     """
     rng = np.random.default_rng(seed)
     lengths = rng.integers(10, 51, (active, events // active // 10 + 1))
@@ -81,7 +101,14 @@ def sessions(seed: int, events: int, share: float = 0.2, wrong: float = 1.0, act
 
 
 def _logged(rng: np.random.Generator, arm: Any, level: Any, wrong: float) -> dict[str, Any]:
-    """The log of these arms [n], with three actions; `level` [n]: the factor of the mean rewards of each event."""
+    """Draw the log of these arms, with three actions.
+
+    Args:
+        rng: Random numbers.
+        arm: Arm of each event [n].
+        level: Factor of the mean rewards of each event [n].
+        wrong: Factor by which the propensity of the second action is off.
+    """
     chosen = POLICIES[arm]
     action = (rng.uniform(size=(len(arm), 1)) > chosen.cumsum(axis=1)).sum(axis=1).clip(0, 2)
     propensity = chosen[np.arange(len(arm)), action] * np.where(action == 1, wrong, 1.0)
@@ -94,9 +121,9 @@ def _logged(rng: np.random.Generator, arm: Any, level: Any, wrong: float) -> dic
 
 
 def messages(seed: int, events: int, started: float, rate: float = 100.0) -> Iterator[bytes]:
-    """The same log as JSON, with two further rewards, a country, a position, and a second candidate.
+    """Yield the log of `three_actions` as JSON, with two more rewards, a country, a position, and a second candidate.
 
-    The arms are production and candidate-1. People in fr like what candidate-1 prefers less.
+    The arms are production and candidate-1. Clicks on candidate-1's favourite action do not count in fr.
     """
     columns, rng = three_actions(seed, events), np.random.default_rng(seed)
     production, challenger = columns["policies"].values()
@@ -147,7 +174,12 @@ PLAN = Evaluator(
 
 
 def failed_checks(columns: dict[str, Any], until: str | None = None) -> set[str]:
-    """The checks that failed at any look; the rest of the log is not read once the check `until` has failed."""
+    """Return the checks that failed at any look.
+
+    Args:
+        columns: Log as arguments of `EventBatch.from_arrays`.
+        until: Check that ends the reading as soon as it has failed.
+    """
     batch, units, failed = EventBatch.from_arrays(**columns), start_signs(), set()
     compared, drawn = None, of_arms.start(PLAN)
     for first in range(0, len(batch), LOOK):

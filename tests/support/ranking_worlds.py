@@ -1,4 +1,4 @@
-"""Pages of six items with clicks, from rankers that exchange items or rank at random, and their true lifts."""
+"""Make pages of six items with clicks and true lifts, from rankers that swap items or rank at random."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ METRIC = {"kind": "dcg", "at": RANKS}
 
 @cache
 def random_orders() -> tuple[Array, Array, Array]:
-    """All orders, their probabilities by Plackett-Luce, and the probability of each item at each rank."""
+    """Return all orders, their probabilities by Plackett-Luce, and the probability of each item at each rank."""
     orders, weight = np.array(list(permutations(range(RANKS)))), np.exp(-0.35 * np.arange(RANKS))
     chance, left = np.ones(len(orders)), np.full(len(orders), weight.sum())
     for rank in range(RANKS):
@@ -30,10 +30,15 @@ def random_orders() -> tuple[Array, Array, Array]:
 
 
 def pages(count: int, seed: Any, kind: str = "swaps", eta: Any = 1.0) -> tuple[EventBatch, Array]:
-    """Pages and the true lift of the candidate `new`, the opposite order, on each; clicks are right with .9 and .05.
+    """Draw pages, and return them with the true lift on each of the candidate `new`, which reverses the order.
 
-    `kind`: `swaps` exchanges rank 1 with another on three pages of ten; `harvested` draws the order. `eta`: a number,
-    or one for each page.
+    An examined item is clicked with probability .9 if it is relevant, else .05.
+
+    Args:
+        count: Number of pages.
+        seed: Seed of the random numbers.
+        kind: `swaps` exchanges rank 1 with another rank on three pages of ten. `harvested` draws the order.
+        eta: Exponent of the examination by rank, one number or one for each page.
     """
     rng = np.random.default_rng(seed)
     attractive = np.where(rng.random((count, RANKS)) < RELEVANT, 0.9, 0.05)
@@ -58,7 +63,7 @@ def pages(count: int, seed: Any, kind: str = "swaps", eta: Any = 1.0) -> tuple[E
 
 
 def evaluated(batch: EventBatch, examination: Any, average: str = "cumulative", **options: Any) -> Evaluator:
-    """An evaluator of `click_ips` after these pages."""
+    """Evaluate these pages with `click_ips`, and return the evaluator."""
     options = {"promotion": None, "drift": None, "estimators": ["click_ips"], **options}
     evaluator = Evaluator(
         ["new"], averages=[average], ranking={"metric": METRIC, "examination": examination}, **options
@@ -69,5 +74,5 @@ def evaluated(batch: EventBatch, examination: Any, average: str = "cumulative", 
 
 
 def estimate(batch: EventBatch, examination: Any, average: str = "cumulative") -> Estimate:
-    """The estimate of the candidate after these pages."""
+    """Return the estimate of the candidate after these pages."""
     return evaluated(batch, examination, average).report().get("new", "click_ips", average)

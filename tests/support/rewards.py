@@ -1,4 +1,4 @@
-"""Rewards that come as separate messages, a join that waits for them, and estimates of the same reward."""
+"""Make rewards that come as separate messages, a join that waits for them, and comparisons of estimates."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLENTY = 1 << 30
 
 
 class Earned(NamedTuple):
-    """One message of a log of rewards."""
+    """Represent one message of a log of rewards."""
 
     timestamp: float
     partition: int
@@ -50,7 +50,7 @@ def rewards_of(earned: Sequence[Earned]) -> RewardBatch:
 
 
 def assert_equal(found: Estimate, own: Estimate, tolerance: float = 1e-12) -> None:
-    """All numbers are equal, in units of the width of the reward range."""
+    """Assert that all numbers are equal, in units of the width of the reward range."""
     for name, number in msgspec.to_builtins(own).items():
         other = getattr(found, name)
         if name == "details":

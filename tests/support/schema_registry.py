@@ -1,4 +1,4 @@
-"""A schema registry with the requests and answers that Confluent publishes, and messages with its schemas."""
+"""Run a schema registry with Confluent's requests and answers, and encode messages with its schemas."""
 
 from __future__ import annotations
 
@@ -44,14 +44,20 @@ def event(number: int, **changes: Any) -> dict[str, Any]:
 
 
 def encoded(record: Mapping[str, Any], number: int, schema: Any = EVENT_SCHEMA) -> bytes:
-    """A message with a record and the number of its schema."""
+    """Return a message with a record and the id of its schema."""
     stream = BytesIO()
     fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), dict(record))
     return b"\0" + number.to_bytes(4, "big") + stream.getvalue()
 
 
 class Registry(ThreadingHTTPServer):
-    """`schemas`: the answers, by path. `requests`: the paths of all requests. `needs_login`: refuse others."""
+    """Answer requests for schemas.
+
+    Attributes:
+        schemas: Answers by path.
+        requests: Paths of all requests.
+        needs_login: Whether requests without the login are refused.
+    """
 
     daemon_threads = True
 

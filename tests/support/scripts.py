@@ -1,4 +1,4 @@
-"""The modules of a folder of scripts, an example or one of deploy/, which lie in no package: they import each other."""
+"""Import the modules of a folder of scripts outside any package, an example or one of deploy/."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextmanager
 def importable(folder: Path) -> Iterator[None]:
-    """Lets tests import the modules of a folder; modules of other folders with these names are forgotten."""
+    """Let tests import the modules of a folder, and forget modules of other folders with these names."""
     _forget(folder)
     sys.path.insert(0, str(folder))
     try:

@@ -1,4 +1,4 @@
-"""Hours of a simulated recommender, evaluated within seconds, as a daemon would have shown them."""
+"""Evaluate hours of a simulated recommender within seconds, as a daemon would have shown them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BATCH = 1000
 
 
 def hours(events: int, span: int = 60_000) -> Iterator[DaemonStatus]:
-    """The daemon's status after each thousand of the events."""
+    """Yield the daemon's status after each thousand of the events."""
     settings = SimulatedSettings(
         events=events, rate=EVENTS_A_SECOND, candidates=CANDIDATES, span=span, exploration=0.5, start_time=START
     )
@@ -32,7 +32,7 @@ def hours(events: int, span: int = 60_000) -> Iterator[DaemonStatus]:
 
 
 def hours_of_a_ramp(events: int) -> Iterator[DaemonStatus]:
-    """The same of a ramp, with several rewards and segments."""
+    """Yield the daemon's status after each thousand events of a ramp with several rewards and segments."""
     config = Config.model_validate(DECIDED)
     lines = messages(1, events, started=START.timestamp(), rate=EVENTS_A_SECOND)
     yield from _statuses(lines, config.event_format(), config.evaluator())

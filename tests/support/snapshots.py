@@ -12,7 +12,7 @@ from streameval.service.startup import StartState, fingerprint, start_fresh
 
 
 def make_snapshot(number: int = 0, **parts: Any) -> Snapshot:
-    """Return a small snapshot whose evaluator holds a number."""
+    """Return a small snapshot with a number as the state of its evaluator."""
     plain: dict[str, Any] = {"version": "0", "written": 0.0, "fingerprint": {}, "decisions": [], "offsets": {}}
     return Snapshot(**plain | {"pipeline": {}, "evaluator": {"number": number}} | parts)
 

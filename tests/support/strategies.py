@@ -1,4 +1,4 @@
-"""Hypothesis strategies: events as people write them, and messages as they come when something went wrong."""
+"""Define Hypothesis strategies of events as people write them, and of messages damaged on the way."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FEWEST, SHARE = (3, 9) if os.environ.get("HYPOTHESIS_PROFILE") == "quick" else (
 
 
 def examples(number: int) -> settings:
-    """Settings of a property: its examples in `make test-all`; a quarter in `make test`, a ninth in `make quick`."""
+    """Return settings with this many examples in `make test-all`, a quarter in `make test`, a ninth in `make quick`."""
     return settings(max_examples=number if EVERY_EXAMPLE else max(FEWEST, number // SHARE))
 
 
@@ -34,15 +34,19 @@ moments = st.floats(-1e11, 1e11) | st.datetimes(timezones=zones).map(datetime.is
 
 
 def encode(event: Any) -> bytes:
-    """An event as its message; NaN and infinity as Python writes them."""
+    """Return an event as its message, with NaN and infinity as Python writes them."""
     return json.dumps(event).replace(f'"{OVERFLOW}"', "1e999").encode("utf-8", "surrogatepass")
 
 
 @st.composite
 def distributions(draw: st.DrawFn, size: int, least: int = 0, most: int = 100) -> list[float]:
-    """Probabilities of this many actions, with a sum of 1 but for rounding; with `least` 0, some of them are 0.
+    """Draw probabilities in proportion to integers. They sum to 1 up to rounding.
 
-    They are proportional to integers from `least` to `most`.
+    Args:
+        draw: Function of Hypothesis.
+        size: Number of actions.
+        least: Smallest integer. With 0, some probabilities are 0.
+        most: Largest integer.
     """
     shares = draw(st.lists(st.integers(least, most), min_size=size, max_size=size).filter(any))
     return [share / sum(shares) for share in shares]
@@ -50,7 +54,7 @@ def distributions(draw: st.DrawFn, size: int, least: int = 0, most: int = 100) -
 
 @st.composite
 def factored_slates(draw: st.DrawFn) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The distributions of the logging policy and of a target in each slot, [slots, actions]."""
+    """Draw the distributions of the logging policy and of a target in each slot, both [slots, actions]."""
     slots, actions = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     of_logging, of_target = distributions(actions, 1, 20), distributions(actions, 0, 20)
     return np.array([draw(of_logging) for _ in range(slots)]), np.array([draw(of_target) for _ in range(slots)])
@@ -58,7 +62,7 @@ def factored_slates(draw: st.DrawFn) -> tuple[NDArray[np.float64], NDArray[np.fl
 
 @st.composite
 def compact_events(draw: st.DrawFn) -> dict[str, Any]:
-    """Events with data about the logged action alone."""
+    """Draw events with data about the logged action alone."""
     event = {
         "event_id": draw(identifiers),
         "timestamp": draw(moments),
@@ -79,7 +83,7 @@ def compact_events(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def action_set_events(draw: st.DrawFn) -> dict[str, Any]:
-    """Events with all actions they could choose from, and with distributions over them."""
+    """Draw events with all available actions and distributions over them."""
     event = {field: value for field, value in draw(compact_events()).items() if field != "policies"}
     actions = draw(st.lists(identifiers, min_size=1, max_size=4, unique=True))
     size = len(actions)
@@ -124,7 +128,7 @@ odd_values = st.sampled_from(
 
 @st.composite
 def damaged_events(draw: st.DrawFn) -> dict[str, Any]:
-    """Events in which some fields, or cells of policies, are odd or gone."""
+    """Draw events with some fields, or cells of policies, that are odd or missing."""
     event = draw(events)
     for field in draw(st.lists(st.sampled_from([*event, "actions", "features", "propensities"]), max_size=2)):
         event[field] = draw(odd_values)
@@ -137,7 +141,7 @@ def damaged_events(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def torn_messages(draw: st.DrawFn) -> bytes:
-    """Messages cut off, or with some bytes in them that are not theirs."""
+    """Draw messages cut off, or with some foreign bytes in them."""
     message = encode(draw(events))
     start, stop = sorted((draw(st.integers(0, len(message))), draw(st.integers(0, len(message)))))
     return message[:start] + draw(st.binary(max_size=3)) + draw(st.sampled_from([message[start:], message[stop:]]))

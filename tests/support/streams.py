@@ -1,4 +1,4 @@
-"""Streams of events for the tests: plain columns, random ones, and ways to cut them."""
+"""Make streams of events for the tests: plain columns, random ones, and ways to cut them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,20 @@ CANDIDATE = "challenger"
 
 
 def close(expected: float | None, rel: float = 1e-9, abs: float = 1e-12) -> Any:
-    """Compares equal to numbers near `expected`; an unknown value equals only an unknown one."""
+    """Return a value that equals numbers near `expected`. None equals only None."""
     return None if expected is None else pytest.approx(expected, rel=rel, abs=abs)
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Events with one candidate: NaN in `target` = the event lacks it; `sampling` = 1 where the log is complete."""
+    """Hold events with one candidate.
+
+    Attributes:
+        reward: Rewards.
+        propensity: Propensities of the logged actions.
+        target: Probabilities of the candidate, NaN if the event lacks it.
+        sampling: Sampling probabilities, 1 if the log is complete.
+    """
 
     reward: Array
     propensity: Array
@@ -41,21 +48,21 @@ class Stream:
         return Stream(*[getattr(self, field.name)[part] for field in fields(self)])
 
     def with_(self, **columns: Array) -> Stream:
-        """The same stream with other columns."""
+        """Return the stream with other columns."""
         return Stream(**{field.name: columns.get(field.name, getattr(self, field.name)) for field in fields(self)})
 
     @property
     def weight(self) -> Array:
-        """Importance weights of the candidate, 0 where it is missing."""
+        """Return importance weights of the candidate, 0 if it is missing."""
         return np.nan_to_num(self.target / self.propensity)
 
     @property
     def present(self) -> Array:
-        """Averaging weights of the candidate: the inverse sampling probability, 0 where it is missing."""
+        """Return averaging weights of the candidate: the inverse sampling probability, 0 if it is missing."""
         return np.where(np.isnan(self.target), 0.0, 1 / self.sampling)
 
     def batch(self) -> EventBatch:
-        """As the evaluator takes it."""
+        """Return the batch that the evaluator takes."""
         return EventBatch.from_arrays(
             reward=self.reward,
             propensity=self.propensity,
@@ -65,7 +72,7 @@ class Stream:
 
 
 def from_weights(weight: Iterable[float], reward: Iterable[float]) -> Stream:
-    """A stream with these importance weights."""
+    """Make a stream with these importance weights."""
     w = np.array(list(weight), dtype=float)
     propensity = np.full(len(w), 1 / max(1.0, w.max(initial=1.0)))
     return Stream(np.array(list(reward), dtype=float), propensity, propensity * w, np.ones(len(w)))
@@ -80,7 +87,16 @@ def random_stream(
     rewards: str = "click",
     range_: tuple[float, float] = (0.0, 1.0),
 ) -> Stream:
-    """Independent events, weights between 0 and 20; `rewards`: "click" (two values) or "real", with a drifting mean."""
+    """Draw independent events with weights between 0 and 20, and a drifting mean reward.
+
+    Args:
+        seed: Seed of the random numbers.
+        n: Number of events.
+        missing: Share of events that lack the candidate.
+        downsampled: Whether sampling probabilities differ from 1.
+        rewards: "click" for two values, "real" for any.
+        range_: Smallest and largest reward.
+    """
     rng = np.random.default_rng(seed)
     low, high = range_
     propensity = rng.uniform(0.05, 1.0, n)
@@ -93,7 +109,7 @@ def random_stream(
 
 
 def streams(most: int = 600, **given: Any) -> st.SearchStrategy[Stream]:
-    """Random streams of up to `most` events; small ones are tried first."""
+    """Draw random streams of up to `most` events. Small ones are tried first."""
     settings: dict[str, Any] = {
         "seed": st.integers(0, 2**32 - 1),
         "n": st.integers(0, most),
@@ -105,19 +121,25 @@ def streams(most: int = 600, **given: Any) -> st.SearchStrategy[Stream]:
 
 
 def cuttings(most: int = 12) -> st.SearchStrategy[list[float]]:
-    """Places where a stream is cut, as parts of its length; the same place twice makes an empty piece."""
+    """Draw fractions of a stream's length to cut it at. A repeated one makes an empty piece."""
     return st.lists(st.floats(0, 1), max_size=most).map(sorted)
 
 
 def pieces(stream: Stream, cutting: Iterable[float]) -> Iterator[Stream]:
-    """The consecutive pieces of a stream, which may be empty."""
+    """Yield the consecutive pieces of a stream, which may be empty."""
     places = [0, *[round(cut * len(stream)) for cut in cutting], len(stream)]
     for first, last in pairwise(places):
         yield stream[first:last]
 
 
 def evaluated(events: Stream | EventBatch, *, every: int | None = None, **settings: Any) -> Evaluator:
-    """An evaluator, by default of `CANDIDATE`, that has received the events: `every` at a time, or all at once."""
+    """Return an evaluator, by default of `CANDIDATE`, that has received the events.
+
+    Args:
+        events: Events to evaluate.
+        every: Number of events of an update, by default all.
+        settings: Arguments of the evaluator.
+    """
     evaluator = Evaluator(**{"candidates": [CANDIDATE], **settings})
     batch = events.batch() if isinstance(events, Stream) else events
     for first in range(0, len(batch), every or max(1, len(batch))):

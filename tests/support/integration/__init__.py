@@ -1,1 +1,1 @@
-"""Brokers, browsers, monitoring and the running program."""
+"""Run brokers, browsers, monitoring and the program itself."""

@@ -1,4 +1,4 @@
-"""A Kafka broker for the tests: Apache Kafka from Maven artifacts, one that runs already, or a mock cluster."""
+"""Run a Kafka broker for the tests: Apache Kafka from Maven artifacts, a running one, or a mock cluster."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ rootLogger.appenderRef.out.ref = out
 
 
 class NoBrokerError(Exception):
-    """A real broker is not available here; the message gives the reason."""
+    """Report why a real broker is not available here."""
 
 
 class Broker(Protocol):
-    """Actions of tests on a broker. `stop` and `start` keep the port and the messages."""
+    """Define the actions of tests on a broker. `stop` and `start` keep the port and the messages."""
 
     kind: str
     bootstrap: str
@@ -110,7 +110,15 @@ class Broker(Protocol):
 
 
 class RealBroker:
-    """Apache Kafka in its own process, with its data below `home`."""
+    """Run Apache Kafka in its own process.
+
+    Attributes:
+        libraries: Directory of its jars.
+        port: Port without TLS.
+        secure_port: Port with TLS and a login.
+        bootstrap: Address without TLS.
+        certificate: File of its certificate.
+    """
 
     kind = "Apache Kafka"
     client = "kafka-python"
@@ -130,7 +138,7 @@ class RealBroker:
         return KafkaConnection.model_validate({"bootstrap_servers": self.bootstrap, "client": self.client})
 
     def secure_connection(self, mechanism: str = "PLAIN", password: str = PASSWORD) -> KafkaConnection:
-        """By TLS, with a login."""
+        """Return a connection by TLS with a login."""
         return KafkaConnection.model_validate(
             {
                 "bootstrap_servers": f"127.0.0.1:{self.secure_port}",
@@ -147,7 +155,7 @@ class RealBroker:
         create_topic(name, partitions, self.connection)
 
     def start(self) -> None:
-        """Start, unless it runs."""
+        """Start the broker unless it runs."""
         if self._process is not None:
             return
         first = self._log.stat().st_size if self._log.exists() else 0
@@ -184,7 +192,7 @@ class RealBroker:
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """No request is answered during the block; those that wait are answered after it."""
+        """Answer no request during the block. Those that wait are answered after it."""
         assert self._process is not None
         os.killpg(self._process.pid, signal.SIGSTOP)
         try:
@@ -193,7 +201,7 @@ class RealBroker:
             os.killpg(self._process.pid, signal.SIGCONT)
 
     def lose_messages(self, topic: str) -> None:
-        """While it is stopped, empty the disk of a topic, as a disk that was restored from nothing is."""
+        """Empty the disk of a topic while the broker is stopped, as if the disk was restored from nothing."""
         for partition in (self._home / "data").glob(f"{topic}-*"):
             for file in partition.iterdir():
                 if file.name != "partition.metadata":
@@ -202,7 +210,14 @@ class RealBroker:
     def alter_batch(
         self, topic: str, number: int, change: Callable[[bytearray], None], *, checksum: bool = True
     ) -> None:
-        """While it is stopped, change a batch of partition 0 on the disk, and unless told otherwise its checksum."""
+        """Change a batch of partition 0 on the disk while the broker is stopped.
+
+        Args:
+            topic: Name of the topic.
+            number: Index of the batch.
+            change: Function that changes the bytes of the batch.
+            checksum: Whether to write a correct checksum.
+        """
         (segment,) = (self._home / "data" / f"{topic}-0").glob("*.log")
         log, first = bytearray(segment.read_bytes()), 0
         for _ in range(number):
@@ -249,13 +264,13 @@ class RealBroker:
 
 
 class MockBroker(StoppableBroker):
-    """The mock cluster, for machines without Java."""
+    """Run the mock cluster, for machines without Java."""
 
     kind = "mock cluster"
 
 
 class ExternalBroker:
-    """A broker that is already running, at STREAMEVAL_TEST_KAFKA."""
+    """Use the running broker at STREAMEVAL_TEST_KAFKA."""
 
     kind = "external broker"
     client = "kafka-python"
@@ -276,12 +291,16 @@ class ExternalBroker:
     start = stop
 
     def close(self) -> None:
-        """Not ours to end."""
+        """Leave the broker alone, because it is not ours to end."""
 
 
 @contextmanager
 def real_broker() -> Iterator[RealBroker]:
-    """Apache Kafka on free ports with a temporary directory; NoBrokerError gives the reason if not."""
+    """Run Apache Kafka on free ports with a temporary directory.
+
+    Raises:
+        NoBrokerError: It cannot run here.
+    """
     libraries = kafka_libraries()
     home = Path(tempfile.mkdtemp(prefix="streameval-kafka-"))
     try:
@@ -296,7 +315,7 @@ def real_broker() -> Iterator[RealBroker]:
 
 
 def kafka_libraries() -> Path:
-    """The broker's jars, fetched once and kept in the user's cache directory."""
+    """Return the directory of the broker's jars. They are fetched once and kept in the user's cache directory."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "streameval-tests"
     libraries = cache / f"kafka-{hashlib.sha256(POM.read_bytes()).hexdigest()[:12]}"
     if libraries.is_dir():
@@ -312,7 +331,7 @@ def kafka_libraries() -> Path:
 
 
 def fetch(libraries: Path) -> None:
-    """Let Maven download the jars; a download that failed is tried once more, and resumes where it stopped."""
+    """Let Maven download the jars. A failed download is tried once more, and resumes at its last file."""
     fetched = Path(tempfile.mkdtemp(prefix="fetching-", dir=libraries.parent))
     goal = "dependency:copy-dependencies"
     command = ["mvn", "-B", "-q", "-f", str(POM), goal, "-DincludeScope=runtime", f"-DoutputDirectory={fetched}"]
@@ -324,7 +343,11 @@ def fetch(libraries: Path) -> None:
 
 
 def run(command: list[str], directory: Path) -> None:
-    """Run a program to its end; NoBrokerError with what it said when it fails."""
+    """Run a program to its end.
+
+    Raises:
+        NoBrokerError: The program failed. The message ends with its output.
+    """
     try:
         subprocess.run(command, cwd=directory, check=True, capture_output=True, text=True, timeout=300)
     except (OSError, subprocess.TimeoutExpired) as error:

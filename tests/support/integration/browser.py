@@ -1,4 +1,4 @@
-"""A real Chromium without a window, and its complaints."""
+"""Run a real Chromium without a window, and collect its complaints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ expect.set_options(timeout=PATIENCE)
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """The Chromium of the machine; without one the test is left out, which it may not be where CI is set."""
+    """Start the Chromium of the machine. If there is none, skip the test, or fail it in CI."""
     program = shutil.which("chromium")
     if program is None:
         if os.environ.get("CI"):
@@ -36,7 +36,13 @@ def chromium() -> Iterator[Browser]:
 
 
 class Tab:
-    """A page that remembers everything the browser asked for, and every complaint."""
+    """Hold a page, and record every request and complaint of the browser.
+
+    Attributes:
+        page: The page of Playwright.
+        complaints: Messages of the console, and errors of the page.
+        asked: URLs that the browser asked for.
+    """
 
     def __init__(self, page: Page) -> None:
         self.page = page
@@ -48,18 +54,18 @@ class Tab:
 
     @property
     def strangers(self) -> set[str]:
-        """Hosts other than that of the page which were asked for something."""
+        """Return hosts other than the page's own that were asked for something."""
         home = urlsplit(self.page.url).netloc
         return {urlsplit(url).netloc for url in self.asked} - {home}
 
     def text(self, selector: str) -> str:
-        """The text of the first such element, visible or not, in one line."""
+        """Return the text of the first matching element, visible or not, in one line."""
         return " ".join((self.page.locator(selector).first.text_content() or "").split())
 
 
 @contextmanager
 def opened(browser: Browser, url: str, **options: Any) -> Iterator[Tab]:
-    """The page at `url` in its own context."""
+    """Open the page at `url` in its own context."""
     context = browser.new_context(**{"viewport": DESKTOP, **options})
     context.set_default_timeout(PATIENCE)
     tab = Tab(context.new_page())

@@ -1,4 +1,4 @@
-"""Several runs of a daemon on one state directory: started, killed, suspended for a while, started again."""
+"""Run a daemon several times on one state directory: start it, suspend it for a while, kill it, start it again."""
 
 from __future__ import annotations
 
@@ -31,9 +31,16 @@ PATIENCE = 600.0
 
 
 class DaemonRuns:
-    """A configuration in its own folder, and the processes that one after another run it.
+    """Hold a configuration in its own folder, and run it in one process after another.
 
-    `program`: Python code, or the command that is streameval.
+    Args:
+        folder: Directory of the configuration, the log and the state.
+        config: The configuration.
+        program: Python code, or the command in place of streameval.
+
+    Attributes:
+        process: The last process started.
+        continuing: Number of runs that started with a snapshot.
     """
 
     def __init__(self, folder: Path, config: dict[str, Any], program: str | Sequence[str] = RUN) -> None:
@@ -47,7 +54,7 @@ class DaemonRuns:
         self.continuing = 0
 
     def start(self, *options: str, **arguments: Any) -> None:
-        """Start a run; `continuing` counts the runs with a snapshot."""
+        """Start a run, and count it in `continuing` if there is a snapshot."""
         self.continuing += bool(self.snapshots())
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -55,7 +62,7 @@ class DaemonRuns:
             )
 
     def refused(self, *options: str) -> str:
-        """The log of a second process, which must end at once while the first one runs."""
+        """Start a second process, which must end at once while the first one runs, and return its log."""
         second = subprocess.run(
             self._command(*options), capture_output=True, text=True, cwd=self.folder, check=False, timeout=PATIENCE
         )
@@ -72,7 +79,7 @@ class DaemonRuns:
         self.process.wait(PATIENCE)
 
     def processes(self) -> list[int]:
-        """The process of the run, and those below it."""
+        """Return the process of the run, and those below it."""
         assert self.process is not None
         found = [self.process.pid]
         for process in found:  # grows
@@ -82,12 +89,12 @@ class DaemonRuns:
         return found
 
     def processor_seconds(self) -> float:
-        """The processor time of these processes so far, and of those below them that have ended."""
+        """Return the processor time of these processes so far, including ended child processes."""
         ticks = sum(sum(map(int, stat_of(process)[11:15])) for process in self.processes())
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def java(self, program: str) -> list[int]:
-        """The processes below the run in which Java runs a program with this name."""
+        """Return the processes below the run in which Java runs a program with this name."""
         found = []
         for process in self.processes():
             with suppress(FileNotFoundError, ProcessLookupError):
@@ -104,7 +111,7 @@ class DaemonRuns:
         self.process.send_signal(signal.SIGCONT)
 
     def disturbed(self, chance: random.Random, snapshots: int) -> None:
-        """A run that is killed when there are at least this many snapshots, now and then after a suspension."""
+        """Start a run, sometimes suspend it, and kill it when there are at least this many snapshots."""
         reached = len(self.logged("source_reached"))
         self.start()
         wait_until(lambda: len(self.logged("source_reached")) > reached, PATIENCE)
@@ -116,7 +123,7 @@ class DaemonRuns:
         self.kill()
 
     def finish(self, events: int, *options: str) -> dict[str, Any]:
-        """Run until this number of events was accepted; the last report of that run."""
+        """Run until this number of events was accepted, and return the last report of that run."""
         self.start(*options)
         report = self.report_of(events)
         self.end()
@@ -129,7 +136,7 @@ class DaemonRuns:
         assert self.process.wait(PATIENCE) == 0, self.log.read_text()
 
     def report_of(self, events: int) -> dict[str, Any]:
-        """The first report of at least this number of events."""
+        """Return the first report of at least this number of events."""
         deadline = time.monotonic() + PATIENCE
         seen: dict[str, Any] = {}
         while time.monotonic() < deadline:
@@ -143,7 +150,7 @@ class DaemonRuns:
         raise AssertionError(f"not within {PATIENCE} s: {seen.get('events')}\n{self.log.read_text()[-3000:]}")
 
     def logged(self, event: str) -> list[dict[str, Any]]:
-        """Log entries of all runs under this name."""
+        """Return the log entries of all runs under this name."""
         found = []
         for line in self.log.read_text().splitlines():
             with suppress(ValueError):
@@ -153,24 +160,24 @@ class DaemonRuns:
         return found
 
     def snapshots(self) -> list[Path]:
-        """Those on disk, the oldest first."""
+        """Return the snapshots on disk, the oldest first."""
         return snapshot_files(self.state)
 
 
 def is_running(process: int) -> bool:
-    """Whether a process has not ended; a zombie has."""
+    """Return whether a process exists and is not a zombie."""
     return stat_of(process)[:1] not in ([], ["Z"])
 
 
 def stat_of(process: int) -> list[str]:
-    """The fields of `/proc/PID/stat` from the state on; none for a process that does not exist."""
+    """Return the fields of `/proc/PID/stat` from the state on, or none if the process does not exist."""
     with suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return []
 
 
 def final_state(state: Path) -> Any:
-    """The evaluator of the newest snapshot, with no events held back."""
+    """Return the state of the newest snapshot's evaluator. There must be no buffered events."""
     document = read_snapshot(snapshot_files(state)[-1])
     buffers = [row["what"] for row in describe_state(document.pipeline)["waiting"]]
     assert "buffered events" not in buffers
@@ -178,7 +185,7 @@ def final_state(state: Path) -> Any:
 
 
 def settled(changing: Evaluator) -> Any:
-    """The state of an evaluator with all whole blocks folded, however its events were cut into batches."""
+    """Return the state of an evaluator with all whole blocks folded. It does not depend on batches."""
     changing.fold_pending()
     changing.take_transitions()
     state = from_plain(changing.state())
@@ -188,7 +195,7 @@ def settled(changing: Evaluator) -> Any:
 
 
 def with_rows_in_order(state: Any) -> Any:
-    """The state with the buckets of its rings in order: how much room a ring has depends on how events were cut."""
+    """Return the state with the buckets of its rings in order, without the capacity that depends on batches."""
     if isinstance(state, dict) and state.keys() == set(ring.Ladder.__struct_fields__):
         buckets, lengths = ring.unrolled(ring.Ladder(**state))
         return {"buckets": buckets, "lengths": lengths}
@@ -202,7 +209,7 @@ def with_rows_in_order(state: Any) -> Any:
 
 
 def assert_same(one: Any, other: Any, where: str = "") -> None:
-    """Equal values, numbers within 1e-9."""
+    """Assert that values are equal, and numbers within 1e-9."""
     if isinstance(one, dict):
         assert one.keys() == other.keys(), where
         for key in one:

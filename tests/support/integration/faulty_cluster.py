@@ -1,4 +1,4 @@
-"""A mock cluster of three brokers in which tests trigger the faults of a real one."""
+"""Run a mock cluster of three brokers with faults that tests trigger."""
 
 from __future__ import annotations
 
@@ -44,7 +44,11 @@ FAULTS: Mapping[str, tuple[Any, list[Any]]] = {
 
 
 class StoppableBroker(EmbeddedBroker):
-    """An embedded broker that tests may stop and start; `client` is the library of connections to it."""
+    """Run an embedded broker that tests may stop and start.
+
+    Attributes:
+        client: Name of the library for connections to it.
+    """
 
     client = "kafka-python"
 
@@ -60,7 +64,7 @@ class StoppableBroker(EmbeddedBroker):
             function.restype, function.argtypes = result, arguments
 
     def stop(self) -> None:
-        """Close all connections and refuse new ones until `start`; the messages are kept."""
+        """Close all connections and refuse new ones until `start`. The messages are kept."""
         for broker in self._brokers:
             self.take_down(broker)
 
@@ -74,18 +78,18 @@ class StoppableBroker(EmbeddedBroker):
         self._library.rd_kafka_mock_broker_set_down(self._cluster, broker)
 
     def bring_back(self, broker: int) -> None:
-        """Let it answer again."""
+        """Let the broker answer again."""
         self._library.rd_kafka_mock_broker_set_up(self._cluster, broker)
 
 
 class FaultyCluster(StoppableBroker):
-    """Three brokers that share the messages: a partition is read wherever its leader is."""
+    """Run three brokers that share the messages. A partition is read at its leader."""
 
     def __init__(self, partitions: Mapping[str, int]) -> None:
         super().__init__(partitions, brokers=BROKERS)
 
     def lead(self, topic: str, partition: int, broker: int) -> None:
-        """Let another broker (1 to 3) be the leader of a partition, or `NOBODY`."""
+        """Let another broker (1 to 3) be the leader of a partition, or `NO_LEADER`."""
         assert not self._library.rd_kafka_mock_partition_set_leader(self._cluster, topic.encode(), partition, broker)
 
     def coordinate(self, group: str, broker: int) -> None:
@@ -93,12 +97,12 @@ class FaultyCluster(StoppableBroker):
         assert not self._library.rd_kafka_mock_coordinator_set(self._cluster, b"group", group.encode(), broker)
 
     def slow_down(self, milliseconds: int) -> None:
-        """Let every answer of every broker take so long."""
+        """Delay every answer of every broker."""
         for broker in self._brokers:
             assert not self._library.rd_kafka_mock_broker_set_rtt(self._cluster, broker, milliseconds)
 
     def fail(self, request: int, errors: Sequence[int]) -> None:
-        """Answer the next requests of a kind, to whichever broker, with these error codes, one each."""
+        """Answer the next requests of a kind, to any broker, with one of these error codes each."""
         codes = (ctypes.c_int * len(errors))(*errors)
         self._library.rd_kafka_mock_push_request_errors_array(
             self._cluster, request, len(errors), ctypes.cast(codes, POINTER)

@@ -1,4 +1,4 @@
-"""A real Prometheus that scrapes daemons, of which one or another has everything that dashboards show."""
+"""Run a real Prometheus that scrapes daemons. Together they have everything that dashboards show."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ EVENTS = 30_000
 
 @contextmanager
 def monitored_daemons(folder: Path) -> Iterator[httpx.Client]:
-    """Prometheus once it has an answer to every query; the daemons ask for a token, and the first is another job.
+    """Start Prometheus and four daemons that ask for a token, and wait for an answer to every query.
 
     One daemon evaluates decisions with action sets, one rankings, one a ramp with several rewards and segments, and one
-    the log of the ramp without its propensities.
+    the log of the ramp without its propensities. The first one is scraped by another job.
     """
     token = folder / "token"
     token.write_text(secrets.token_hex(32) + "\n")
@@ -95,17 +95,17 @@ def monitored_daemons(folder: Path) -> Iterator[httpx.Client]:
 
 
 def needed(panel: Panel) -> list[str]:
-    """The queries of a panel that must have an answer: where a daemon has the feature, not only the 0 of no feature."""
+    """Return the queries of a panel that must have an answer, without the fallback of features that a daemon has."""
     queries = panel.queries if panel.title in UNUSED else map(without_fallback, panel.queries)
     return [filled_in(each, CHOSEN) for each in queries]
 
 
 def unanswered(client: httpx.Client) -> list[str]:
-    """The queries of panels that give nothing (yet)."""
+    """Return the queries of panels that give nothing (yet)."""
     expressions = {each for panel in panels() for each in needed(panel)}
     return sorted(expression for expression in expressions if not is_answered(client, expression))
 
 
 def is_answered(client: httpx.Client, expression: str) -> bool:
-    """Whether there is a number; panels write `not known` in place of what is none."""
+    """Return whether there is a number. Panels write `not known` for NaN."""
     return any(not math.isnan(value) for _, value in query(client, expression))

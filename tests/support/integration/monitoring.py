@@ -1,4 +1,4 @@
-"""Real Prometheus and Alertmanager, with what deploy/ has for them; addresses and intervals are those of a test."""
+"""Run real Prometheus and Alertmanager with what deploy/ has for them, at the addresses and intervals of a test."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Samples = list[tuple[dict[str, str], float]]
 
 @contextmanager
 def server(command: list[str], port: int, folder: Path) -> Iterator[httpx.Client]:
-    """A program that serves HTTP on `port`, once it says that it is ready; its log is below `folder`."""
+    """Run a program that serves HTTP on `port`, and wait until it is ready. Its log is below `folder`."""
     log = folder / "log"
     with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
         try:
@@ -42,7 +42,7 @@ def server(command: list[str], port: int, folder: Path) -> Iterator[httpx.Client
 
 
 def is_ready(client: httpx.Client) -> bool:
-    """Whether `/-/ready` says so."""
+    """Return whether `/-/ready` answers with 200."""
     try:
         return client.get("/-/ready").status_code == 200
     except httpx.TransportError:
@@ -59,10 +59,15 @@ def prometheus(
     token: Path | None = None,
     holds: Mapping[str, str] | None = None,
 ) -> Iterator[httpx.Client]:
-    """Prometheus with the deployed configuration and rules, scraping `targets` and looking at rules every second.
+    """Run Prometheus with the deployed configuration and rules, with intervals of one second.
 
-    `apart`: targets of another job, whose alerts do not come in one message with those of the others. `token`: the
-    file of the bearer token that it shows. `holds`: for how long alerts are held, other than as deployed.
+    Args:
+        targets: Addresses to scrape.
+        folder: Directory for its files.
+        apart: Targets of another job. Their alerts do not come in one message with alerts of the others.
+        alertmanager: Address for alerts.
+        token: File of the bearer token that it shows.
+        holds: Hold times of alerts that differ from the deployed ones, by name.
     """
     config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
@@ -87,7 +92,7 @@ def prometheus(
 
 
 def rule_files(folder: Path, holds: Mapping[str, str]) -> Iterator[Path]:
-    """The deployed rules, written to `folder`: evaluated equally often, with the hold times of `holds`."""
+    """Write the deployed rules to `folder` without their own intervals and with the hold times of `holds`."""
     for path in RULES:
         content = yaml.safe_load(path.read_text())
         for group in content["groups"]:
@@ -101,7 +106,7 @@ def rule_files(folder: Path, holds: Mapping[str, str]) -> Iterator[Path]:
 
 @contextmanager
 def alertmanager(folder: Path, webhook: str = "http://127.0.0.1:9") -> Iterator[httpx.Client]:
-    """Alertmanager with the deployed configuration, whose webhooks are at the address `webhook`."""
+    """Run Alertmanager with the deployed configuration, and with its webhooks at the address `webhook`."""
     config = yaml.safe_load(ALERTMANAGER.read_text())
     for receiver in config["receivers"]:
         for hook in receiver.get("webhook_configs", []):
@@ -120,13 +125,19 @@ def alertmanager(folder: Path, webhook: str = "http://127.0.0.1:9") -> Iterator[
 
 
 def query(client: httpx.Client, expression: str) -> Samples:
-    """The series that the expression gives now."""
+    """Return the series that the expression gives now."""
     answer = client.get("/api/v1/query", params={"query": expression}).raise_for_status()
     return [(series["metric"], float(series["value"][1])) for series in answer.json()["data"]["result"]]
 
 
 class Call(NamedTuple):
-    """An alert that came through a webhook: when (monotonic), to which path, with what."""
+    """Represent an alert that came through a webhook.
+
+    Attributes:
+        at: Monotonic time.
+        path: Path of the request.
+        alert: The alert.
+    """
 
     at: float
     path: str
@@ -134,7 +145,7 @@ class Call(NamedTuple):
 
 
 class Webhook:
-    """Takes what Alertmanager sends."""
+    """Receive what Alertmanager sends."""
 
     def __init__(self) -> None:
         self._calls: list[Call] = []
@@ -142,12 +153,12 @@ class Webhook:
 
     @property
     def url(self) -> str:
-        """Where to send."""
+        """Return the address to send to."""
         return f"http://127.0.0.1:{self._server.server_port}"
 
     @property
     def calls(self) -> list[Call]:
-        """Messages received until now."""
+        """Return the alerts received until now."""
         return self._calls[:]
 
     def __enter__(self) -> Webhook:

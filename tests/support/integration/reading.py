@@ -1,4 +1,4 @@
-"""A source that is polled, and how often each message came of it."""
+"""Poll a source, and count how often each message came."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def reading(
 
 
 class Reading:
-    """Polls a source and counts how often each value came."""
+    """Poll a source and count how often each value came."""
 
     def __init__(self, source: KafkaSource) -> None:
         self.source = source
@@ -42,7 +42,7 @@ class Reading:
         return self.source.status()
 
     def poll_until(self, done: Callable[[], bool], timeout: float = 120.0) -> float:
-        """Polls until `done()`, and returns how long that took; fails with the source's status."""
+        """Poll until `done()`, and return how long that took. Fail with the source's status."""
         started_at = time.monotonic()
         while not done():
             if time.monotonic() - started_at > timeout:
@@ -61,7 +61,7 @@ class Reading:
 
 @contextmanager
 def log_lines() -> Iterator[list[str]]:
-    """The log of the client library meanwhile, limited as in the daemon."""
+    """Collect the log of the client library during the block, with the daemon's rate limit."""
     lines: list[str] = []
 
     class Collector(logging.Handler):

@@ -1,4 +1,4 @@
-"""Recommenders that append events to a log which daemons follow."""
+"""Run recommenders that append events to a log for daemons to follow."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ Chances = Callable[[NDArray[np.int_]], NDArray[np.float64]]
 
 
 class Recommender(threading.Thread):
-    """Appends events to a log until it is stopped: each action as often as any, whatever `policies` would have done.
+    """Append events to a log until it is stopped, with each action equally often.
 
-    `policies`: how likely each chooses each action. `chances`: of events with these numbers, how likely each action is
-    rewarded, [events, actions].
+    Args:
+        log: File of the log.
+        policies: Probabilities of the actions under each policy.
+        chances: Function from event numbers to probabilities of a reward [events, actions].
+        seed: Seed of the random numbers.
     """
 
     def __init__(self, log: Path, policies: Mapping[str, Sequence[float]], chances: Chances, seed: int) -> None:

@@ -34,7 +34,7 @@ def streameval(*arguments: str, **environment: str) -> subprocess.CompletedProce
 
 @contextmanager
 def daemon(config: Path, log: Path, **environment: str) -> Iterator[httpx.Client]:
-    """`streameval run` with this configuration, logging to a file; yields a client of its server."""
+    """Run `streameval run` with this configuration, logging to a file, and yield a client of its server."""
     command = [STREAMEVAL, "run", str(config), "--log-format", "json"]
     place: dict[str, Any] = {"cwd": log.parent, "env": os.environ | environment}  # where its state is kept, too
     with log.open("w") as stderr, subprocess.Popen(command, stderr=stderr, **place) as process:
@@ -47,7 +47,7 @@ def daemon(config: Path, log: Path, **environment: str) -> Iterator[httpx.Client
 
 
 def served_at(log: Path, process: subprocess.Popen[bytes]) -> str:
-    """The address that the daemon has logged."""
+    """Wait until the daemon logs its address, and return it."""
     deadline = time.monotonic() + PATIENCE
     while process.poll() is None and time.monotonic() < deadline:
         if found := re.search(r"http://127\.0\.0\.1:\d+(?=\D)", log.read_text()):
@@ -57,13 +57,13 @@ def served_at(log: Path, process: subprocess.Popen[bytes]) -> str:
 
 
 def lag(client: httpx.Client) -> list[float]:
-    """The lag of each partition, as /metrics shows it."""
+    """Return the lag of each partition, as /metrics shows it."""
     metrics = client.get("/metrics").text
     return [float(value) for value in re.findall(r"^streameval_consumer_lag_events\{[^}]*\} (\S+)$", metrics, re.M)]
 
 
 def wait_for(client: httpx.Client, events: int) -> dict[str, Any]:
-    """The Report when this many events are in it and no partition has more."""
+    """Wait until this many events are accepted and no partition has more, and return the Report."""
     deadline = time.monotonic() + PATIENCE
     report = None
     while time.monotonic() < deadline:

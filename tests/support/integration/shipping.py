@@ -1,4 +1,4 @@
-"""A policy that is promoted, shipped, and then becomes worse: a daemon with a restart, as Prometheus sees it."""
+"""Run a daemon for a policy that is promoted, shipped, and becomes worse then, as Prometheus sees it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ PATIENCE = 120.0
 
 
 class Shipping:
-    """`former` is production by name; the other two are promotable, and one of them is shipped; then both become worse.
+    """Ship one of two promotable candidates, and make both worse then.
 
-    The daemon is restarted for another production policy, and continues from its snapshot.
+    `former` is production by name at first. The daemon is restarted for the shipped production policy, and continues
+    from its snapshot.
     """
 
     def __init__(self, folder: Path, seed: int) -> None:
@@ -37,11 +38,11 @@ class Shipping:
 
     @property
     def instance(self) -> str:
-        """Its name in Prometheus."""
+        """Return its name in Prometheus."""
         return f"127.0.0.1:{self._port}"
 
     def run(self, monitor: httpx.Client, notified: Callable[[], bool]) -> None:
-        """Run the scenario until `notified()`: all expected notifications have arrived."""
+        """Run the scenario until `notified()`, when all expected notifications have arrived."""
         try:
             self._recommender.start()
             with self._life("former", "shipped", "waiting"):

@@ -1,4 +1,4 @@
-"""Which Kafka broker a run of the tests will use, told before anything is started."""
+"""Tell which Kafka broker a run of the tests will use, before anything is started."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ PROGRAMS = ("java", "openssl", "mvn")
 
 
 def missing_programs() -> list[str]:
-    """The programs that a real broker needs and that are not here."""
+    """Return the programs for a real broker that are missing here."""
     return [program for program in PROGRAMS if shutil.which(program) is None]
 
 
 def expected_broker() -> str:
-    """One line for the header of the run."""
+    """Return one line for the header of the run."""
     external = os.environ.get("STREAMEVAL_TEST_KAFKA")
     if external:
         return f"the broker at {external} (STREAMEVAL_TEST_KAFKA)"

@@ -1,1 +1,1 @@
-"""Complete examples of new parts, to which CONTRIBUTING.md refers; `tests/documents/test_extending.py` uses them."""
+"""Show complete examples of new parts for CONTRIBUTING.md. `tests/documents/test_extending.py` uses them."""

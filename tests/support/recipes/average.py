@@ -1,4 +1,4 @@
-"""An average: polynomial decay, which forgets in proportion to the length of the stream."""
+"""Add an average: polynomial decay, which forgets in proportion to the length of the stream."""
 
 from dataclasses import field
 from typing import Any, Literal
@@ -14,9 +14,9 @@ from streameval.ope.core.base import Fading, Path, Step
 
 @dataclass(frozen=True, config=strict)
 class PolynomialDecay(Fading):
-    """At event t, `average <- (1 - s) average + s x` with `s = (eta + 1) / (t + eta)`.
+    """Update at event t by `average <- (1 - s) average + s x` with `s = (eta + 1) / (t + eta)`.
 
-    Events of one block share evenly what they count together.
+    Events of one block have equal shares of their sum.
 
     Source: Shamir & Zhang, Stochastic gradient descent for non-smooth optimization, ICML 2013.
     """

@@ -1,4 +1,4 @@
-"""An estimator: IPS without the events whose importance weights are too large."""
+"""Add an estimator: IPS without the events with too large importance weights."""
 
 from dataclasses import field
 from typing import Any, ClassVar, Literal
@@ -15,7 +15,7 @@ from streameval.ope.evidence.evidence import Evidence
 
 @dataclass(frozen=True, config=strict)
 class TrimmedIPS(Estimator):
-    """`w r` where `w <= cap`, else 0."""
+    """Average `w r` if `w <= cap`, else 0."""
 
     is_biased_by_design: ClassVar[bool] = True
     cap: PositiveFloat = 10.0

@@ -1,4 +1,4 @@
-"""An interval: Chebyshev's, which holds for every distribution with a variance."""
+"""Add an interval: Chebyshev's, which holds for every distribution with a variance."""
 
 from dataclasses import field
 from typing import Literal
@@ -15,7 +15,7 @@ from streameval.ope.intervals.base import IntervalMethod, standard_error
 
 @dataclass(frozen=True, config=strict)
 class Chebyshev(IntervalMethod):
-    """The value plus and minus `se / sqrt(1 - confidence)`."""
+    """Return the value plus and minus `se / sqrt(1 - confidence)`."""
 
     kind: Literal["chebyshev"] = field(default="chebyshev", kw_only=True, repr=False)
 

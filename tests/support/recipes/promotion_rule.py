@@ -1,4 +1,4 @@
-"""A promotion rule: the present lift is above the margin."""
+"""Add a promotion rule: the present lift is above the margin."""
 
 from dataclasses import field
 from typing import Any, ClassVar, Literal

@@ -1,4 +1,4 @@
-"""An event source: messages that are written in the configuration itself."""
+"""Add an event source: messages that are written in the configuration itself."""
 
 from collections.abc import Collection
 from typing import Any, Literal
@@ -7,7 +7,7 @@ from streameval.ingest.base import Records, Source, SourceOffsets, SourceSetting
 
 
 class LiteralSettings(SourceSettings):
-    """Settings with the list of messages."""
+    """Hold the list of messages."""
 
     kind: Literal["literal"] = "literal"
     messages: list[str]

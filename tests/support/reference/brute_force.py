@@ -1,8 +1,7 @@
-"""The definitions, spelled out: slow, without any state between events, and obviously right.
+"""Spell out the definitions: slow, without any state between events, and obviously right.
 
 Everything here looks at the whole past each time it is asked, takes differences from means in two passes, and has no
-blocks where the definition has none. The numbers of the package are compared with it, so it shares no code
-with them.
+blocks unless the definition has them. The numbers of the package are compared with it, so it shares no code with them.
 """
 
 from __future__ import annotations
@@ -22,7 +21,14 @@ INITIAL_TAU, INITIAL_ALPHA = 10_000, 0.9999
 
 @dataclass(frozen=True)
 class Terms:
-    """The terms of one estimator on a stream: numerators `u`, denominators `v`, weights `w`; `q` = 0 where missing."""
+    """Hold the terms of one estimator on a stream.
+
+    Attributes:
+        q: Averaging weights, 0 if the policy lacks the event.
+        u: Numerators.
+        v: Denominators.
+        w: Importance weights.
+    """
 
     q: Array
     u: Array
@@ -43,9 +49,11 @@ DEFINED = ("ips", "snips", "clipped_ips", "control_variate", "stratified_ips")
 def terms(
     estimator: str, q: Sequence[float], w: Sequence[float], r: Sequence[float], *, cap: float, block: int
 ) -> Terms:
-    """The table of estimators: `w r`, `w r` over `w`, `min(w, cap) r`, `w r - beta (w - 1)`.
+    """Return the terms of an estimator.
 
-    Summed up, the strata of `stratified_ips` with threshold `cap` differ from `control_variate` in `beta` alone.
+    They are `w r` for ips, `w r` over `w` for snips, `min(w, cap) r` for clipped_ips, and `w r - beta (w - 1)`
+    otherwise. Summed up, the strata of `stratified_ips` with threshold `cap` differ from `control_variate` in `beta`
+    alone.
     """
     weight, reward, present = np.array(w, dtype=float), np.array(r, dtype=float), np.array(q, dtype=float)
     one = np.ones(len(weight))
@@ -66,7 +74,10 @@ def terms(
 
 
 def past_slope(q: Array, w: Array, r: Array, blocks: int, block: int) -> float:
-    """`cov(w r, w) / var(w)` over the first `blocks` blocks; each counts `(1 - 1e-5)^block` times the next one."""
+    """Return `cov(w r, w) / var(w)` over the first `blocks` blocks.
+
+    Each block counts `(1 - 1e-5)^block` times the next one.
+    """
     end = blocks * block
     age = blocks - 1 - np.arange(end) // block
     kernel = q[:end] * (1 - 1 / 100_000) ** (block * age)
@@ -80,24 +91,24 @@ def past_slope(q: Array, w: Array, r: Array, blocks: int, block: int) -> float:
 
 
 def cumulative(n: int) -> Array:
-    """Every event counts 1."""
+    """Count every event 1."""
     return np.ones(n)
 
 
 def window(n: int, tau: int, resolution: int = 1) -> Array:
-    """Equation 5.8: the last `tau` events count 1, the older ones 0; a bucket that is not wholly inside counts 0."""
+    """Count the last `tau` events 1, the older ones 0, by equation 5.8. A bucket that is not wholly inside counts 0."""
     first_bucket = math.ceil(max(0, n - tau) / resolution)
     return np.array([1.0 if i // resolution >= first_bucket else 0.0 for i in range(n)])
 
 
 def decay(n: int, alpha: float) -> Array:
-    """Equation 5.11: an event of `age` (the newest: 0) counts `alpha^age`."""
+    """Count an event of `age` (the newest: 0) `alpha^age`, by equation 5.11."""
     return np.array([alpha ** (n - 1 - i) for i in range(n)])
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Value and spread of a kernel and terms, by definition; NaN where there is no evidence."""
+    """Hold value and spread of a kernel and terms, by definition, NaN if there is no evidence."""
 
     value: float
     n_eff: float
@@ -110,7 +121,7 @@ class Moments:
 
 
 def moments(kernel: Array, given: Terms) -> Moments:
-    """Weighted means in two passes."""
+    """Compute weighted means in two passes."""
     q = kernel * given.q
     if q.sum() == 0 or (q * given.v).sum() == 0:
         return Moments(*[math.nan] * 8)
@@ -135,9 +146,9 @@ Choice = Callable[[float, float, int], float]
 
 
 def drift_rates(given: Terms, block: int, span: int, smoother: Callable[[int], Array]) -> list[float]:
-    """`|V_t - V_{t-s}| / s` at each block end, averaged over the last five; NaN until t > s.
+    """Return `|V_t - V_{t-s}| / s` at each block end, averaged over the last five, NaN until t > s.
 
-    A block without evidence leaves the rate as it was.
+    A block without evidence leaves the rate unchanged.
     """
     lag = math.ceil(span / block)
     values = [_value(smoother(end), given[:end]) for end in range(block, len(given) + 1, block)]
@@ -160,23 +171,29 @@ def _mean_of_known(numbers: Sequence[float]) -> float:
 
 
 def running_variance(given: Terms, end: int, block: int) -> float:
-    """Variance of the terms of the first `end` events (whole blocks), fading over 100,000 events at block ends."""
+    """Return the variance of the terms of the first `end` events, fading over 100,000 events at block ends.
+
+    Args:
+        terms: Terms of all events.
+        end: Number of events, a multiple of `block`.
+        block: Number of events of a block.
+    """
     age = end // block - 1 - np.arange(end) // block
     return moments((1 - 1 / 100_000) ** (block * age).astype(float), given[:end]).variance
 
 
 def smooth_window(end: int) -> Array:
-    """The moving average whose drift chooses a window: 10,000 events."""
+    """Return the kernel of the moving average for the drift that chooses a window: 10,000 events."""
     return window(end, 10_000)
 
 
 def smooth_decay(block: int) -> Callable[[int], Array]:
-    """The moving average whose drift chooses an alpha: .99995 an event, applied at block ends."""
+    """Return the kernel of the moving average for the drift that chooses an alpha: .99995 an event, at block ends."""
     return lambda end: 0.99995 ** (block * (end // block - 1 - np.arange(end) // block)).astype(float)
 
 
 def chosen(given: Terms, block: int, span: int, smoother: Callable[[int], Array], choose: Choice) -> list[float]:
-    """The result of `choose(drift rate, variance, events)` at each block end; NaN while the drift rate is unknown."""
+    """Return `choose(drift rate, variance, events)` at each block end, NaN while the drift rate is unknown."""
     rates = drift_rates(given, block, span, smoother)
     ends = range(block, len(given) + 1, block)
     return [
@@ -186,9 +203,13 @@ def chosen(given: Terms, block: int, span: int, smoother: Callable[[int], Array]
 
 
 def adaptive_window(n: int, block: int, choices: Sequence[float], growth: str) -> Array:
-    """The kernel after `n` events: whole blocks inside `tau`, chosen at the last block end, and the events since.
+    """Return the kernel after `n` events: whole blocks inside `tau` of the last block end, and the events since.
 
-    `by_event`: it may not be longer than it was at the last block end plus the events since.
+    Args:
+        n: Number of events.
+        block: Number of events of a block.
+        choices: Chosen `tau` at each block end.
+        growth: With `by_event`, the window grows by at most one event per event.
     """
     length, tau = 0.0, float(INITIAL_TAU)
     for choice in choices[: n // block]:
@@ -201,7 +222,7 @@ def adaptive_window(n: int, block: int, choices: Sequence[float], growth: str) -
 
 
 def adaptive_decay(n: int, block: int, choices: Sequence[float]) -> Array:
-    """The kernel after `n` events: m events of a block share `1 - alpha^m`, alpha chosen at the block end before them.
+    """Return the kernel after `n` events: m events of a block share `1 - alpha^m`, with alpha of the block end before.
 
     With a share of `(1 - alpha^m) / (1 - alpha)`, events that came while alpha was large would outweigh the newer ones
     for long after alpha has fallen.
@@ -218,7 +239,7 @@ def adaptive_decay(n: int, block: int, choices: Sequence[float]) -> Array:
 
 
 def mse_tau(bias_weight: float) -> Choice:
-    """`argmin lambda (k (tau - 1) / 2)^2 + s2 / tau`, looked for by halving where its derivative changes sign."""
+    """Choose the minimum of `lambda (k (tau - 1) / 2)^2 + s2 / tau` by bisection of its derivative."""
 
     def choose(k: float, variance: float, events: int) -> float:
         def slope(tau: float) -> float:
@@ -236,12 +257,12 @@ def mse_tau(bias_weight: float) -> Choice:
 
 
 def published_tau(bias_weight: float) -> Choice:
-    """`sqrt(2 / (lambda k))`, k per 100 events."""
+    """Choose `sqrt(2 / (lambda k))`, with k per 100 events."""
     return lambda k, variance, events: math.sqrt(2 / (bias_weight * 100 * k)) if k > 0 else LONGEST
 
 
 def published_alpha(bias_weight: float) -> Choice:
-    """`(sqrt 2 - sqrt(lambda k)) / (sqrt 2 + sqrt(lambda k))`, k per 100 events."""
+    """Choose `(sqrt 2 - sqrt(lambda k)) / (sqrt 2 + sqrt(lambda k))`, with k per 100 events."""
 
     def choose(k: float, variance: float, events: int) -> float:
         root = math.sqrt(bias_weight * 100 * k)
@@ -251,7 +272,7 @@ def published_alpha(bias_weight: float) -> Choice:
 
 
 def decay_risk(horizon: Array, k: float, variance: float, t: int, bias_weight: float, bias: str) -> Array:
-    """`lambda bias^2 + s2 (sum of squared normalised weights)` of a decay of this horizon after `t` events."""
+    """Return `lambda bias^2 + s2 (sum of squared normalised weights)` of a decay with this horizon after `t` events."""
     alpha = 1 - 1 / horizon
     if bias == "published":
         most = k * alpha / ((1 - alpha) * (1 - alpha**t))
@@ -262,7 +283,7 @@ def decay_risk(horizon: Array, k: float, variance: float, t: int, bias_weight: f
 
 
 def mse_alpha(bias_weight: float, bias: str) -> Choice:
-    """The alpha of least risk among 200,000 horizons."""
+    """Choose the alpha of least risk among 200,000 horizons."""
     horizons = np.geomspace(SHORTEST, LONGEST, 200_001)
 
     def choose(k: float, variance: float, events: int) -> float:
