@@ -8,7 +8,7 @@ import numpy as np
 
 PROPENSITY = 0.5
 AHEAD, BEHIND = 0.6, 0.4
-"""Probabilities of the candidate while its mean rises above that of production, and while it falls below."""
+"""Probabilities of the candidate while its mean rises above the mean of production, and while it falls below."""
 PROMOTION: dict[str, Any] = {
     "rule": "bsea",
     "hold": 1,
@@ -18,7 +18,7 @@ PROMOTION: dict[str, Any] = {
 
 
 FIRST, STRETCH = 231, 433
-"""Events of the first stretch and of the others: the mean lift is 0 at no end of a block."""
+"""Events of the first stretch and of each other one. The mean lift is never 0 at the end of a block."""
 
 
 def probabilities(transitions: int) -> np.ndarray:

@@ -78,15 +78,15 @@ def random_bandit(seed: int, actions: int = 5, contexts: int = 3, smallest: floa
     )
 
 
-def cut(batch: EventBatch, places: ArrayLike) -> list[EventBatch]:
+def cut(batch: EventBatch, indices: ArrayLike) -> list[EventBatch]:
     """Cut the batch into pieces at these indices."""
-    return [batch[first:last] for first, last in pairwise([0, *np.asarray(places).tolist(), len(batch)])]
+    return [batch[first:last] for first, last in pairwise([0, *np.asarray(indices).tolist(), len(batch)])]
 
 
 def values_of(batch: EventBatch, estimators: Sequence[AnyEstimator], **options: Any) -> dict[str, float | None]:
     """Return the value of the target by each estimator, over all events."""
     report = evaluated(batch, estimators=estimators, averages=[Cumulative()], **options).report()
-    return {each.label: report.get(CANDIDATE, each.label, "cumulative").value for each in estimators}
+    return {estimator.label: report.get(CANDIDATE, estimator.label, "cumulative").value for estimator in estimators}
 
 
 def without_features(batch: EventBatch, events: NDArray[np.bool_]) -> EventBatch:

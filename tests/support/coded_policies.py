@@ -73,7 +73,7 @@ class Counting:
         return self.share * best + (1 - self.share) / len(actions)
 
     def learn(self, decisions: Decisions, action: Any, propensity: Any, reward: Any) -> None:
-        logged = (actions[place] for actions, place in zip(decisions.actions, action.tolist(), strict=True))
+        logged = (actions[index] for actions, index in zip(decisions.actions, action.tolist(), strict=True))
         for name, weight, earned in zip(logged, (1 / propensity).tolist(), reward.tolist(), strict=True):
             before = self.sums.get(name, [0.0, 0.0])
             self.sums[name] = [before[0] + weight * earned, before[1] + weight]

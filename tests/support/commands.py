@@ -17,7 +17,7 @@ import typer.main
 from streameval.cli import app as cli
 
 built = cache(typer.main.get_command)
-"""Builds the commands once, which takes longer than most of them."""
+"""Build the commands once, because this takes longer than most of them."""
 
 
 class Outcome(NamedTuple):

@@ -15,12 +15,12 @@ from streameval.service.logging import configure_logging
 def daemon_logs(level: str = "info") -> Iterator[None]:
     """Send logs to stderr as JSON with the daemon's rate limit, and restore logging at the end."""
     root, kafka = logging.getLogger(), logging.getLogger("kafka")
-    handlers, least = root.handlers[:], root.level
+    handlers, previous = root.handlers[:], root.level
     configure_logging(level, "json")
     try:
         yield
     finally:
         structlog.reset_defaults()
         root.handlers[:] = handlers
-        root.setLevel(least)
+        root.setLevel(previous)
         kafka.setLevel(logging.NOTSET)

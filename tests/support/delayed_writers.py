@@ -82,9 +82,9 @@ class LiveReading:
             for number, (sent, partition, timestamp) in enumerate(writers.log(events, seed))
         ]
         if "rewards" in source:
-            place = (source["rewards"]["topic"], 0)
-            self._positions[place] = 0
-            log += [(json.loads(value)["timestamp"] + 2.0, place, _reward(value)) for _, _, value in log]
+            rewards = (source["rewards"]["topic"], 0)
+            self._positions[rewards] = 0
+            log += [(json.loads(value)["timestamp"] + 2.0, rewards, _reward(value)) for _, _, value in log]
         self.batches = [*self._read(deque(sorted(log))), self._pipeline.flush()]
 
     def _read(self, log: deque[tuple[float, tuple[str, int], bytes]]) -> Iterator[EventBatch]:
@@ -93,19 +93,21 @@ class LiveReading:
             now += 0.5
             polled: dict[tuple[str, int], list[bytes]] = {}
             while log and log[0][0] <= now:
-                _, place, value = log.popleft()
-                polled.setdefault(place, []).append(value)
-            self._ended = {place: at for place, at in self._ended.items() if place not in polled}
+                _, partition, value = log.popleft()
+                polled.setdefault(partition, []).append(value)
+            self._ended = {partition: at for partition, at in self._ended.items() if partition not in polled}
             if now >= probed + PROBE_INTERVAL:
                 probed = now
                 self._ended = dict.fromkeys(self._positions.keys() - polled.keys(), now)
             records = [self._records(*part) for part in polled.items()]
-            yield self._pipeline.take(records, {place: self._ended.get(place) for place in self._positions}, now)
+            yield self._pipeline.take(
+                records, {partition: self._ended.get(partition) for partition in self._positions}, now
+            )
 
-    def _records(self, place: tuple[str, int], values: list[bytes]) -> Records:
-        first = self._positions[place]
-        self._positions[place] += len(values)
-        return Records(*place, range(first, first + len(values)), values)
+    def _records(self, partition: tuple[str, int], values: list[bytes]) -> Records:
+        first = self._positions[partition]
+        self._positions[partition] += len(values)
+        return Records(*partition, range(first, first + len(values)), values)
 
     @property
     def times(self) -> list[float]:

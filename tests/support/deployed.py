@@ -39,9 +39,9 @@ def every_rule() -> list[dict[str, Any]]:
 
 def rules(kind: str) -> dict[str, dict[str, Any]]:
     """Return all rules of the kind `alert` or `record`, by name."""
-    found = [rule for rule in every_rule() if kind in rule]
-    assert len({rule[kind] for rule in found}) == len(found)
-    return {rule[kind]: rule for rule in found}
+    matching = [rule for rule in every_rule() if kind in rule]
+    assert len({rule[kind] for rule in matching}) == len(matching)
+    return {rule[kind]: rule for rule in matching}
 
 
 def metrics_in(expression: str) -> set[str]:
@@ -82,7 +82,10 @@ def exported() -> set[str]:
 def unexplained(expressions: Iterator[str]) -> set[str]:
     """Return names in the expressions that neither the daemon exports nor a rule records."""
     return (
-        {name for each in expressions for name in metrics_in(each)} - exported() - ALWAYS_THERE - set(rules("record"))
+        {name for expression in expressions for name in metrics_in(expression)}
+        - exported()
+        - ALWAYS_THERE
+        - set(rules("record"))
     )
 
 
@@ -116,8 +119,8 @@ class Panel:
         """
         return [
             re.sub(r"\{\{(\w+)\}\}", lambda label: labels.get(label[1]) or label[0], target["legendFormat"])  # noqa: B023
-            for target, found in zip(self.content["targets"], series, strict=True)
-            for labels in found
+            for target, query_series in zip(self.content["targets"], series, strict=True)
+            for labels in query_series
         ]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 STEPS = ("opened", "written", "synced", "renamed", "directory_synced", "pruned")
-"""What a snapshot has reached after each call. A process may end after any of them."""
+"""States of a snapshot after each call. A process may end after any of them."""
 
 
 def observed_calls(reached: Callable[[str], None]) -> dict[str, Callable[..., Any]]:

@@ -40,12 +40,12 @@ def instructions(text: str) -> list[Instruction]:
 
 def stages(text: str) -> list[list[Instruction]]:
     """Return the instructions of each stage, starting with its FROM."""
-    found: list[list[Instruction]] = []
+    grouped: list[list[Instruction]] = []
     for instruction in instructions(text):
         if instruction.name == "FROM":
-            found.append([])
-        found[-1].append(instruction)
-    return found
+            grouped.append([])
+        grouped[-1].append(instruction)
+    return grouped
 
 
 def let_through(path: str, ignore: str) -> bool:
@@ -60,7 +60,7 @@ def let_through(path: str, ignore: str) -> bool:
     for line in ignore.splitlines():
         pattern = line.removeprefix("!")
         compared = parts if pattern.startswith("**/") else above
-        if line and any(fnmatch(each, pattern.removeprefix("**/")) for each in compared):
+        if line and any(fnmatch(name, pattern.removeprefix("**/")) for name in compared):
             ignored = not line.startswith("!")
     return not ignored
 
@@ -90,7 +90,7 @@ class Stage:
         inside = {name: self.moved(value) for name, value in self.environment.items()}
         for name in ("PIP_NO_CACHE_DIR", "PYTHONDONTWRITEBYTECODE"):
             inside.pop(name, None)
-        # Quick: nothing is compiled before it is used (pip means the contrary of "no"), nor twice.
+        # To save time, compile modules once and only when used. "no" turns this option of pip on.
         inside |= {"PIP_NO_COMPILE": "no", "PYTHONPYCACHEPREFIX": str(self.root.parent / "compiled")}
         path = inside.get("PATH", "$PATH").replace("$PATH", f"{self.root}/usr/local/bin:{os.environ['PATH']}")
         return {**outside, **inside, "PATH": path}
@@ -105,7 +105,7 @@ def build(dockerfile: Path, context: Path, directory: Path) -> Stage:
     done: dict[str, Path] = {}
     name, stage = "", Stage(directory)
     (directory / "stages").mkdir()
-    root = directory / "root"  # of the stage at work: environments cannot be moved, so all stages are made in one place
+    root = directory / "root"  # environments cannot be moved, so all stages are made here
     base = base_image(directory / "base")
     for first, *steps in stages(dockerfile.read_text()):
         if root.exists():
@@ -168,10 +168,10 @@ def copy(stage: Stage, text: str, context: Path, done: dict[str, Path]) -> None:
     for source in sources:
         if "from" not in options:
             assert let_through(source, (context / ".dockerignore").read_text()), f"{source} is not in the context"
-        found = origin / source.lstrip("/")
-        if found.is_dir():
+        path = origin / source.lstrip("/")
+        if path.is_dir():
             ignore = None if "from" in options else shutil.ignore_patterns("__pycache__", "*.so")
-            shutil.copytree(found, stage.place(target), symlinks=True, ignore=ignore, dirs_exist_ok=True)
+            shutil.copytree(path, stage.place(target), symlinks=True, ignore=ignore, dirs_exist_ok=True)
         else:
             into = stage.place(target)
-            shutil.copy(found, into)
+            shutil.copy(path, into)

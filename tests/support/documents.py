@@ -26,7 +26,7 @@ from support.paths import ROOT
 BLOCK = re.compile(
     r"(?:^<!-- not run: (?P<reason>[^\n]+) -->\n+)?^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.M | re.S
 )
-GIVEN = re.compile(r"^<!-- given: (\S+) as (\S+) -->$", re.M)
+FILE = re.compile(r"^<!-- given: (\S+) as (\S+) -->$", re.M)
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -43,14 +43,14 @@ class Block:
 
 
 def blocks(markdown: str) -> Iterator[Block]:
-    for found in BLOCK.finditer(markdown):
-        line = markdown.count("\n", 0, found.start("text")) + 1
-        yield Block(found["language"], found["text"], line, left_out=found["reason"] is not None)
+    for match in BLOCK.finditer(markdown):
+        line = markdown.count("\n", 0, match.start("text")) + 1
+        yield Block(match["language"], match["text"], line, left_out=match["reason"] is not None)
 
 
 def run_document(markdown: str, directory: Path) -> int:
     """Run all blocks inside `directory`, which must be the working directory, and return how many ran."""
-    for source, name in GIVEN.findall(markdown):
+    for source, name in FILE.findall(markdown):
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / source, directory / name)
     namespace: dict[str, Any] = {"__name__": "__main__"}

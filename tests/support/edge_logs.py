@@ -17,7 +17,7 @@ from streameval.ope.intervals import AnyInterval, EmpiricalBernstein, EmpiricalL
 
 Array = NDArray[np.float64]
 Column = tuple[str, str, str]
-"""An estimator, an average, and `value` or `lift`."""
+"""Estimator, average, and `value` or `lift`."""
 
 DEPLOYED = "deployed"
 CANDIDATES = [f"candidate-{number}" for number in range(12)]
@@ -97,7 +97,7 @@ class Edge(NamedTuple):
         first, second = self.kinds.log(rng, self.events - half), (self.later or self.kinds).log(rng, half)
         reward, weight = (np.concatenate(columns) for columns in zip(first, second, strict=True))
         propensity = np.full(self.events, 1 / max(1.0, self.heaviest))
-        policies = {name: weight[:, place] * propensity for place, name in enumerate(CANDIDATES)}
+        policies = {name: weight[:, index] * propensity for index, name in enumerate(CANDIDATES)}
         if self.deployed is not None:
             policies[DEPLOYED] = self.deployed.weights_given(reward, rng, 1)[:, 0] * propensity
         return EventBatch.from_arrays(reward=reward, propensity=propensity, policies=policies)
@@ -155,20 +155,20 @@ def missed(edge: Edge, kind: str, seeds: Iterable[int]) -> Mapping[Column, list[
     """
     averages, intervals = averages_of(kind, edge.heaviest)
     production = "logging" if edge.deployed is None else DEPLOYED
-    if edge.later is not None and kind == "empirical_likelihood":  # no propensity shows the support that is lost
+    if edge.later is not None and kind == "empirical_likelihood":  # propensities do not show lost support
         intervals = {average.label: EmpiricalLikelihood(max_weight="none") for average in averages}
     shares = defaultdict[Column, list[float]](list)
     for seed in seeds:
         evaluator = Evaluator(CANDIDATES, ESTIMATORS, averages, production=production, intervals=intervals, drift=None)
         evaluator.update(edge.batch(np.random.default_rng([seed, edge.events])))
         misses = defaultdict[Column, list[bool]](list)
-        for each in evaluator.report().estimates:
-            if each.policy in CANDIDATES:
-                ends = {"value": (each.lower, each.upper), "lift": (each.lift_lower, each.lift_upper)}
+        for estimate in evaluator.report().estimates:
+            if estimate.policy in CANDIDATES:
+                ends = {"value": (estimate.lower, estimate.upper), "lift": (estimate.lift_lower, estimate.lift_upper)}
                 for quantity, truth in edge.truths.items():
-                    misses[each.estimator, each.average, quantity].append(misses_truth(ends[quantity], truth))
-        for column, found in misses.items():
-            shares[column].append(float(np.mean(found)))
+                    misses[estimate.estimator, estimate.average, quantity].append(misses_truth(ends[quantity], truth))
+        for column, outcomes in misses.items():
+            shares[column].append(float(np.mean(outcomes)))
     return shares
 
 

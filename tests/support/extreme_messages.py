@@ -29,8 +29,8 @@ def policies(count: int) -> bytes:
 
 def actions(count: int, chance: bytes | None = None) -> bytes:
     names = b", ".join(b'"a%d"' % number for number in range(count))
-    each = chance or b"%.17g" % (1 / count)
-    logged = b", ".join([each] * count)
+    probability = chance or b"%.17g" % (1 / count)
+    logged = b", ".join([probability] * count)
     first = START.replace(b'"a"', b'"a7"').replace(b'"propensity": 0.5, ', b"")
     return first + b'"actions": [' + names + b'], "propensities": [' + logged + b"]}"
 
@@ -113,7 +113,7 @@ def main() -> None:
         before, started_at = peak(), time.monotonic()
         batch = form.decode_batch([None, message, None])
         seconds = time.monotonic() - started_at
-        reasons = [each.reason for each in batch.rejected if each.place == 1] or ["accepted"]
+        reasons = [rejection.reason for rejection in batch.rejected if rejection.place == 1] or ["accepted"]
         print(
             json.dumps([case, reasons[0], round(seconds, 3), round(peak() - before, 1), len(message) / 1e6]), flush=True
         )

@@ -123,8 +123,8 @@ class FakeClient:
             raise ClientError("no such partition")
         if isinstance(at, datetime):
             return dict.fromkeys(partitions, int(at.timestamp()))
-        place = self.cluster.first_offset if at == "earliest" else self.cluster.readable_end
-        return {partition: place(partition) for partition in partitions}
+        offset = self.cluster.first_offset if at == "earliest" else self.cluster.readable_end
+        return {partition: offset(partition) for partition in partitions}
 
     def assign(self, positions: Mapping[int, int], epochs: Mapping[int, int]) -> None:
         self.positions, self.read, self.ends = dict(positions), dict(epochs), {}
@@ -142,7 +142,7 @@ class FakeClient:
         return records
 
     def _fetched(self) -> list[Records]:
-        if self._topic_id != self.cluster.topic_id:  # fetches name the topic by its id
+        if self._topic_id != self.cluster.topic_id:  # fetches address the topic by its id
             self._topic_id = self.cluster.topic_id
             return []
         self._require_positions_in_range()

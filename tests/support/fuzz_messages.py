@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 POLICIES = ("a", "b")
-WIDTH = 3  # numbers that describe an action
+WIDTH = 3  # features of an action
 
 TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*|true|false|null|[\[\]{}:,]|[^\s]')
 
@@ -48,7 +48,9 @@ def encode(message: Any) -> bytes:
 def shares(random: random.Random, count: int) -> list[float]:
     """Draw a distribution with rounding as computers write it."""
     drawn = [random.random() + 0.01 for _ in range(count)]
-    return [round(each / sum(drawn), random.choice((6, 9, 17))) if count < 5 else each / sum(drawn) for each in drawn]
+    return [
+        round(value / sum(drawn), random.choice((6, 9, 17))) if count < 5 else value / sum(drawn) for value in drawn
+    ]
 
 
 def common(random: random.Random, number: int) -> dict[str, Any]:
@@ -73,12 +75,12 @@ def compact(random: random.Random, number: int) -> dict[str, Any]:
 def full(random: random.Random, number: int) -> dict[str, Any]:
     count = random.randrange(1, 6)
     logged = shares(random, count)
-    place = random.randrange(count)
+    index = random.randrange(count)
     return common(random, number) | {
         "actions": [f"x{action}" for action in range(count)],
-        "action": f"x{place}",
+        "action": f"x{index}",
         "propensities": logged,
-        "propensity": logged[place],
+        "propensity": logged[index],
         "features": [[random.gauss(0, 1) for _ in range(WIDTH)] for _ in range(count)],
         "policies": {"a": shares(random, count), "b": random.choice([shares(random, count), random.random() / count])},
     }
@@ -112,7 +114,7 @@ def slate(random: random.Random, number: int) -> dict[str, Any]:
         return event | {"slate_logging": "uniform_ranking"}
     if kind == 2:
         listed = [shown, *[random.sample(actions, slots) for _ in range(3)]]
-        unique = [list(each) for each in dict.fromkeys(map(tuple, listed))]
+        unique = [list(order) for order in dict.fromkeys(map(tuple, listed))]
         return event | {"slates": unique, "slate_propensities": [1 / len(unique)] * len(unique)}
     return event
 
@@ -130,7 +132,7 @@ def dsjson(random: random.Random, number: int) -> dict[str, Any]:
     outcomes = [{"_a": list(range(count)), "_p": logged}, {"_a": [0, 1], "_p": [0.5, 0.5]}]
     if kind == 1:
         return fields | {"_label_cost": -1, "_outcomes": outcomes}
-    return fields | {"_outcomes": [each | {"_label_cost": -0.5} for each in outcomes]}
+    return fields | {"_outcomes": [outcome | {"_label_cost": -0.5} for outcome in outcomes]}
 
 
 def scored(random: random.Random, number: int) -> dict[str, Any]:
@@ -195,18 +197,18 @@ class Mutator:
         """Replace some values by odd ones of their own or another kind."""
         random, tokens = self._random, self._tokens[number].copy()
         for _ in range(random.choice((1, 1, 1, 2, 4))):
-            place = int(random.random() * len(tokens))
-            first, chance = tokens[place][:1], random.random()
+            index = int(random.random() * len(tokens))
+            first, chance = tokens[index][:1], random.random()
             if first in b"-0123456789" and chance < 0.8:
-                tokens[place] = random.choice(NUMBERS)
+                tokens[index] = random.choice(NUMBERS)
             elif first == b'"' and chance < 0.8:
-                tokens[place] = random.choice(STRINGS)
+                tokens[index] = random.choice(STRINGS)
             elif first in b"[]{}:," and chance < 0.6:
                 continue
             elif chance < 0.9:
-                tokens[place] = random.choice(VALUES)
+                tokens[index] = random.choice(VALUES)
             else:
-                tokens[place] = random.choice(random.choice(self._tokens))
+                tokens[index] = random.choice(random.choice(self._tokens))
         return b"".join(tokens)
 
     def _with_branches(self, number: int) -> bytes:
@@ -221,8 +223,8 @@ class Mutator:
             branch = [*branch, b",", *branch]
         elif kind == 2:
             other = int(random.random() * len(self._tokens))
-            place = int(random.random() * len(self._tokens[other]))
-            branch = self._tokens[other][place : self._ends[other][place]]
+            index = int(random.random() * len(self._tokens[other]))
+            branch = self._tokens[other][index : self._ends[other][index]]
         elif kind == 3:
             branch = [b"[", *branch, b"]"]
         elif kind == 4:
@@ -251,9 +253,9 @@ def _ends(tokens: Sequence[bytes]) -> list[int]:
     """Return the end of the value that starts at each token."""
     ends = list(range(1, len(tokens) + 1))
     opened: list[int] = []
-    for place, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         if token in (b"[", b"{"):
-            opened.append(place)
+            opened.append(index)
         elif token in (b"]", b"}") and opened:
-            ends[opened.pop()] = place + 1
+            ends[opened.pop()] = index + 1
     return ends

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 ENVIRONMENT = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "", "GOTOOLCHAIN": "local", "GOWORK": "off"}
-"""Variables that forbid a C compiler, and another Go than the installed one."""
+"""Variables that forbid a C compiler and any other Go than the installed one."""
 QUICKLY = ["-gcflags=all=-N -l", "-ldflags=-s -w"]
-"""Options that build quickly: a program that runs for milliseconds need not be optimised."""
+"""Options for a quick build. A program that runs for milliseconds need not be optimised."""
 
 
 def built(module: Path, directory: Path, package: str = ".") -> Path:
@@ -34,9 +34,9 @@ def built(module: Path, directory: Path, package: str = ".") -> Path:
 
 def toolchain(module: Path) -> str:
     """Return a `go` that is new enough for the module. If there is none, skip the test, or fail it in CI."""
-    for each in (str(Path(sys.executable).with_name("go")), "go"):
-        if understands(each, module):
-            return each
+    for program in (str(Path(sys.executable).with_name("go")), "go"):
+        if understands(program, module):
+            return program
     missing = "there is no Go that is new enough; `make test` takes one from requirements/go.lock"
     if os.environ.get("CI"):
         pytest.fail(f"CI runs every test, but {missing}")

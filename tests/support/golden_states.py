@@ -23,9 +23,9 @@ from tools.recorded_reports import is_number, leaves
 
 STATES = DATA / "states"
 BEFORE, AFTER, BLOCK = 215, 145, 20
-"""Events before a state was written and after it; neither number is of whole blocks."""
+"""Events before a state was written and after it. Both end inside a block."""
 KEPT = {"value", "lower", "lift", "lift_upper", "estimated", "held", "events", "accepted"}
-"""The numbers of a Report that are compared."""
+"""Numbers of a Report that are compared."""
 
 
 def default() -> tuple[se.Evaluator, logs.Columns]:
@@ -94,8 +94,8 @@ def continued(case: str, state: Any) -> dict[str, float]:
     _, columns = CASES[case]()
     evaluator = se.Evaluator.from_state(state)
     evaluator.update(se.EventBatch.from_arrays(**columns)[BEFORE:])
-    found = leaves(json.loads(evaluator.report().to_json()))
-    return {path: value for path, value in found if path.rpartition(".")[2] in KEPT and is_number(value)}
+    numbers = leaves(json.loads(evaluator.report().to_json()))
+    return {path: value for path, value in numbers if path.rpartition(".")[2] in KEPT and is_number(value)}
 
 
 def read(path: Path) -> dict[str, Any]:

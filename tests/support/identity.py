@@ -43,9 +43,9 @@ class _Endpoint(QuietHandler):
         form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
         login = f"Basic {b64encode(f'{CLIENT}:{SECRET}'.encode()).decode()}"
         granted = self.headers["Authorization"] == login and form["grant_type"] == ["client_credentials"]
-        found = self._token() if granted else {"error": "invalid_client"}
+        reply = self._token() if granted else {"error": "invalid_client"}
         self.server.requests.append(form)
-        self.answer(200 if granted else 401, self.server.answer or found)
+        self.answer(200 if granted else 401, self.server.answer or reply)
 
     def _token(self) -> dict[str, object]:
         now = int(time.time())

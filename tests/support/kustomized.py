@@ -15,17 +15,19 @@ KUSTOMIZATION: dict[str, Any] = yaml.safe_load((KUBERNETES / "kustomization.yaml
 
 def manifests() -> dict[tuple[str, str], dict[str, Any]]:
     """Return the objects of the kustomization, by kind and name. ConfigMaps have no hash in their names."""
-    found = [
-        part for name in KUSTOMIZATION["resources"] for part in yaml.safe_load_all((KUBERNETES / name).read_text())
+    objects = [
+        manifest
+        for name in KUSTOMIZATION["resources"]
+        for manifest in yaml.safe_load_all((KUBERNETES / name).read_text())
     ]
     for made in KUSTOMIZATION["configMapGenerator"]:
         data = {name: (KUBERNETES / name).read_text() for name in made["files"]}
-        found.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": made["name"]}, "data": data})
-    for container in (container for part in found for container in containers(part)):
+        objects.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": made["name"]}, "data": data})
+    for container in (container for manifest in objects for container in containers(manifest)):
         for image in KUSTOMIZATION["images"]:
             if container["image"] == image["name"]:
                 container["image"] += f":{image['newTag']}"
-    return {(part["kind"], part["metadata"]["name"]): part for part in found}
+    return {(manifest["kind"], manifest["metadata"]["name"]): manifest for manifest in objects}
 
 
 def containers(manifest: dict[str, Any]) -> list[dict[str, Any]]:
@@ -50,7 +52,7 @@ def merged(base: Any, patch: Any) -> Any:
 def with_tls() -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the StatefulSet and the ServiceMonitor with the component `tls`."""
     component = yaml.safe_load((KUBERNETES / "tls" / "kustomization.yaml").read_text())
-    pods, scrape = (yaml.safe_load(each["patch"]) for each in component["patches"])
+    pods, scrape = (yaml.safe_load(patch["patch"]) for patch in component["patches"])
     monitor: dict[str, Any] = json.loads(json.dumps(FOUND["ServiceMonitor", "streameval"]))
     for operation in scrape:
         *way, last = operation["path"].strip("/").split("/")

@@ -85,7 +85,7 @@ def simulated(world: World, value: float, events: int, seed: int) -> tuple[Means
     seen = rng.multinomial(events, share, size=RUNS)
     rewarded = rng.binomial(seen, chance)
     sums = (seen @ weight, seen @ weight**2, rewarded @ weight, rewarded @ weight**2, rewarded @ weight**2)
-    return Means(np.full(RUNS, float(events)), *(each / events for each in sums)), truth
+    return Means(np.full(RUNS, float(events)), *(total / events for total in sums)), truth
 
 
 def missed(bounds: Pair, truth: float) -> float:

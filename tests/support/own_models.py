@@ -56,9 +56,9 @@ class Infinite(Mean):
     """Predict infinity for every third action."""
 
     def predict(self, features: Array) -> Any:
-        found = super().predict(features)
-        found[::3] = np.inf
-        return found
+        predictions = super().predict(features)
+        predictions[::3] = np.inf
+        return predictions
 
 
 class Short(Mean):

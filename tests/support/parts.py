@@ -34,7 +34,7 @@ EXAMPLES: list[Any] = [
     ClippedClickIPS(cap=CAP),
     ClickCAB(cap=CAP),
 ]
-"""The parts that have required parameters, and those that are tested with other parameters than their defaults."""
+"""Instances of classes that have required parameters, or that tests use with other parameters than the defaults."""
 
 
 def kinds(union: Any) -> tuple[type[Any], ...]:
@@ -48,9 +48,9 @@ def example(kind: type[Any]) -> Any:
     Raises:
         LookupError: The class has required parameters, and there is no example.
     """
-    for each in EXAMPLES:
-        if type(each) is kind:
-            return each
+    for instance in EXAMPLES:
+        if type(instance) is kind:
+            return instance
     try:
         return kind()
     except ValidationError:
@@ -64,12 +64,16 @@ def estimators() -> list[AnyEstimator]:
 
 def estimators_of_weights() -> list[AnyEstimator]:
     """Make one of each estimator that needs the logged action alone."""
-    return [each for each in estimators() if not each.needs and not each.of_clicks]
+    return [estimator for estimator in estimators() if not estimator.needs and not estimator.of_clicks]
 
 
 def estimators_of_actions() -> list[AnyEstimator]:
     """Make one of each estimator that needs distributions over actions, or predictions for them."""
-    return [each for each in estimators() if each.needs and each.needs <= WEIGHED and not each.of_clicks]
+    return [
+        estimator
+        for estimator in estimators()
+        if estimator.needs and estimator.needs <= WEIGHED and not estimator.of_clicks
+    ]
 
 
 def averages() -> list[AnyAverage]:
@@ -78,6 +82,6 @@ def averages() -> list[AnyAverage]:
 
 
 def further_averages(examples: Iterable[AnyAverage]) -> list[AnyAverage]:
-    """Make one of each average that has none among these, which have the parameters that a test needs."""
-    kinds_there = {type(each) for each in examples}
-    return [each for each in averages() if type(each) not in kinds_there]
+    """Make one of each average without an instance among these examples."""
+    kinds_there = {type(average) for average in examples}
+    return [average for average in averages() if type(average) not in kinds_there]

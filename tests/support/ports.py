@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 PORTS = range(20_000, 32_000)
-"""Below those that systems hand out by themselves (Linux: from 32,768 on), to servers without a port and to clients."""
+"""Ports below the ephemeral range of systems (Linux: from 32,768 on)."""
 
 _claims = ExitStack()
 atexit.register(_claims.close)
@@ -23,7 +23,7 @@ def free_port() -> int:
 
 def free_ports(count: int) -> list[int]:
     """Return `count` different ports. A server keeps its port while it restarts."""
-    drawn = random.SystemRandom().sample(PORTS, len(PORTS))  # seeds that tests set would draw the same in each process
+    drawn = random.SystemRandom().sample(PORTS, len(PORTS))  # independent of seeds that tests set
     free = (port for port in drawn if _is_claimed(port) and _is_silent(port))
     return [next(free) for _ in range(count)]
 
@@ -52,8 +52,8 @@ def _is_silent(port: int) -> bool:
 
 def open_sockets() -> int:
     """Count the sockets that this process has open, including servers in its threads."""
-    found = 0
+    count = 0
     for descriptor in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # closed meanwhile
-            found += str(descriptor.readlink()).startswith("socket:")
-    return found
+        with suppress(FileNotFoundError):  # closed in the meantime
+            count += str(descriptor.readlink()).startswith("socket:")
+    return count

@@ -27,9 +27,9 @@ def make_monitor(
     candidates: int = 2, trust: Trust = LENIENT, logged: bool = True, **promotion: Any
 ) -> PromotionMonitor:
     """Make a monitor of this many candidates with all rules that need no sequences."""
-    given_ = {"rule": ("paired", "sea", "bsea"), "min_events": 0, "hold": 1, "trust": trust, **promotion}
-    policies = ("logging" if logged else "production", *(f"candidate-{place}" for place in range(1, candidates + 1)))
-    return monitor_of(Promotion(**given_), policies, logged)
+    settings = {"rule": ("paired", "sea", "bsea"), "min_events": 0, "hold": 1, "trust": trust, **promotion}
+    policies = ("logging" if logged else "production", *(f"candidate-{number}" for number in range(1, candidates + 1)))
+    return monitor_of(Promotion(**settings), policies, logged)
 
 
 def trust_figures(**more: Any) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def three_actions(seed: int, events: int, wrong: float = 1.0, *, listed: bool = 
     else:
         chosen = np.minimum(logged[np.arange(events), action], 1.0)
         batch = EventBatch.from_arrays(reward=reward, propensity=chosen)
-    return named(batch, [NAMES[place] for place in action.tolist()])
+    return named(batch, [NAMES[code] for code in action.tolist()])
 
 
 def named(batch: EventBatch, names: Sequence[str | int]) -> EventBatch:
@@ -46,16 +46,16 @@ def finding_of(batch: EventBatch, look: int, error: float = 0.01) -> str:
     state = frequencies.start()
     for first in range(0, len(batch), look):
         state = frequencies.fold(state, batch[first : first + look], error)
-        found = frequencies.judge(state, error)
-        if found is not None and not found[0]:
-            return found[1]
+        verdict = frequencies.judge(state, error)
+        if verdict is not None and not verdict[0]:
+            return verdict[1]
     return ""
 
 
 def findings_about(batch: EventBatch) -> list[str]:
     """Return the findings of `check --propensities` about events that list their actions."""
     assert batch.actions is not None
-    found = frequencies.Frequencies()
+    observed = frequencies.Frequencies()
     chosen = [batch.actions.names[code] for code in batch.actions.chosen.tolist()]
-    found.add(batch, chosen, [list(NAMES)] * len(batch))
-    return found.findings()[0]
+    observed.add(batch, chosen, [list(NAMES)] * len(batch))
+    return observed.findings()[0]

@@ -88,6 +88,6 @@ def decision(number: int, kind: str = "shop.Decision", **changes: Any) -> Any:
     return event
 
 
-def framed(message: Any, number: int, place: bytes = b"\0") -> bytes:
+def framed(message: Any, number: int, index: bytes = b"\0") -> bytes:
     """Return a message with the id of its schema and the index of its type in front."""
-    return b"\0" + number.to_bytes(4, "big") + place + message.SerializeToString()
+    return b"\0" + number.to_bytes(4, "big") + index + message.SerializeToString()

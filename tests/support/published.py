@@ -17,7 +17,7 @@ TOOLS = TESTS / "deploy" / "tools"
 KINDS = {"ConfigMap", "Secret", "Service", "StatefulSet"}
 """Kinds of Kubernetes itself. Their schemas are in the module of its client, which Helm requires."""
 WITHOUT_SCHEMA = "NetworkPolicy,PodDisruptionBudget"
-"""Kinds that are not checked: no module publishes their schemas. test_kubernetes asks for their fields."""
+"""Kinds that are not checked, because no module publishes their schemas. test_kubernetes asks for their fields."""
 OPERATORS = {
     "github.com/argoproj/argo-rollouts@v1.8.3": "manifests/crds/*-crd.yaml",
     "github.com/fluxcd/flagger@v1.36.1": "artifacts/flagger/crd.yaml",
@@ -46,8 +46,8 @@ class Kubeconform:
     def complaints(self, *objects: dict[str, Any]) -> str:
         """Return what is wrong with the objects, or an empty text."""
         command = [self._program, "-strict", "-skip", WITHOUT_SCHEMA, "-schema-location", self._schemas]
-        given = yaml.safe_dump_all(objects)
-        ran = subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=120)
+        manifests = yaml.safe_dump_all(objects)
+        ran = subprocess.run(command, input=manifests, capture_output=True, text=True, check=False, timeout=120)
         assert bool(ran.stdout) == bool(ran.returncode), ran.stderr
         return ran.stdout
 
@@ -87,7 +87,7 @@ def go(*arguments: str) -> str:
 def closed(schema: Any) -> Any:
     """Return the schema without room for keys that it does not name."""
     if isinstance(schema, list):
-        return [closed(each) for each in schema]
+        return [closed(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     is_open = "additionalProperties" in schema or schema.get("x-kubernetes-preserve-unknown-fields")

@@ -12,7 +12,7 @@ import numpy as np
 from streameval import Evaluator, EventBatch
 from streameval.ope.core.past import start_signs, unit_signs
 from streameval.ope.evaluator import calibration
-from streameval.ope.evaluator import ramp as of_arms
+from streameval.ope.evaluator import ramp as arm_draws
 from streameval.ope.evaluator.room import Blocks
 from streameval.ope.evidence.evidence import Evidence
 
@@ -43,19 +43,19 @@ def ramp(seed: int, events: int = 10_000, share: float = 0.1) -> Ramp:
     means = np.random.default_rng(7).uniform(0.05, 0.5, (contexts, ACTIONS))
     context, arm = rng.integers(0, contexts, events), (rng.uniform(size=events) < share).astype(int)
     policies = np.full((2, contexts, ACTIONS), EPSILON / ACTIONS)
-    places = np.arange(contexts)
-    policies[0, places, places] += 1 - EPSILON
-    policies[1] = np.eye(ACTIONS)[places + 1]
+    indices = np.arange(contexts)
+    policies[0, indices, indices] += 1 - EPSILON
+    policies[1] = np.eye(ACTIONS)[indices + 1]
     chosen = policies[arm, context]
     action = (rng.uniform(size=(events, 1)) > chosen.cumsum(axis=1)).sum(axis=1).clip(0, ACTIONS - 1)
     reward = (rng.uniform(size=events) < means[context, action]).astype(float)
     columns = {
         "reward": reward,
         "propensity": chosen[np.arange(events), action],
-        "policies": {name: policies[place, context, action] for place, name in enumerate(ARMS)},
+        "policies": {name: policies[index, context, action] for index, name in enumerate(ARMS)},
         "logging_policy": np.array(ARMS, dtype=object)[arm],
     }
-    return Ramp(columns, float(means[places, places + 1].mean()))
+    return Ramp(columns, float(means[indices, indices + 1].mean()))
 
 
 THREE = np.array([0.3, 0.2, 0.1])
@@ -115,7 +115,7 @@ def _logged(rng: np.random.Generator, arm: Any, level: Any, wrong: float) -> dic
     return {
         "reward": (rng.uniform(size=len(arm)) < THREE[action] * level).astype(float),
         "propensity": propensity,
-        "policies": {name: POLICIES[place, action] for place, name in enumerate(ARMS)},
+        "policies": {name: POLICIES[index, action] for index, name in enumerate(ARMS)},
         "logging_policy": np.array(ARMS, dtype=object)[arm],
     }
 
@@ -160,7 +160,7 @@ DECIDED: dict[str, Any] = {
     },
     "logging": {"arms": {"production": 0.8, "candidate-1": 0.2}, "weights": "logged"},
 }
-"""The configuration of a daemon that reads `messages`, without its source."""
+"""Configuration of a daemon that reads `messages`, without its source."""
 
 LOOK = 5_000
 """Events between two looks at the checks."""
@@ -181,7 +181,7 @@ def failed_checks(columns: dict[str, Any], until: str | None = None) -> set[str]
         until: Check that ends the reading as soon as it has failed.
     """
     batch, units, failed = EventBatch.from_arrays(**columns), start_signs(), set()
-    compared, drawn = None, of_arms.start(PLAN)
+    compared, drawn = None, arm_draws.start(PLAN)
     for first in range(0, len(batch), LOOK):
         part = batch[first : first + LOOK]
         signs, units = unit_signs(units, part.unit, len(part), PLAN.block)
@@ -189,12 +189,12 @@ def failed_checks(columns: dict[str, Any], until: str | None = None) -> set[str]
         blocks = Blocks(part, part, goal)
         compared = calibration.observe(PLAN, compared, blocks)
         assert drawn is not None
-        sums = of_arms.summarise(PLAN, drawn, blocks)
+        sums = arm_draws.summarise(PLAN, drawn, blocks)
         assert sums is not None
-        drawn = of_arms.fold(PLAN, drawn, sums)
+        drawn = arm_draws.fold(PLAN, drawn, sums)
         seen = () if compared is None else calibration.checks(PLAN, compared, ())
-        found = (*seen, *of_arms.checks(PLAN, drawn, ()))
-        failed |= {each.check for each in found if not each.ok}
+        results = (*seen, *arm_draws.checks(PLAN, drawn, ()))
+        failed |= {check.check for check in results if not check.ok}
         if until in failed:
             break
     return failed

@@ -13,7 +13,7 @@ from streameval.common.arrays import Array
 
 RANKS = 6
 RELEVANT = np.array([0.1, 0.15, 0.2, 0.3, 0.4, 0.5])
-"""The probability that each item is relevant; production would show them in this order."""
+"""Probability that each item is relevant, in the order of production."""
 GAIN = 1 / np.log2(1 + np.arange(1.0, RANKS + 1))
 METRIC = {"kind": "dcg", "at": RANKS}
 

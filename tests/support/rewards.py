@@ -41,24 +41,24 @@ def fresh(combine: Any = "first", max_bytes: int = PLENTY, partitions: tuple[int
 def rewards_of(earned: Sequence[Earned]) -> RewardBatch:
     origin = Origin(
         REWARDS,
-        np.array([each.partition for each in earned], dtype=np.int64),
-        np.array([each.offset for each in earned], dtype=np.int64),
-        fingerprints([each.event_id for each in earned]),
+        np.array([message.partition for message in earned], dtype=np.int64),
+        np.array([message.offset for message in earned], dtype=np.int64),
+        fingerprints([message.event_id for message in earned]),
     )
-    times, rewards = ([float(getattr(each, name)) for each in earned] for name in ("timestamp", "reward"))
+    times, rewards = ([float(getattr(message, name)) for message in earned] for name in ("timestamp", "reward"))
     return RewardBatch(np.array(rewards), np.array(times), origin)
 
 
-def assert_equal(found: Estimate, own: Estimate, tolerance: float = 1e-12) -> None:
+def assert_equal(actual: Estimate, expected: Estimate, tolerance: float = 1e-12) -> None:
     """Assert that all numbers are equal, in units of the width of the reward range."""
-    for name, number in msgspec.to_builtins(own).items():
-        other = getattr(found, name)
+    for name, number in msgspec.to_builtins(expected).items():
+        other = getattr(actual, name)
         if name == "details":
             assert other.keys() == number.keys()
             for key, value in number.items():
                 assert other[key] == (pytest.approx(value, rel=1e-9, abs=1e-9) if value is not None else None), key
         elif name != "reward" and isinstance(number, float):
-            size = 200.0 if found.reward == "revenue" else 1.0
+            size = 200.0 if actual.reward == "revenue" else 1.0
             assert other == pytest.approx(number, rel=tolerance, abs=tolerance * size), name
         elif name != "reward":
             assert other == number

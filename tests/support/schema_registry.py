@@ -39,8 +39,8 @@ EVENT_COLUMNS = {"timestamp": "at", "action": "choice.banner", "propensity": "ch
 
 def event(number: int, **changes: Any) -> dict[str, Any]:
     choice = {"banner": f"banner {number % 2}", "probability": 0.5}
-    found = {"event_id": f"e-{number}", "at": 1_700_000_000_000 + number, "choice": choice, "reward": 1.0}
-    return found | {"policies": {"challenger": 0.25}} | changes
+    record = {"event_id": f"e-{number}", "at": 1_700_000_000_000 + number, "choice": choice, "reward": 1.0}
+    return record | {"policies": {"challenger": 0.25}} | changes
 
 
 def encoded(record: Mapping[str, Any], number: int, schema: Any = EVENT_SCHEMA) -> bytes:
@@ -85,8 +85,8 @@ class _Answers(QuietHandler):
     def do_GET(self) -> None:
         self.server.requests.append(self.path)
         login = f"Basic {b64encode(f'{USER}:{PASSWORD}'.encode()).decode()}"
-        found = self.server.schemas.get(self.path.partition("?")[0])
-        code, answer = (200, found) if found else (404, {"error_code": 40403, "message": "Schema not found"})
+        schema = self.server.schemas.get(self.path.partition("?")[0])
+        code, answer = (200, schema) if schema else (404, {"error_code": 40403, "message": "Schema not found"})
         if self.server.needs_login and self.headers["Authorization"] != login:
             code, answer = 401, {"error_code": 401, "message": "Unauthorized"}
         self.answer(code, answer, "application/vnd.schemaregistry.v1+json")

@@ -56,8 +56,8 @@ def distributions(draw: st.DrawFn, size: int, least: int = 0, most: int = 100) -
 def factored_slates(draw: st.DrawFn) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Draw the distributions of the logging policy and of a target in each slot, both [slots, actions]."""
     slots, actions = draw(st.integers(1, 3)), draw(st.integers(1, 3))
-    of_logging, of_target = distributions(actions, 1, 20), distributions(actions, 0, 20)
-    return np.array([draw(of_logging) for _ in range(slots)]), np.array([draw(of_target) for _ in range(slots)])
+    logging, target = distributions(actions, 1, 20), distributions(actions, 0, 20)
+    return np.array([draw(logging) for _ in range(slots)]), np.array([draw(target) for _ in range(slots)])
 
 
 @st.composite
@@ -88,11 +88,11 @@ def action_set_events(draw: st.DrawFn) -> dict[str, Any]:
     actions = draw(st.lists(identifiers, min_size=1, max_size=4, unique=True))
     size = len(actions)
     logged = draw(distributions(size))
-    chosen = draw(st.sampled_from([place for place, share in enumerate(logged) if share > 0]))
-    known = st.just(1.0) if size == 1 else probabilities
+    chosen = draw(st.sampled_from([index for index, share in enumerate(logged) if share > 0]))
+    logged_only = st.just(1.0) if size == 1 else probabilities
     width = draw(st.integers(0, 3))
     optional = {
-        "policies": st.dictionaries(st.sampled_from(POLICIES), distributions(size) | known | st.none()),
+        "policies": st.dictionaries(st.sampled_from(POLICIES), distributions(size) | logged_only | st.none()),
         "features": st.lists(st.lists(numbers, min_size=width, max_size=width), min_size=size, max_size=size),
     }
     event |= {"actions": actions, "action": actions[chosen], "propensities": logged, "propensity": logged[chosen]}

@@ -108,7 +108,7 @@ def random_stream(
     return Stream(low + (high - low) * unit, propensity, target, sampling)
 
 
-def streams(most: int = 600, **given: Any) -> st.SearchStrategy[Stream]:
+def streams(most: int = 600, **fixed: Any) -> st.SearchStrategy[Stream]:
     """Draw random streams of up to `most` events. Small ones are tried first."""
     settings: dict[str, Any] = {
         "seed": st.integers(0, 2**32 - 1),
@@ -117,7 +117,7 @@ def streams(most: int = 600, **given: Any) -> st.SearchStrategy[Stream]:
         "downsampled": st.booleans(),
         "rewards": st.sampled_from(["click", "real"]),
     }
-    return st.builds(random_stream, **settings | given)
+    return st.builds(random_stream, **settings | fixed)
 
 
 def cuttings(most: int = 12) -> st.SearchStrategy[list[float]]:
@@ -127,8 +127,8 @@ def cuttings(most: int = 12) -> st.SearchStrategy[list[float]]:
 
 def pieces(stream: Stream, cutting: Iterable[float]) -> Iterator[Stream]:
     """Yield the consecutive pieces of a stream, which may be empty."""
-    places = [0, *[round(cut * len(stream)) for cut in cutting], len(stream)]
-    for first, last in pairwise(places):
+    indices = [0, *[round(cut * len(stream)) for cut in cutting], len(stream)]
+    for first, last in pairwise(indices):
         yield stream[first:last]
 
 

@@ -31,7 +31,7 @@ USER, PASSWORD = "reader", "a-secret"
 START_TIMEOUT = 600.0
 
 # Holds the broker and obeys its standard input: a line asks the broker to shut down, the end of the input kills it.
-# The input ends with the test run, however that ends.
+# The input ends with the test run, even if that crashes.
 LEASH = """
 import subprocess, sys, threading
 broker = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
@@ -166,7 +166,7 @@ class RealBroker:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for the tests, which need the broker while they clean up
+                start_new_session=True,  # Ctrl-C must not end the broker while tests clean up
             )
         self._wait_until_started(first)
 
@@ -323,7 +323,7 @@ def kafka_libraries() -> Path:
     if missing := missing_programs():
         raise NoBrokerError(f"{' and '.join(missing)} not found")
     cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "lock").open("w") as lock:  # Maven's own store is not made for two at a time
+    with (cache / "lock").open("w") as lock:  # Maven's own store does not allow two at a time
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not libraries.is_dir():
             fetch(libraries)

@@ -81,12 +81,12 @@ class DaemonRuns:
     def processes(self) -> list[int]:
         """Return the process of the run, and those below it."""
         assert self.process is not None
-        found = [self.process.pid]
-        for process in found:  # grows
+        processes = [self.process.pid]
+        for process in processes:  # the list grows during the loop
             with suppress(FileNotFoundError, ProcessLookupError):
                 for task in Path(f"/proc/{process}/task").glob("*/children"):
-                    found += map(int, task.read_text().split())
-        return found
+                    processes += map(int, task.read_text().split())
+        return processes
 
     def processor_seconds(self) -> float:
         """Return the processor time of these processes so far, including ended child processes."""
@@ -95,13 +95,13 @@ class DaemonRuns:
 
     def java(self, program: str) -> list[int]:
         """Return the processes below the run in which Java runs a program with this name."""
-        found = []
+        processes = []
         for process in self.processes():
             with suppress(FileNotFoundError, ProcessLookupError):
                 command = Path(f"/proc/{process}/cmdline").read_bytes()
                 if program.encode() in command and b"java" in command.split(b"\0")[0]:
-                    found.append(process)
-        return found
+                    processes.append(process)
+        return processes
 
     def sleep(self, seconds: float) -> None:
         """Suspend the run for a while, as a machine is suspended."""
@@ -146,18 +146,18 @@ class DaemonRuns:
                 seen = report_of(client) or seen
             if seen and seen["events"]["accepted"] >= events:
                 return seen
-            time.sleep(0.5)  # each question takes time from the loop
+            time.sleep(0.5)  # the loop spends time on each request
         raise AssertionError(f"not within {PATIENCE} s: {seen.get('events')}\n{self.log.read_text()[-3000:]}")
 
     def logged(self, event: str) -> list[dict[str, Any]]:
         """Return the log entries of all runs under this name."""
-        found = []
+        entries = []
         for line in self.log.read_text().splitlines():
             with suppress(ValueError):
                 entry = msgspec.json.decode(line)
                 if entry["event"] == event:
-                    found.append(entry)
-        return found
+                    entries.append(entry)
+        return entries
 
     def snapshots(self) -> list[Path]:
         """Return the snapshots on disk, the oldest first."""
@@ -201,11 +201,11 @@ def with_rows_in_order(state: Any) -> Any:
         return {"buckets": buckets, "lengths": lengths}
     if isinstance(state, dict) and state.keys() == set(ring.Ring.__struct_fields__):
         kept = min(state["written"], state["capacity"])
-        places = np.arange(state["written"] - kept, state["written"]) % state["capacity"]
-        return {**state, "full": state["full"][:, places]}
+        indices = np.arange(state["written"] - kept, state["written"]) % state["capacity"]
+        return {**state, "full": state["full"][:, indices]}
     if isinstance(state, dict):
         return {key: with_rows_in_order(value) for key, value in state.items()}
-    return [with_rows_in_order(each) for each in state] if isinstance(state, list) else state
+    return [with_rows_in_order(value) for value in state] if isinstance(state, list) else state
 
 
 def assert_same(one: Any, other: Any, where: str = "") -> None:
@@ -216,8 +216,8 @@ def assert_same(one: Any, other: Any, where: str = "") -> None:
             assert_same(one[key], other[key], f"{where}/{key}")
     elif isinstance(one, list | tuple):
         assert len(one) == len(other), where
-        for place, (each, also) in enumerate(zip(one, other, strict=True)):
-            assert_same(each, also, f"{where}/{place}")
+        for index, (left, right) in enumerate(zip(one, other, strict=True)):
+            assert_same(left, right, f"{where}/{index}")
     elif isinstance(one, float | np.ndarray) and not (isinstance(one, np.ndarray) and one.dtype.kind not in "fc"):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9, err_msg=where)
     elif isinstance(one, np.ndarray):

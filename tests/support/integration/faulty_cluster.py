@@ -28,7 +28,7 @@ ERRORS = {
     "unknown leader epoch": 75,
     "offset not available": 78,
 }
-"""Error codes of the protocol that a fetch may be answered with."""
+"""Error codes of the protocol for the answer to a fetch."""
 
 CONNECTION_LOST = -195
 

@@ -18,13 +18,13 @@ from support.integration.running import daemon
 from support.ramps import DECIDED, messages
 
 CONFIG = {
-    # With action sets, so that there are a reward model and estimates by it.
+    # Action sets give a reward model and estimates by it.
     "source": {"kind": "simulated", "rate": 1000, "candidates": 2, "action_sets": True},
     "policies": {"candidates": ["candidate-1", "candidate-2"]},
     "promotion": {"min_events": 2000, "margin": -0.5},  # a candidate is soon promotable, as the first panel shows
 }
 RANKINGS = {
-    # With swaps, so that there is a learned examination.
+    # Swaps give a learned examination.
     "source": {"kind": "simulated", "world": "rankings", "rate": 2000, "candidates": 1, "exploration": 0.5},
     "policies": {"candidates": ["candidate-1"]},
     "ranking": {"metric": {"kind": "dcg", "at": 6}, "examination": {"kind": "swaps", "ranks": 6}},
@@ -50,13 +50,13 @@ UNUSED = {
     "Steps of candidates that learn",
     "Newest frozen copy",
 }
-"""Panels about what none of the daemons does."""
+"""Titles of panels about features that no daemon uses."""
 AVERAGES = ["cumulative", *ADAPTIVE, "mixture"]
-"""Of all daemons. With the default span, the drift rate would be known after 50,000 events."""
+"""Averages of all daemons. With the default span, the drift rate would be known after 50,000 events."""
 CHOSEN = {"policy": "candidate-1", "reward": "reward", "estimator": "stratified_dr", "average": "mixture"}
 PATIENCE = 120.0
 EVENTS = 30_000
-"""Of the log of the ramp."""
+"""Events in the log of the ramp."""
 
 
 @contextmanager
@@ -72,8 +72,13 @@ def monitored_daemons(folder: Path) -> Iterator[httpx.Client]:
     log = folder / "log.ndjson"
     with log.open("wb") as lines:
         lines.writelines(messages(1, EVENTS, started=time.time() - 300.0))
-    of_log = {"source": {"kind": "file", "path": str(log), "follow": True}}
-    named = {"decisions": CONFIG, "rankings": RANKINGS, "ramp": DECIDED | of_log, "estimated": ESTIMATED | of_log}
+    log_source = {"source": {"kind": "file", "path": str(log), "follow": True}}
+    named = {
+        "decisions": CONFIG,
+        "rankings": RANKINGS,
+        "ramp": DECIDED | log_source,
+        "estimated": ESTIMATED | log_source,
+    }
     with ExitStack() as running:
         addresses = []
         for name, settings in named.items():
@@ -97,12 +102,12 @@ def monitored_daemons(folder: Path) -> Iterator[httpx.Client]:
 def needed(panel: Panel) -> list[str]:
     """Return the queries of a panel that must have an answer, without the fallback of features that a daemon has."""
     queries = panel.queries if panel.title in UNUSED else map(without_fallback, panel.queries)
-    return [filled_in(each, CHOSEN) for each in queries]
+    return [filled_in(expression, CHOSEN) for expression in queries]
 
 
 def unanswered(client: httpx.Client) -> list[str]:
     """Return the queries of panels that give nothing (yet)."""
-    expressions = {each for panel in panels() for each in needed(panel)}
+    expressions = {expression for panel in panels() for expression in needed(panel)}
     return sorted(expression for expression in expressions if not is_answered(client, expression))
 
 

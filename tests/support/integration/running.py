@@ -36,8 +36,8 @@ def streameval(*arguments: str, **environment: str) -> subprocess.CompletedProce
 def daemon(config: Path, log: Path, **environment: str) -> Iterator[httpx.Client]:
     """Run `streameval run` with this configuration, logging to a file, and yield a client of its server."""
     command = [STREAMEVAL, "run", str(config), "--log-format", "json"]
-    place: dict[str, Any] = {"cwd": log.parent, "env": os.environ | environment}  # where its state is kept, too
-    with log.open("w") as stderr, subprocess.Popen(command, stderr=stderr, **place) as process:
+    options: dict[str, Any] = {"cwd": log.parent, "env": os.environ | environment}  # its state is there too
+    with log.open("w") as stderr, subprocess.Popen(command, stderr=stderr, **options) as process:
         try:
             with asking(served_at(log, process)) as client:
                 yield client
@@ -50,8 +50,8 @@ def served_at(log: Path, process: subprocess.Popen[bytes]) -> str:
     """Wait until the daemon logs its address, and return it."""
     deadline = time.monotonic() + PATIENCE
     while process.poll() is None and time.monotonic() < deadline:
-        if found := re.search(r"http://127\.0\.0\.1:\d+(?=\D)", log.read_text()):
-            return found[0]
+        if match := re.search(r"http://127\.0\.0\.1:\d+(?=\D)", log.read_text()):
+            return match[0]
         time.sleep(0.05)
     pytest.fail(f"the daemon serves nothing:\n{log.read_text()}")
 

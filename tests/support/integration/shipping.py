@@ -66,8 +66,8 @@ class Shipping:
         return daemon(self._folder / "streameval.yaml", self._folder / f"{production}.log")
 
     def _promotable(self, monitor: httpx.Client) -> set[str]:
-        found = query(monitor, f'streameval_policy_promotable{{instance="{self.instance}"}} == 1')
-        return {labels["policy"] for labels, _ in found}
+        series = query(monitor, f'streameval_policy_promotable{{instance="{self.instance}"}} == 1')
+        return {labels["policy"] for labels, _ in series}
 
     def _chances(self, events: NDArray[np.int_]) -> NDArray[np.float64]:
         return np.tile(self._earned, (len(events), 1))

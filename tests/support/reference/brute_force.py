@@ -43,7 +43,7 @@ class Terms:
 
 
 DEFINED = ("ips", "snips", "clipped_ips", "control_variate", "stratified_ips")
-"""The estimators that `terms` defines."""
+"""Estimators that `terms` defines."""
 
 
 def terms(
@@ -112,7 +112,7 @@ class Moments:
 
     value: float
     n_eff: float
-    variance: float  # of the term, for a ratio of the linearised term; divides by the sum of weights
+    variance: float  # of the (linearised) term, divided by the sum of weights
     effective_sample_size: float
     mean_weight: float
     largest_share: float
@@ -120,23 +120,23 @@ class Moments:
     largest_q: float
 
 
-def moments(kernel: Array, given: Terms) -> Moments:
+def moments(kernel: Array, stream: Terms) -> Moments:
     """Compute weighted means in two passes."""
-    q = kernel * given.q
-    if q.sum() == 0 or (q * given.v).sum() == 0:
+    q = kernel * stream.q
+    if q.sum() == 0 or (q * stream.v).sum() == 0:
         return Moments(*[math.nan] * 8)
-    value = (q * given.u).sum() / (q * given.v).sum()
+    value = (q * stream.u).sum() / (q * stream.v).sum()
     n_eff = q.sum() ** 2 / (q**2).sum()
-    mean_v = np.average(given.v, weights=q)
-    mean_w, mean_square = np.average(given.w, weights=q), np.average(given.w**2, weights=q)
-    carried = abs((q * given.u).sum())
+    mean_v = np.average(stream.v, weights=q)
+    mean_w, mean_square = np.average(stream.w, weights=q), np.average(stream.w**2, weights=q)
+    carried = abs((q * stream.u).sum())
     return Moments(
         value=float(value),
         n_eff=float(n_eff),
-        variance=float(np.average((given.u - value * given.v) ** 2, weights=q) / mean_v**2),
+        variance=float(np.average((stream.u - value * stream.v) ** 2, weights=q) / mean_v**2),
         effective_sample_size=float(n_eff * mean_w**2 / mean_square),
         mean_weight=float(mean_w),
-        largest_share=float(np.abs(q * given.u).max() / carried) if carried else math.nan,
+        largest_share=float(np.abs(q * stream.u).max() / carried) if carried else math.nan,
         total=float(q.sum()),
         largest_q=float(q.max()),
     )
@@ -145,41 +145,41 @@ def moments(kernel: Array, given: Terms) -> Moments:
 Choice = Callable[[float, float, int], float]
 
 
-def drift_rates(given: Terms, block: int, span: int, smoother: Callable[[int], Array]) -> list[float]:
+def drift_rates(stream: Terms, block: int, span: int, smoother: Callable[[int], Array]) -> list[float]:
     """Return `|V_t - V_{t-s}| / s` at each block end, averaged over the last five, NaN until t > s.
 
     A block without evidence leaves the rate unchanged.
     """
     lag = math.ceil(span / block)
-    values = [_value(smoother(end), given[:end]) for end in range(block, len(given) + 1, block)]
+    values = [_value(smoother(end), stream[:end]) for end in range(block, len(stream) + 1, block)]
     rates = [abs(values[i] - values[i - lag]) / (lag * block) if i >= lag else math.nan for i in range(len(values))]
     means = [math.nan]
     for i in range(len(rates)):
-        silent = given[i * block : (i + 1) * block].q.sum() == 0
-        means.append(means[-1] if silent else _mean_of_known(rates[max(0, i - 4) : i + 1]))
+        silent = stream[i * block : (i + 1) * block].q.sum() == 0
+        means.append(means[-1] if silent else _mean_without_nan(rates[max(0, i - 4) : i + 1]))
     return means[1:]
 
 
-def _value(kernel: Array, given: Terms) -> float:
-    below = (kernel * given.q * given.v).sum()
-    return float((kernel * given.q * given.u).sum() / below) if below else math.nan
+def _value(kernel: Array, stream: Terms) -> float:
+    below = (kernel * stream.q * stream.v).sum()
+    return float((kernel * stream.q * stream.u).sum() / below) if below else math.nan
 
 
-def _mean_of_known(numbers: Sequence[float]) -> float:
-    known = [number for number in numbers if not math.isnan(number)]
-    return sum(known) / len(known) if known else math.nan
+def _mean_without_nan(numbers: Sequence[float]) -> float:
+    numbers = [number for number in numbers if not math.isnan(number)]
+    return sum(numbers) / len(numbers) if numbers else math.nan
 
 
-def running_variance(given: Terms, end: int, block: int) -> float:
+def running_variance(stream: Terms, end: int, block: int) -> float:
     """Return the variance of the terms of the first `end` events, fading over 100,000 events at block ends.
 
     Args:
-        terms: Terms of all events.
+        stream: Terms of all events.
         end: Number of events, a multiple of `block`.
         block: Number of events of a block.
     """
     age = end // block - 1 - np.arange(end) // block
-    return moments((1 - 1 / 100_000) ** (block * age).astype(float), given[:end]).variance
+    return moments((1 - 1 / 100_000) ** (block * age).astype(float), stream[:end]).variance
 
 
 def smooth_window(end: int) -> Array:
@@ -192,12 +192,12 @@ def smooth_decay(block: int) -> Callable[[int], Array]:
     return lambda end: 0.99995 ** (block * (end // block - 1 - np.arange(end) // block)).astype(float)
 
 
-def chosen(given: Terms, block: int, span: int, smoother: Callable[[int], Array], choose: Choice) -> list[float]:
+def chosen(stream: Terms, block: int, span: int, smoother: Callable[[int], Array], choose: Choice) -> list[float]:
     """Return `choose(drift rate, variance, events)` at each block end, NaN while the drift rate is unknown."""
-    rates = drift_rates(given, block, span, smoother)
-    ends = range(block, len(given) + 1, block)
+    rates = drift_rates(stream, block, span, smoother)
+    ends = range(block, len(stream) + 1, block)
     return [
-        math.nan if math.isnan(k) else choose(k, running_variance(given, end, block), end)
+        math.nan if math.isnan(k) else choose(k, running_variance(stream, end, block), end)
         for k, end in zip(rates, ends, strict=True)
     ]
 
