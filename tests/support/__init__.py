@@ -1,1 +1,1 @@
-"""Helpers that several tests share."""
+"""Hold helpers that several tests share."""
