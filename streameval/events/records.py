@@ -5,11 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
-from decimal import Decimal
 from operator import methodcaller
 from typing import Any, TypeAlias
-from uuid import UUID
 
 import msgspec
 from msgspec import structs
@@ -24,13 +21,6 @@ from streameval.events.validation import Fault
 
 Record: TypeAlias = Mapping[str, Any]
 ValueOf: TypeAlias = Callable[[Record], Any]
-
-CONVERSIONS: Mapping[type, Callable[[Any], Any]] = {
-    datetime: lambda moment: (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp(),
-    Decimal: float,
-    UUID: str,
-    bytes: bytes.decode,
-}
 
 
 class RecordDecoder(JsonDecoder):
@@ -88,10 +78,7 @@ class RecordDecoder(JsonDecoder):
                 return record
             if not isinstance(record, dict):
                 return Fault("malformed", f"expected a record, found {type(record).__name__}")
-            values = [value_of(record) for value_of in self._values_of]
-            if not CONVERSIONS.keys().isdisjoint(map(type, values)):
-                values = list(map(plain, values))
-            return self._layout.event(values)
+            return self._layout.event([value_of(record) for value_of in self._values_of])
         except (*DECODE_ERRORS, OverflowError) as error:
             return refusal(error)
 
@@ -118,22 +105,8 @@ class RowDecoder(RecordDecoder):
     def __init__(self, columns: ColumnNames | Mapping[str, Any] | None = None, **options: Any) -> None:
         super().__init__(_row_of_cells, columns, **options)
 
-    def _row(self, message: bytes | None) -> Row:
-        try:
-            return super()._row(message)
-        except CellError as error:
-            return error.fault
-
     def _value_of(self, field: TableField, is_named: bool) -> ValueOf:
         return lambda record: read_cell(record.get(field.column, ""), field.field)
-
-
-class CellError(Exception):
-    """Report a CSV cell that cannot be read, as the `fault` of its row."""
-
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(fault.detail)
-        self.fault = fault
 
 
 def read_cell(text: str, field: str) -> Any:
@@ -142,7 +115,7 @@ def read_cell(text: str, field: str) -> Any:
     Identifiers stay text. Lists and objects are JSON. Other cells are numbers or truth values if possible.
 
     Raises:
-        CellError: The JSON is malformed, or the bytes are not UTF-8.
+        ValidationError: The JSON is malformed, or the bytes are not UTF-8. Names the field.
 
     >>> read_cell("007", "action"), read_cell("007", "reward"), read_cell("[1, 2]", "propensities")
     ('007', 7.0, [1, 2])
@@ -154,7 +127,7 @@ def read_cell(text: str, field: str) -> Any:
             return text or None
         return _cell_value(text)
     except DECODE_ERRORS as error:
-        raise CellError(Fault("malformed", f"{field}: {explain(error)}")) from None
+        raise msgspec.ValidationError(f"{explain(error)} - at `$.{field}`") from None
 
 
 def _cell_value(text: str) -> Any:
@@ -178,12 +151,6 @@ def _row_of_cells(message: bytes) -> Any:
     if isinstance(row, list):
         return Fault("malformed", f"{counted(len(row), 'cell')}, and the header has another number of columns")
     return row
-
-
-def plain(value: Any) -> Any:
-    """Convert a value to a type of JSON: times to seconds since 1970, decimals to floats, UUIDs and bytes to text."""
-    convert = CONVERSIONS.get(type(value))
-    return value if convert is None else convert(value)
 
 
 def _value_at(path: str) -> ValueOf:
