@@ -39,6 +39,8 @@ KINDS: Mapping[str, Sequence[str]] = {
 }
 """Kinds of values that are read as arrays, by field. If a column has another kind, rows are decoded one by one."""
 REWARD_KINDS = (*NUMBERS, "boolean")
+REQUIRED = ("event_id", "timestamp", "action")
+"""Fields that differ between a column of nulls and no column."""
 NO_LIST = -1  # in place of the size of a list that is null
 
 Column: TypeAlias = Any
@@ -122,7 +124,11 @@ def decode_columns(
 
 def _arrays(columns: Sequence[Column], layout: TableLayout, count: int) -> Fields | None:
     """Return the arrays by field, None if they have kinds that need every row to be decoded alone."""
-    fields = {(field.field, field.entry): column for field, column in zip(layout.fields, columns, strict=True)}
+    fields = {
+        (field.field, field.entry): column
+        for field, column in zip(layout.fields, columns, strict=True)
+        if column.null_count < count or field.field in REQUIRED
+    }
     if layout.actions is not None:
         try:
             fields["actions", None] = pa.array([layout.actions] * count)

@@ -246,3 +246,14 @@ def test_integers_name_actions_in_columns_too() -> None:
     assert found.action_sets is not None
     assert found.action_sets.index.tolist() == [0, 1]
     assert [(each.place, each.reason) for each in found.rejected] == [(2, "unknown_action")]
+
+
+def test_a_column_without_values_costs_no_time_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(JsonDecoder, "decode_rows", None)
+    nothing = pa.array([None, None])
+    frame = {"action": ["a", "b"], "propensity": [0.5, 0.5], "reward": [1, 0], "unit": nothing, "new": nothing}
+    frame |= {"actions": pa.array([None, None], pa.list_(pa.string())), "features": nothing}
+    found = EventBatch.from_frame(pa.table(frame), policies=["new"])
+    assert found.reward.tolist() == [1.0, 0.0]
+    assert np.isnan(found.probabilities).all()
+    assert (found.action_sets, found.unit) == (None, None)
