@@ -18,13 +18,14 @@ from streameval.ingest.files.lines import START, FileIdentity, TailedFile
 NEXT_LINE_SECONDS = 1.0  # to wait for the next line of a row that has not ended
 
 
-def row_texts(lines: deque[bytes], refill: Callable[[], None]) -> Iterator[str]:
-    """Take lines one by one for a CSV reader. Refill them when they are used up, as a row may continue."""
-    while True:
-        if not lines:
-            refill()
-        if not lines:
-            return
+def row_texts(lines: deque[bytes], refill: Callable[[], bool]) -> Iterator[str]:
+    """Take lines one by one for a CSV reader.
+
+    Args:
+        lines: the lines
+        refill: adds lines when all are taken, as a row may continue, and returns whether there is one
+    """
+    while refill():
         yield lines.popleft().decode(errors="surrogateescape") + "\n"
 
 
@@ -55,7 +56,13 @@ class CsvFile(TailedFile):
         lines = deque(super().read(most, timeout))
         if self._lines:  # 0: another file has replaced the file of these lines
             header, number = self._header, self._lines - len(lines)
-        rows = csv.reader(row_texts(lines, lambda: lines.extend(super(CsvFile, self).read(1, NEXT_LINE_SECONDS))))
+
+        def refill() -> bool:
+            if not lines:
+                lines.extend(super(CsvFile, self).read(1, NEXT_LINE_SECONDS))
+            return bool(lines)
+
+        rows = csv.reader(row_texts(lines, refill))
         messages: list[bytes] = []
         while lines:
             before = rows.line_num

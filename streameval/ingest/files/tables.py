@@ -156,8 +156,10 @@ def _read_csv(
     blocks = read_lines([path], batch=batch_rows, advance=advance)
     lines = deque[bytes]()  # of the current block; the first one starts a row
 
-    def refill() -> None:
-        lines.extend(line or b"" for line in next(blocks, ()))
+    def refill() -> bool:
+        if not lines:
+            lines.extend(line or b"" for line in next(blocks, ()))
+        return bool(lines)
 
     reader = csv.reader(row_texts(lines, refill))
     try:
@@ -169,11 +171,7 @@ def _read_csv(
             f"{path} cannot be read as CSV: {error}", hint="the first line must have the names of the columns"
         ) from error
     layout, all_cells = layout_of(header), _check_cells(reader, len(header))
-    while True:
-        if not lines:
-            refill()
-        if not lines:
-            return
+    while refill():
         block = list(lines)
         columns = None if parse_lines is None else parse_lines(block, header, layout)
         if columns is None:
