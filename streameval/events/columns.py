@@ -172,6 +172,8 @@ def _cells(choices: Sequence[Any], policies: PolicyNames | None) -> tuple[Policy
         return policies, lambda: map(astuple, choices)
     by_name = [cells or {} for cells in choices]
     names = tuple(dict.fromkeys(chain.from_iterable(by_name)))
+    if all(tuple(cells) == names for cells in by_name):
+        return names, lambda: (tuple(cells.values()) for cells in by_name)
     return names, lambda: ([cells.get(name, NAN) for name in names] for cells in by_name)
 
 
