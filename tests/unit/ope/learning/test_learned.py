@@ -201,7 +201,7 @@ def test_events_without_usable_features_are_missing_for_this_policy_alone() -> N
     report = evaluated(Learned(), log(500, features=features)).report()
     logging, apprentice = report.policies
     assert (logging.missing, apprentice.missing) == (0, 100)
-    assert [(each.reason, each.count) for each in apprentice.failures] == [("missing_field", 100)]
+    assert [(failure.reason, failure.count) for failure in apprentice.failures] == [("missing_field", 100)]
 
 
 def test_events_without_features_give_no_value() -> None:
