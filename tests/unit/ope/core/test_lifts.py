@@ -62,7 +62,7 @@ def linearised(kernel: Array, own: Terms, production: Terms) -> tuple[float, Arr
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("estimator", ["ips", "snips", "clipped_ips", "control_variate"])
 def test_a_lift_is_the_difference_on_the_events_that_both_have(name: str, estimator: str, production: str) -> None:
-    log = Log(1, 2_030, missing=0.2, downsampled=True)
+    log = Log(1, 1_030, missing=0.2, downsampled=True)
     average, kernel = KERNELS[name]
     found = estimate(log, "a", estimator, average, production=production)
     expected, _, _ = linearised(kernel(len(log)), log.terms(estimator, "a"), log.terms(estimator, production))

@@ -154,8 +154,8 @@ def test_the_lift_equals_a_plain_reimplementation(kind: str, production: str, bl
         assert row.details["lift_spread"] == pytest.approx(answer.spread, rel=1e-6, abs=1e-10)
 
 
-def test_over_60_blocks_of_gaps_a_mixture_equals_a_plain_reimplementation() -> None:
-    log = Log(seed=61, n=6_100, candidates=3)
+def test_over_40_blocks_with_gaps_a_mixture_equals_a_plain_reimplementation() -> None:
+    log = Log(seed=61, n=4_100, candidates=3)
     evaluator = Evaluator(log.names, [StratifiedIPS(threshold=THRESHOLD)], [Mixture()], block=100, drift=None)
     evaluator.update(log.batch())
     report = evaluator.report()

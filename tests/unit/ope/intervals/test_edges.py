@@ -33,7 +33,7 @@ def worthless(events: int, seed: int) -> Stream:
 @pytest.mark.parametrize("events", [30, 300])
 def test_a_candidate_without_a_reward_loses_what_production_earns(events: int) -> None:
     """Its true lift is -.45."""
-    logs, missed = 60, Counter[tuple[str, str]]()
+    logs, missed = 25, Counter[tuple[str, str]]()
     for seed in range(logs):
         for estimate in evaluated(worthless(events, seed), estimators=ESTIMATORS, averages=KERNELS).report().estimates:
             if estimate.policy == CANDIDATE:
