@@ -151,7 +151,11 @@ EVERY, KEEP = 300, 2
 
 
 def learned_from(broker: Broker, topic: str, versions: int) -> EventBatch:
-    """Write the events from which a policy learns, until this many copies are made, and return them."""
+    """Write the events that a policy learns from, and return them.
+
+    Args:
+        versions: How many copies of the policy the events make.
+    """
     batch = log(EVERY * versions + 50)
     sets = batch.action_sets
     assert sets is not None

@@ -1,4 +1,4 @@
-"""Kernels are compiled if they can be, and the program gives the same numbers if they are not."""
+"""Test that kernels are compiled if they can be, and that the program gives the same numbers if they are not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FORM = "from streameval.ope.core.kernel import compiled; print(compiled())"
 
 
 def run(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The result of a Python that imports the package from a directory."""
+    """Run a Python that imports the package from a directory."""
     environment = {**os.environ, "PYTHONPATH": str(path), "PYTHONSAFEPATH": "1"}
     return subprocess.run(
         [sys.executable, *arguments], env=environment, capture_output=True, text=True, check=True, timeout=120
@@ -32,7 +32,7 @@ def run(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def pure(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the package as a pure wheel installs it."""
+    """Make a directory with the package as a pure wheel installs it."""
     directory = tmp_path_factory.mktemp("pure")
     ignored = shutil.ignore_patterns("*.so", "__pycache__")
     shutil.copytree(Path(*streameval.__path__), directory / "streameval", ignore=ignored)

@@ -1,4 +1,4 @@
-"""Start-up: nothing is imported before it is used."""
+"""Test that nothing is imported before it is used."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ except SystemExit as left:
 
 
 def loaded(program: str) -> set[str]:
-    """The packages that a Python process has imported at the end of a program."""
+    """Run a program in a new process, and return the packages that it has imported at its end."""
     program = f"import json, sys\n{program}\nprint(json.dumps(sorted({{name.split('.')[0] for name in sys.modules}})))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     return set(json.loads(done.stdout.splitlines()[-1]))

@@ -36,7 +36,11 @@ def single(seed: int, events: int, wrong: float = 1.0) -> list[dict[str, Any]]:
 
 
 def listed(seed: int, events: int, off: float = 0.0) -> list[dict[str, Any]]:
-    """Simulate events with full distributions; the share `off` ignores the logged distribution."""
+    """Simulate events with full distributions.
+
+    Args:
+        off: Share of the events that ignore the logged distribution, in [0, 1].
+    """
     rng = np.random.default_rng(seed)
     rows = []
     for _ in range(events):

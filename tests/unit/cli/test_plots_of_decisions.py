@@ -29,7 +29,7 @@ MEANS = np.array([0.2, 0.6, 0.2, 0.2])
 
 
 def columns(events: int, seed: int = 1) -> tuple[Any, Any]:
-    """Simulate actions and rewards of a log in which the second action is by far the best."""
+    """Simulate actions and rewards of a log. Its second action is by far the best."""
     rng = np.random.default_rng(seed)
     action = rng.choice(4, events, p=PROPENSITIES)
     return action, (rng.random(events) < MEANS[action]) * 1.0

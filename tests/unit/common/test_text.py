@@ -1,4 +1,4 @@
-"""Numbers and durations as text."""
+"""Test numbers and durations as text."""
 
 from __future__ import annotations
 

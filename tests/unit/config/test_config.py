@@ -777,7 +777,11 @@ def test_100_candidates_of_a_default_configuration_take_at_most_16_mb(lacking: f
 
 
 def varied_events(candidates: int, events: int, lacking: float = 0.0) -> EventBatch:
-    """Return events with different rewards; each candidate lacks this share of them."""
+    """Return events with different rewards.
+
+    Args:
+        lacking: Share of the events without a probability of a candidate, drawn for each candidate.
+    """
     rng = np.random.default_rng(4)
     target = np.where(rng.random((candidates, events)) < lacking, np.nan, rng.uniform(0.1, 0.5, (candidates, events)))
     policies = {f"candidate-{number}": column for number, column in enumerate(target)}

@@ -1,4 +1,4 @@
-"""Batches of ranges: how they are planned, and that positions advance by whole batches."""
+"""Test how batches of ranges are planned, and that positions advance by whole batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.fake_kafka import TOPIC, FakeCluster
 
 
 class Bench:
-    """A client over two partitions of 1,000 messages, with a clock that moves by hand."""
+    """Hold a client over two partitions of 1,000 messages, with a clock that moves by hand."""
 
     def __init__(self, most: int | None = None, **engine: object) -> None:
         self.cluster, self.now = FakeCluster(), 0.0
@@ -31,7 +31,7 @@ class Bench:
         self.client.assign({0: 0, 1: 900}, {})
 
     def batch(self) -> list[Records]:
-        """The next batch, which may start now."""
+        """Wait for the next batch, which may start now, and return its records."""
         found: list[Records] = []
         wait_until(lambda: bool(found.extend(self.client.poll(0.0)) or found))
         return found

@@ -1,4 +1,4 @@
-"""The daemon with an engine: every event counts once, whatever ends when."""
+"""Test the daemon with an engine: every event counts once, whatever ends when."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def cluster() -> FakeCluster:
 
 
 def reported(daemon: EngineDaemon, events: int) -> Report:
-    """The report of a running daemon, once it has this number of events."""
+    """Wait until a running daemon has counted this number of events, and return its Report."""
     wait_until(lambda: daemon.published.report is not None and daemon.published.report.events.accepted >= events)
     assert daemon.published.report is not None
     assert daemon.published.report.events.accepted == events
@@ -48,12 +48,12 @@ def reported(daemon: EngineDaemon, events: int) -> Report:
 
 
 def expected(cluster: FakeCluster, config: Config) -> Report:
-    """That of all messages at once."""
+    """Return the Report of all messages at once."""
     return evaluated(cluster, config, 0).report()
 
 
 def evaluated(cluster: FakeCluster, config: Config, start: int) -> PartitionedEvaluator:
-    """The evaluator of all messages from these offsets on, in one batch."""
+    """Return the evaluator of all messages from this offset on, read in one batch."""
     summaries = []
     for partition, log in cluster.logs.items():
         place = OffsetRange(TOPIC, partition, start, len(log))
@@ -163,7 +163,7 @@ def test_messages_deleted_after_others_were_counted_leave_a_gap(cluster: FakeClu
 
 
 def started(daemon: EngineDaemon) -> tuple[threading.Thread, list[SourceError]]:
-    """The thread in which a daemon runs, and the error that it ends with."""
+    """Start a daemon in a thread. Return the thread, and a list that gets the error of the daemon when it fails."""
     failures: list[SourceError] = []
 
     def run() -> None:
@@ -256,7 +256,7 @@ def test_an_idle_topic_makes_no_estimate_old(cluster: FakeCluster, monkeypatch: 
 
 
 class Candidates:
-    """A configuration whose candidates change while its daemon runs."""
+    """Hold a configuration and its daemon, and change the candidates while the daemon runs."""
 
     def __init__(self, cluster: FakeCluster, folder: Path, **sections: Any) -> None:
         self._cluster, self._folder = cluster, folder
@@ -264,7 +264,7 @@ class Candidates:
         self.daemon = self.started()
 
     def started(self) -> EngineDaemon:
-        """Another daemon of the present configuration."""
+        """Make another daemon with the present configuration."""
         return engine_daemon(self._cluster, self.config, load=lambda: self.config)[0]
 
     def change(self, *names: str, **sections: Any) -> None:
@@ -273,12 +273,12 @@ class Candidates:
         self.daemon.reload()
 
     def rows(self) -> set[str]:
-        """The policies in the Report."""
+        """Return the policies that have estimates in the Report."""
         report = self.daemon.published.report
         return {row.policy for row in report.estimates} if report else set()
 
     def events(self) -> dict[str, int]:
-        """The number of events of each policy in the Report."""
+        """Return the number of events of each policy in the Report."""
         report = self.daemon.published.report
         return {each.policy: each.events for each in report.policies} if report else {}
 

@@ -1,4 +1,4 @@
-"""The work of an executor on a range of offsets."""
+"""Test how an executor evaluates a range of offsets."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ CONFIG = Config.model_validate(
 
 
 def messages() -> dict[tuple[str, int], list[tuple[float, bytes]]]:
-    """By partition when each message was written, and its content; clicks come up to half a minute later."""
+    """Return the time of writing and the content of each message, by partition. Clicks come up to half a minute later."""
     rng = np.random.default_rng(5)
     written: dict[tuple[str, int], list[tuple[float, bytes]]] = {(DECISIONS, 0): [], (REWARDS, 0): []}
     for number, time in enumerate(np.sort(rng.uniform(0, SECONDS, EVENTS)).tolist()):
@@ -60,7 +60,11 @@ def messages() -> dict[tuple[str, int], list[tuple[float, bytes]]]:
 
 
 def weights(every: float, seed: int, restarts: bool = False) -> dict[str, bytes]:
-    """By policy the weights after all events; `every`: seconds between two polls of the reader."""
+    """Return the weights of each policy after all events.
+
+    Args:
+        every: Seconds between two polls of the reader.
+    """
     form, rng, written = CONFIG.event_format(), np.random.default_rng(seed), messages()
     intake, evaluator = EventPipeline(form, CONFIG.required_source()), Evaluator.from_config(CONFIG.evaluator_config())
     read: dict[tuple[str, int], int] = dict.fromkeys(written, 0)

@@ -42,13 +42,13 @@ def event(number: int, **fields: Any) -> bytes:
 
 
 class Log:
-    """Partitions of messages, and how far a reader is in each."""
+    """Hold partitions of messages, and how far a reader is in each."""
 
     def __init__(self, parts: dict[tuple[str, int], list[bytes]]) -> None:
         self.parts, self.positions = parts, dict.fromkeys(parts, 0)
 
     def read(self, chance: np.random.Generator) -> list[Records]:
-        """Some messages of some partitions."""
+        """Read some messages of some partitions."""
         polled = []
         for (topic, partition), values in self.parts.items():
             first = self.positions[topic, partition]
@@ -59,7 +59,11 @@ class Log:
         return polled
 
     def partitions(self, ended: bool = False) -> dict[TopicPartition, float | None]:
-        """All partitions; `ended`: a question has shown that nothing waits."""
+        """Return all partitions with the time when their end was seen.
+
+        Args:
+            ended: Whether a request has shown that no messages wait.
+        """
         return dict.fromkeys(self.positions, 1e9 if ended else None)
 
     @property
@@ -68,7 +72,11 @@ class Log:
 
 
 def spread(count: int = EVENTS, copies: int = 0) -> Log:
-    """Events over partitions, the first of every ten sent this many times more."""
+    """Spread events over partitions.
+
+    Args:
+        copies: How many times more the first of every ten events is sent.
+    """
     parts: dict[tuple[str, int], list[bytes]] = {(TOPIC, partition): [] for partition in range(PARTITIONS)}
     for number in range(count):
         repeated = 1 + copies * (number % 10 == 0)
@@ -84,7 +92,7 @@ def restarted(intake: EventPipeline, settings: Config) -> EventPipeline:
 
 
 def went_through(intake: EventPipeline, log: Log, settings: Config, restarts: bool, seed: int) -> EventBatch:
-    """All that comes out, in its order, with all that was rejected."""
+    """Read the whole log. Return all events that come out, in their order, with all that were rejected."""
     chance, passed = np.random.default_rng(seed), []
     while not log.ended:
         passed.append(intake.take(log.read(chance), log.partitions()))
@@ -107,7 +115,7 @@ def test_in_event_time_the_order_is_that_of_time_however_partitions_are_read(res
 def test_copies_in_two_partitions_count_once_also_when_one_of_them_is_read_long_before_the_other(
     restarts: bool,
 ) -> None:
-    """Live, copies come one after the other; who catches up reads 600 events between them."""
+    """Read 600 events between two copies while catching up. A live reader gets them one after the other."""
     settings = config(order="event_time", duplicates=100)
     sent = [event(number) for number in range(EVENTS)]
     log, intake, passed = Log({(TOPIC, partition): sent for partition in range(3)}), start_fresh(settings).pipeline, []
@@ -175,7 +183,7 @@ def test_several_rewards_of_a_decision_come_apart_and_are_joined_each(restarts: 
 @pytest.mark.parametrize("joined", [False, True])
 @pytest.mark.parametrize("ahead", [60.0, 3_600.0, 300 * 86_400.0, 4e9])
 def test_events_dated_ahead_count_and_make_no_other_too_late(joined: bool, ahead: float) -> None:
-    """Twenty in a row are what one host with a wrong clock sends to a partition at once.
+    """Date twenty in a row ahead, as one host with a wrong clock sends them to a partition at once.
 
     No snapshot keeps that clock.
     """
@@ -216,7 +224,7 @@ def test_how_far_events_may_be_dated_ahead_is_configured(max_ahead: str, ahead: 
 def test_events_dated_ahead_count_although_the_clock_of_this_machine_was_ahead_as_well(
     joined: bool, restarts: bool
 ) -> None:
-    """They were buffered as of their own time, which is in the future once the clock is right."""
+    """Buffer events as of their own time, which is in the future once the clock is right."""
     late = {"rewards": {"topic": REWARDS, "window": "20s"}} if joined else {}
     settings = config(order="event_time", **late)
     pipeline, chance = start_fresh(settings).pipeline, np.random.default_rng(9)
@@ -246,7 +254,7 @@ def test_events_dated_ahead_count_although_the_clock_of_this_machine_was_ahead_a
 
 
 def test_a_clock_that_is_years_behind_takes_no_event() -> None:
-    """Not at the start, and not after it has been right; the events are there when it is right again."""
+    """Withhold events at the start and after the clock has been right. They come when it is right again."""
     pipeline, log = start_fresh(config(order="event_time")).pipeline, Log({(TOPIC, 0): [event(n) for n in range(60)]})
     records = [Records(TOPIC, 0, range(60), log.parts[TOPIC, 0])]
     later = [Records(TOPIC, 0, range(60, 61), [event(60)])]
@@ -262,11 +270,11 @@ def test_a_clock_that_is_years_behind_takes_no_event() -> None:
 
 YEARS, DAY = 5 * 365 * 86_400.0, 86_400.0
 RIGHT = 1010.0
-"""The right time when the events of these tests are read."""
+"""Correct time at which these tests read their events."""
 
 
 class Reader:
-    """Reads events of one partition as the daemon does: those that are withheld come again with the next ones."""
+    """Read events of one partition as the daemon does. Withheld events come again with the next ones."""
 
     def __init__(self, times: list[Any]) -> None:
         self.pipeline, self.number = start_fresh(config(order="arrival")).pipeline, 0
@@ -274,7 +282,7 @@ class Reader:
         self._withheld: list[Records] = []
 
     def poll(self, count: int, now: float) -> int | None:
-        """The number of events that count after a poll of this many; None if all are withheld."""
+        """Return the number of events that count after a poll of `count` events, or None if all are withheld."""
         numbers = range(self.number, self.number + count)
         self.number = numbers.stop
         if count:
@@ -322,9 +330,9 @@ def test_a_producer_with_a_wrong_clock_delays_no_event_that_another_producer_vou
 def test_a_quiet_topic_is_read_on_after_the_clocks_of_a_producer_and_of_this_machine_were_ahead(
     right: int, waits: list[None], restarts: bool
 ) -> None:
-    """The last dozen events were read by a clock that did not show that they were dated ahead.
+    """Read the last dozen events with a clock that did not show that they were dated ahead.
 
-    At once where earlier events have shown the time, otherwise when few have shown none for long.
+    Continue at once if earlier events have shown the time, otherwise after few events have shown no time for long.
     """
     reader = Reader([*[RIGHT] * right, *[RIGHT + 300 * DAY] * 12])
     assert [reader.poll(right, RIGHT + YEARS), reader.poll(12, RIGHT + YEARS)] == [right, 12]
@@ -343,7 +351,7 @@ def test_rewards_that_come_alone_show_that_the_clock_is_behind() -> None:
 
 
 def test_joined_rewards_out_of_range_are_rejected_with_the_origin_of_their_decision() -> None:
-    """Each of two is within the range, and their sum is not."""
+    """Join two rewards within the range. Their sum is not within it."""
     settings = config(rewards={"topic": REWARDS, "window": "20s", "default": 0, "combine": "sum"})
     log = Log({(TOPIC, 0): [event(number) for number in range(20)]})
     clicks = [{"event_id": f"e-{number}", "timestamp": 1003.0, "reward": 1} for number in (3, 5, 7, 5)]
@@ -357,7 +365,7 @@ def test_joined_rewards_out_of_range_are_rejected_with_the_origin_of_their_decis
 
 
 def test_a_reward_out_of_range_is_rejected_alike_by_every_way_in() -> None:
-    """By the decoder of messages, as a row of a frame, joined, and from arrays by the evaluator."""
+    """Reject it in the decoder of messages, as a row of a frame, joined, and from arrays in the evaluator."""
     row = {"timestamp": 1000.0, "action": "x", "propensity": 0.5, "reward": 2.0, "challenger": 0.5}
     click = {"event_id": "e-5", "timestamp": 1003.0, "reward": 2}
     settings = config(rewards={"topic": REWARDS, "window": "20s", "default": 0})
@@ -427,7 +435,7 @@ def test_events_that_wait_are_passed_on_when_the_order_is_no_longer_that_of_time
 
 
 def test_buffered_events_have_no_evidence_about_a_policy_that_was_reset() -> None:
-    """They describe the policy before it was retrained."""
+    """Drop their evidence, because they describe the policy before it was retrained."""
     settings = config(rewards={"topic": REWARDS, "window": "20s"})
     daemon, log, chance = start_fresh(settings), spread(), np.random.default_rng(11)
     log.parts[REWARDS, 0], log.positions[REWARDS, 0] = [], 0
@@ -452,7 +460,7 @@ def test_buffered_events_have_no_evidence_about_a_policy_that_was_reset() -> Non
 def test_a_new_candidate_is_given_events_that_were_buffered_before_any_counted_only_by_a_backfill(
     backfills: bool,
 ) -> None:
-    """They were decoded without it."""
+    """Buffer events that were decoded without the candidate."""
     settings = config(order="event_time")
     started, log = start_fresh(settings), spread(20)
     assert len(started.pipeline.take(log.read(np.random.default_rng(1)), log.partitions())) == 0
@@ -465,7 +473,7 @@ def test_a_new_candidate_is_given_events_that_were_buffered_before_any_counted_o
 
 @pytest.mark.parametrize("ahead", ["live", "late"])
 def test_two_readings_have_the_same_events_whichever_knows_first_that_no_older_ones_come(ahead: str) -> None:
-    """The second one passes on no event that the live one still buffers."""
+    """Check that the second reading passes on no event that the live one still buffers."""
     settings = config(order="event_time")
     live = start_fresh(settings).pipeline
     late = live.second_reading()

@@ -26,12 +26,13 @@ from support.factories import make_published
 DECISIONS, REWARDS, PARTITIONS = "decisions", "clicks", 3
 START, SECONDS, EVENTS = 1_700_000_000.0, 200.0, 2_000
 Logs = dict[tuple[str, int], list[tuple[float, float, bytes]]]
-"""By partition the messages: when each was written, its own time, and its content."""
+"""Messages by partition: the time of writing, the time of the event, and the content."""
 
 
 def logs(seed: int, count: int = EVENTS) -> Logs:
-    """Decisions over three partitions, one of them silent for a while, and clicks on a fifth of them, up to a minute
-    later; some decisions are repeated.
+    """Write decisions to three partitions, and clicks on a fifth of them up to a minute later.
+
+    One partition is silent for a while, and some decisions are repeated.
     """
     rng = np.random.default_rng(seed)
     written: Logs = {(DECISIONS, partition): [] for partition in range(PARTITIONS)}
@@ -55,7 +56,12 @@ def logs(seed: int, count: int = EVENTS) -> Logs:
 def polls(
     written: Logs, rng: np.random.Generator, start: float, every: float
 ) -> Iterator[tuple[list[Records], dict[TopicPartition, float | None]]]:
-    """Polls of a reader that starts at `start` and polls again every `every` seconds."""
+    """Yield the polls of a reader.
+
+    Args:
+        start: When the reader starts, in seconds.
+        every: Seconds between two polls.
+    """
     read, ended = dict.fromkeys(written, 0), dict[TopicPartition, float | None]()
     for now in np.arange(start, SECONDS + 200.0, every).tolist():
         records = []
@@ -76,7 +82,12 @@ def stages(rewards: bool) -> KafkaSettings:
 
 
 def report(written: Logs, seed: int, start: float, every: float, *, rewards: bool, restarts: bool = False) -> Report:
-    """The Report of a reader that starts at this time."""
+    """Return the Report of a reader.
+
+    Args:
+        start: When the reader starts, in seconds.
+        every: Seconds between two polls.
+    """
     form = JsonDecoder(["challenger"], rewarded=not rewards, identified=True)
     evaluator = Evaluator(
         ["challenger"],

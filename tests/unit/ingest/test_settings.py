@@ -16,7 +16,7 @@ from support.factories import ListSource, NumberFormat, records
 
 
 class ListSettings(SourceSettings):
-    """A source of two polls."""
+    """Configure a source of two polls."""
 
     kind: Literal["list"] = "list"
     first: int = 1
@@ -54,7 +54,7 @@ def test_the_default_answers_are_those_of_a_log_of_json_that_a_restart_reads_fro
 
 def test_a_source_without_its_answers_is_refused() -> None:
     class Nothing(SourceSettings):
-        """Answers nothing."""
+        """Give no answer."""
 
     with pytest.raises(TypeError, match="abstract"):
         Nothing()  # type: ignore[abstract]

@@ -56,7 +56,7 @@ def slate_decision(number: int, time: float, chosen: int, propensity: float) -> 
 
 
 def records(decision: Any) -> list[Records]:
-    """Decisions in two partitions, and messages with one or two of the rewards of some of them."""
+    """Return decisions in two partitions, and messages with one or two of the rewards of some of them."""
     rng, written = np.random.default_rng(3), dict[tuple[str, int], list[dict[str, Any]]]()
     for number in range(EVENTS):
         time, chosen, propensity = START + number, int(rng.integers(1, 3)), float(rng.choice([0.25, 0.5, 0.75]))

@@ -23,7 +23,7 @@ CANDIDATES = ["candidate-1", "candidate-2", "candidate-3"]
 
 
 class Clock:
-    """Time that passes only in `sleep`."""
+    """Advance only in `sleep`."""
 
     def __init__(self) -> None:
         self.time = 100.0

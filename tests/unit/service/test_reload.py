@@ -153,7 +153,7 @@ def test_a_simulation_is_read_again_without_waiting_for_it() -> None:
 
 
 class AddedCandidate(Recorder):
-    """Remember whether and how a late candidate joined; for a backfill, also stand in for the evaluator."""
+    """Record whether and how a late candidate joined. Also stand in for the evaluator of a backfill."""
 
     policies = ("logging", "late")
 
@@ -211,7 +211,7 @@ class OnePoll(ListSource):
 
 
 def test_a_back_fill_waits_while_the_clock_is_behind_and_reads_no_withheld_message() -> None:
-    """Events count when the clock is right, for the candidate too."""
+    """Count events when the clock is right, for the candidate too."""
     now, added = [1.0], AddedCandidate()
     live, again = (OnePoll([[records(*[b"1000000"] * 30)]], exhausted=False) for _ in range(2))
     all_candidates = AllCandidates(added)

@@ -296,7 +296,7 @@ def read_parts(path: Path) -> dict[str, Any]:
 
 
 def numbers_in(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield each number, array and truth value of a plain value as its container and key; the first of a list only."""
+    """Yield the container and key of each number, array and truth value in a plain value, only the first of each list."""
     is_list = isinstance(value, list)
     for key, entry in enumerate(value) if is_list else value.items():
         if isinstance(entry, dict | list) and key not in NAMED:
@@ -408,7 +408,7 @@ def test_when_all_snapshots_are_damaged_the_loss_is_counted_and_logged(place: Pl
 
 
 def test_the_loss_of_all_snapshots_is_counted_and_logged_where_a_topic_is_read_from_its_end(place: Place) -> None:
-    """Earlier events are never read again."""
+    """Report the loss, because earlier events are never read again."""
     place.run(0, 250)
     damage_all(place, None)
     with capture_logs() as logs, running(place.daemon(source={"topic": "clicks", "start": "latest"})) as daemon:

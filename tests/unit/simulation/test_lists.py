@@ -1,4 +1,4 @@
-"""The world of a list recommender: its truth is true, its log is fair, and examination can be learned from it."""
+"""Test the world of a list recommender: its truth is true, its log is fair, and examination can be learned from it."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def test_a_partition_that_stands_still_while_events_wait_gets_a_new_client(clust
 def test_a_partition_that_waits_for_its_turn_is_stuck_only_much_later(
     cluster: FakeCluster, every: float, stuck: bool
 ) -> None:
-    """The source polls all the time, and gets messages of another partition first."""
+    """Poll all the time, and get messages of another partition first."""
     cluster.fill(0, 90)
     cluster.deaf = {1}
     assert (Bench(cluster, stall_timeout=30).poll(20, every=every).rebuilds > 0) == stuck
@@ -200,7 +200,7 @@ def test_events_of_an_open_transaction_wait_without_alarm(cluster: FakeCluster) 
 
 
 def test_a_partition_with_an_open_transaction_is_not_at_its_end(cluster: FakeCluster) -> None:
-    """Its messages have earlier timestamps, and come once it is committed."""
+    """Wait for its messages, because they have earlier timestamps and come once it is committed."""
     cluster.hidden = 2
     bench = Bench(cluster)
     assert [part.ended_at for part in bench.poll(12).partitions] == [None, None]
@@ -210,7 +210,7 @@ def test_a_partition_with_an_open_transaction_is_not_at_its_end(cluster: FakeClu
 
 
 def test_a_log_truncated_before_it_was_read_ends_where_it_ends_now(cluster: FakeCluster) -> None:
-    """The source does not wait for lost messages that it never read."""
+    """Check that the source does not wait for lost messages that it never read."""
     bench = Bench(cluster)
     bench.poll(1)
     del cluster.logs[1][6:]
@@ -260,7 +260,7 @@ def test_a_log_truncated_below_the_position_is_read_from_its_end(cluster: FakeCl
 
 @pytest.mark.parametrize("between", ["two clients", "two runs"])
 def test_a_log_truncated_below_the_position_and_grown_past_it_is_noticed(cluster: FakeCluster, between: str) -> None:
-    """After an unclean election the new leader has six of ten messages, and others are written."""
+    """Elect a new leader that has six of ten messages, and write others."""
     cluster.epochs = {0: [4] * 10, 1: [4] * 10}
     bench = Bench(cluster)
     bench.poll(5)
@@ -293,7 +293,7 @@ def test_a_log_truncated_twice_in_a_row_is_read_from_the_second_truncation(clust
 
 
 def test_a_log_truncated_between_three_runs_is_read_from_the_truncation(cluster: FakeCluster) -> None:
-    """Between two truncations a source reads nothing, and keeps the epochs of the one before."""
+    """Read nothing between two truncations, and keep the epochs of the run before."""
     cluster.forgetful = True
     bookmark = Offsets({})
     for life in range(1, 4):
@@ -309,7 +309,7 @@ def test_a_log_truncated_between_three_runs_is_read_from_the_truncation(cluster:
 
 
 def test_an_epoch_is_not_kept_beyond_its_position(cluster: FakeCluster) -> None:
-    """Brokers stop reporting epochs. An old epoch would make later messages look lost."""
+    """Let brokers stop reporting epochs. An old epoch would make later messages look lost."""
     cluster.epochs, cluster.forgetful = {0: [4] * 10, 1: [4] * 10}, True
     bench = Bench(cluster)
     bench.poll(8)
@@ -425,7 +425,8 @@ def test_a_topic_recreated_between_two_runs_is_read_from_its_start(cluster: Fake
 
 
 def test_messages_of_a_recreated_topic_do_not_count_as_lost(cluster: FakeCluster) -> None:
-    """The broker returns the end of the new log for the name of the topic, and all its messages are read."""
+    """Check the count when the broker returns the end of the new log for the name of the topic. All its messages are
+    read."""
     bench = Bench(cluster)
     bench.poll(12)
     cluster.create_again()
@@ -520,7 +521,7 @@ class Ends:
 
 
 def test_messages_of_one_source_survive_the_failure_of_another() -> None:
-    """A snapshot after the failure counts these messages as read."""
+    """Get the messages before the error, because a snapshot after the failure counts them as read."""
     decisions = [Records(TOPIC, 0, [7], [b"7"])]
     several = MultiSource([Ends(decisions, []), Ends(SourceError("cut", hint="fix it"), [])])  # type: ignore[list-item]
     assert several.poll(0.0) == decisions

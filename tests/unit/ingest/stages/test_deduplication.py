@@ -26,7 +26,7 @@ def arrivals(ids: Sequence[str]) -> list[Arrival]:
 
 
 def first_times(ids: Sequence[str], remembered: int) -> list[int]:
-    """Indices of the ids that are new, given a memory of the last `remembered` new ones."""
+    """Return the indices of new ids, if the last `remembered` new ones are known."""
     known: OrderedDict[str, None] = OrderedDict()
     new = []
     for place, each in enumerate(ids):
@@ -86,7 +86,7 @@ def test_ids_that_follow_one_another_have_different_fingerprints() -> None:
 
 
 def test_an_id_takes_less_than_100_bytes() -> None:
-    """The guarantees state this size; a set has its lowest load at this window."""
+    """Measure the size that the guarantees state, at a window that fills the set least."""
     window, part = 79_000, 7_900
     parts = fingerprints([f"e-{number}" for number in range(window + 2 * part)]).reshape(-1, part)
     rows = EventBatch.from_arrays(reward=np.ones(part), propensity=np.ones(part), policies={})
@@ -103,7 +103,7 @@ def test_an_id_takes_less_than_100_bytes() -> None:
 
 
 def test_fingerprints_are_the_same_in_every_version() -> None:
-    """They are kept in snapshots."""
+    """Compare with recorded values, because snapshots contain fingerprints."""
     known = [405949554014470194, 0, 15026085800773577291, 11340756792998685539]
     assert fingerprints(["e-81", "", 17, "x" * 100]).tolist() == known
 

@@ -28,7 +28,7 @@ def fresh(max_bytes: int = PLENTY, partitions: int = 0) -> EventOrder:
 
 
 def read(polls: Sequence[Sequence[Arrival]], partitions: int, restarts: bool = False) -> tuple[list, list]:
-    """Released and rejected events after reading all polls and the end of the log."""
+    """Return released and rejected events after all polls and the end of the log."""
     ordering = fresh(partitions=partitions)
     passed, rejected = [], []
     for poll in polls:
@@ -66,7 +66,7 @@ def test_a_restart_after_every_poll_changes_nothing(data: st.DataObject, partiti
 
 
 def test_a_state_copies_no_buffered_event() -> None:
-    """Copies on the heap, taken every half minute, left holes in it: a daemon grew by 85 MiB an hour."""
+    """Take no copies on the heap: taken every half minute, they left holes in it, and a daemon grew by 85 MiB an hour."""
     ordering, names, count = fresh(partitions=2), [f"candidate-{number}" for number in range(20)], 2000
     for first in range(0, 3 * count, count):
         batch = EventBatch.from_arrays(
@@ -94,7 +94,7 @@ def steady(partition: int, count: int, every: float = 0.1, start: float = 0.0) -
 @given(st.data())
 @examples(25)
 def test_reading_live_gives_what_catching_up_gives(data: st.DataObject) -> None:
-    """Live: every event is read up to ten seconds after it happened, partitions fall silent, and their end is seen."""
+    """Read every event up to ten seconds after it happened. Partitions fall silent, and their end is seen."""
     delays = [data.draw(st.floats(0.0, 10.0)) for _ in range(3)]
     silences = [data.draw(st.tuples(st.floats(0, 60), st.floats(0, 60)).map(sorted)) for _ in range(3)]
     partitions = [
@@ -138,7 +138,7 @@ def test_a_partition_at_its_end_delays_the_others_at_most_for_the_timeout() -> N
 
 
 def test_an_old_answer_does_not_make_a_partition_idle_during_a_pause() -> None:
-    """The end was seen before a pause of an hour; events written in the pause are on time when read."""
+    """See the end before a pause of an hour. Events written in the pause are on time when they are read."""
     ordering = fresh(partitions=2)
     ordering.take(batch_of([*steady(0, 100), *steady(1, 100)]))
     ordering.take(ended={(TOPIC, 1): 1e9})
@@ -149,7 +149,7 @@ def test_an_old_answer_does_not_make_a_partition_idle_during_a_pause() -> None:
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_events_of_a_new_partition_count_though_other_partitions_are_far_ahead(restarts: bool) -> None:
-    """It is found 60 seconds after its first event, with all that was written to it meanwhile."""
+    """Find the partition 60 seconds after its first event, with all that was written to it meanwhile."""
     ordering = fresh(partitions=2)
     before = ordering.take(batch_of([*steady(0, 1000), *steady(1, 1000)]))
     ordering.expect([(TOPIC, partition) for partition in range(3)])
@@ -229,7 +229,7 @@ def test_a_partition_at_its_end_is_not_waited_for_when_memory_is_full() -> None:
 
 
 def test_a_partition_just_read_to_its_end_is_not_waited_for_when_memory_is_full() -> None:
-    """Its clock is less than the idle time-out behind: it continues when the others do, and they would wait for it."""
+    """Let the other one continue, because otherwise each would wait for the other."""
     ordering = fresh(max_bytes=10_000, partitions=2)
     ordering.take(batch_of([*steady(0, 300), *steady(1, 250)]))
     assert ordering.ahead() == {(TOPIC, 0)}
@@ -238,7 +238,7 @@ def test_a_partition_just_read_to_its_end_is_not_waited_for_when_memory_is_full(
 
 
 def test_memory_is_bounded_even_if_a_partition_never_comes_on() -> None:
-    """Events beyond the limit are passed on early, and events behind those as they come."""
+    """Pass on events beyond the limit early, and events behind those as they come."""
     most, ordering = 50_000, fresh(max_bytes=50_000, partitions=2)
     arrivals, passed, rejected = steady(0, 20_000), 0, 0
     for first in range(0, 20_000, 500):

@@ -28,7 +28,7 @@ def outcome(batch: EventBatch) -> list[tuple[float, int, int, float]]:
 
 
 def read(polls: Iterable[Sequence[Any]], combine: str, partitions: tuple[int, int], restarts: bool = False) -> Any:
-    """Released events, origins of rejected ones, and the counts, when all polls have been read."""
+    """Return released events, origins of rejected ones, and the counts, after all polls."""
     joining, out = fresh(combine, partitions=partitions), []
     for poll in polls:
         for kind in (Arrival, Earned):
@@ -51,7 +51,7 @@ COMBINE = {"first": lambda found: found[0], "last": lambda found: found[-1], "su
 
 
 def joined(decisions: Sequence[Sequence[Arrival]], earned: Sequence[Sequence[Earned]], combine: str) -> Any:
-    """The same, one decision and one reward at a time."""
+    """Compute the result of `read` with a loop over all pairs of a decision and a reward."""
     out, used, late = [], set(), set()
     for decision in sorted(each for log in decisions for each in log):
         found = []
@@ -75,7 +75,7 @@ DELAYS = st.sampled_from([0, 0, 0, 1, 3, int(LATENESS)])
 
 @st.composite
 def two_topics(draw: st.DrawFn) -> tuple[list[list[Arrival]], list[list[Earned]]]:
-    """Decisions, some with the same id or none, and rewards for them: early, in time, late, several, unmatched."""
+    """Draw decisions, some with the same id or none, and rewards for them: early, in time, late, several, unmatched."""
     names = st.sampled_from(["", *"abcdefghijklmnop"])
 
     def times() -> list[float]:
@@ -152,7 +152,7 @@ def test_rewards_after_the_window_are_late_and_their_share_is_reported() -> None
 
 @pytest.mark.parametrize(("after", "late"), [(3 * WINDOW, 250), (REMEMBERED - 1.0, 250), (REMEMBERED + 60.0, 0)])
 def test_a_reward_long_after_its_window_is_late_and_no_stranger(after: float, late: int) -> None:
-    """A third of the clicks comes after three windows: the share said 0."""
+    """Count a quarter of the clicks as late if they come after three windows. The share was once 0."""
     joining, out = fresh(), []
     decisions = decided(1000)
     out.append(joining.take(batch_of(decisions)))
@@ -188,7 +188,7 @@ def test_rewards_without_a_decision_are_counted_apart_and_leave() -> None:
 
 
 def test_rewards_of_decisions_before_the_first_one_are_not_strangers() -> None:
-    """The daemon starts at the end of the topic: the first rewards belong to decisions that it never reads."""
+    """Start at the end of the topic. The first rewards belong to decisions that the daemon never reads."""
     joining = fresh()
     decisions = decided(1000)
     joining.take(batch_of(decisions))
@@ -210,7 +210,7 @@ def test_a_topic_without_rewards_at_night_does_not_hold_decisions_up() -> None:
 
 @pytest.mark.parametrize("rewarded", [600, 0])
 def test_decisions_wait_in_the_log_where_they_do_not_fit_into_the_memory(rewarded: int) -> None:
-    """Live: rewards come up to 20 seconds later, which is more decisions than fit; none is passed on early."""
+    """Read live. Rewards come up to 20 seconds later, which is more decisions than fit, and none is passed on early."""
     joining, log = fresh(max_bytes=20_000), decided(3000, every=0.04)
     earned = earned_for(log, after=WINDOW - 0.5)[:: 3000 // rewarded] if rewarded else []
     places, out, most = [0, 0], [], 0

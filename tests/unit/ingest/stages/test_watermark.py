@@ -1,4 +1,4 @@
-"""Clocks of partitions: when they advance, and when they go back."""
+"""Test when clocks of partitions advance, and when they go back."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_late_events_among_others_do_not_put_a_clock_back() -> None:
 
 
 def clock_one_by_one(times: list[float]) -> float:
-    """The time of a clock, by its definition."""
+    """Return the time of a clock by its definition."""
     time = -np.inf
     for end in range(CONFIRMED_BY, len(times) + 1):
         window = times[end - CONFIRMED_BY : end]
