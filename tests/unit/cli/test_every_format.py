@@ -44,13 +44,13 @@ def form(estimator: AnyEstimator) -> str:
 
 def estimators(wanted: str) -> list[dict[str, Any]]:
     """List the settings of all estimators of one form."""
-    return [asdict(each) for each in parts.estimators() if form(each) == wanted]
+    return [asdict(estimator) for estimator in parts.estimators() if form(estimator) == wanted]
 
 
 ESTIMATORS = estimators("decisions")
 METRICS: list[Any] = ["dcg", "precision", "rank_biased_precision", "average_relevance_position"]
 EXAMINATIONS: list[Any] = ["power", {"kind": "table", "values": [1, 0.5, 0.25]}, "given"]
-AVERAGES = [*(each.kind for each in parts.averages()), {"kind": "window", "tau": 100, "name": "short"}]
+AVERAGES = [*(average.kind for average in parts.averages()), {"kind": "window", "tau": 100, "name": "short"}]
 MODELS: list[Any] = [
     "ridge",
     "tabular",
@@ -124,8 +124,8 @@ def check(path: Path, settings: dict[str, Any], count: int, seed: int, mutated: 
     write(path, shape, count, seed, mutated)
     report = replayed(path, shape, settings)
     assert report.events.accepted > 10
-    for place, number in numbers_in(msgspec.to_builtins(report)):
-        assert math.isfinite(number), f"{place} is {number}"
+    for location, number in numbers_in(msgspec.to_builtins(report)):
+        assert math.isfinite(number), f"{location} is {number}"
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -175,8 +175,8 @@ def test_damaged_rankings_stop_no_estimator_of_clicks(metric: str, examination: 
     replay = Replay(Config.load(config, {}))
     report = replay.read([str(path)])
     assert report.events.accepted >= 60
-    for place, number in numbers_in(msgspec.to_builtins(report)):
-        assert math.isfinite(number), f"{place} is {number}"
+    for location, number in numbers_in(msgspec.to_builtins(report)):
+        assert math.isfinite(number), f"{location} is {number}"
     state = msgspec.msgpack.decode(msgspec.msgpack.encode(replay.evaluator.state()))
     assert msgspec.to_builtins(Evaluator.from_state(state).report()) == msgspec.to_builtins(report)
 

@@ -558,14 +558,14 @@ def test_check_prints_its_findings_as_json(run: Run) -> None:
     write_config({"topic": "clicks", "security_protocol": "SSL", "ssl_cafile": "x.pem"})
     outcome = run("check", "c.yaml", "--json")
     assert (outcome.code, outcome.err) == (1, "")
-    found = json.loads(outcome.out)
-    assert found["ok"] is False
-    assert [(each["part"], each["level"]) for each in found["findings"]] == [
+    result = json.loads(outcome.out)
+    assert result["ok"] is False
+    assert [(finding["part"], finding["level"]) for finding in result["findings"]] == [
         ("http.port", "ok"),
         ("state.dir", "ok"),
         ("source", "error"),
     ]
-    assert found["findings"][2]["hint"].startswith("it must be a PEM file")
+    assert result["findings"][2]["hint"].startswith("it must be a PEM file")
     Path("c.yaml").write_text(CONFIG.replace("ips", "ipps", 1))
     outcome = run("check", "c.yaml", "--json")
     assert (outcome.code, outcome.err) == (2, "")
@@ -584,9 +584,9 @@ def test_scored_events_have_no_reward_that_could_be_wrong(run: Run) -> None:
     outcome = run("replay", "c.yaml", "log.ndjson", "--json")
     assert (outcome.code, outcome.err) == (0, "")
     (value,) = {
-        each["value"]
-        for each in json.loads(outcome.out)["estimates"]
-        if (each["policy"], each["average"]) == ("challenger", "cumulative")
+        row["value"]
+        for row in json.loads(outcome.out)["estimates"]
+        if (row["policy"], row["average"]) == ("challenger", "cumulative")
     }
     assert value == pytest.approx(sum(event["policies"]["challenger"] for event in events()) / EVENTS)
 

@@ -35,9 +35,9 @@ from support.schema_registry import (
 
 @pytest.fixture
 def registry() -> Iterator[Registry]:
-    with schema_registry() as found:
-        found.register(7, subject="decisions-value")
-        yield found
+    with schema_registry() as server:
+        server.register(7, subject="decisions-value")
+        yield server
 
 
 def configured(url: str, columns: dict[str, Any] | None = None, **login: str) -> Config:
@@ -60,7 +60,7 @@ def test_records_become_events_by_their_columns(registry: Registry) -> None:
     assert batch.timestamp.tolist() == [1_700_000_000.0, 1_700_000_000.002]
     assert batch.propensity.tolist() == [0.5, 0.5]
     assert batch.probabilities.tolist() == [[0.25], [0.25]]
-    assert [(each.reason, each.detail, each.place) for each in batch.rejected] == [
+    assert [(rejection.reason, rejection.detail, rejection.place) for rejection in batch.rejected] == [
         ("missing_field", "reward: missing", 1)
     ]
     assert batch.rejected[0].value == encoded(event(1, reward=None), 7)
@@ -107,7 +107,7 @@ def test_messages_without_a_schema_or_a_record_are_rejected(registry: Registry, 
     registry.register(6, {"type": "recrd"})
     batch = decode(registry.url, message, encoded(event(1), 7))
     assert len(batch) == 1
-    assert [each.reason for each in batch.rejected] == ["malformed"]
+    assert [rejection.reason for rejection in batch.rejected] == ["malformed"]
     assert batch.rejected[0].detail.startswith(detail)
 
 
