@@ -350,27 +350,32 @@ class EventBatch(Batch):
         Traceback (most recent call last):
         ValueError: row 1: propensity_range: propensity: 0 is not in (0, 1]
         """
-        batch = cls.unchecked(
-            reward=reward,
-            propensity=propensity,
-            policies=policies,
-            action=action,
-            propensities=propensities,
-            features=features,
-            timestamp=timestamp,
-            sampling_probability=sampling_probability,
-            unit=unit,
-            logging_policy=logging_policy,
-            is_ranking=slate_logging == "uniform_ranking",
+        named = policies or {}
+        values, of_slots = reward_columns(reward, propensity, propensities)
+        n, is_ranking = len(values), slate_logging == "uniform_ranking"
+        logged, probabilities, sets, slates = choice_columns(
+            n, propensity, named, action, propensities, features, is_ranking, of_slots
         )
-        estimated = propensity is None and propensities is None
-        if estimated and action is not None and batch.action_sets is None:
-            batch = replace(batch, actions=named_actions(action, len(batch)))
+        further = None
         if rewards is not None:
-            further, slates = further_reward_columns(rewards, len(batch), batch.slates)
-            batch = replace(batch, further=further, slates=slates)
-        if segments is not None:
-            batch = replace(batch, segments=SegmentColumns.of(segments, len(batch)))
+            further, slates = further_reward_columns(rewards, n, slates)
+        estimated = propensity is None and propensities is None
+        kept = np.ones(n) if sampling_probability is None else column("sampling_probability", sampling_probability, n)
+        batch = cls(
+            policies=tuple(named),
+            probabilities=probabilities,
+            propensity=logged,
+            reward=values,
+            timestamp=np.full(n, np.nan) if timestamp is None else column("timestamp", timestamp, n),
+            sampling_probability=at_most_one(kept),
+            action_sets=sets,
+            slates=slates,
+            actions=named_actions(action, n) if estimated and action is not None and sets is None else None,
+            unit=None if unit is None else identifier_column("unit", unit, n),
+            logging_policy=None if logging_policy is None else identifier_column("logging_policy", logging_policy, n),
+            further=further,
+            segments=None if segments is None else SegmentColumns.of(segments, n),
+        )
         return batch._without_faults(estimated)
 
     def _without_faults(self, estimated: bool = False) -> EventBatch:
@@ -436,47 +441,6 @@ class EventBatch(Batch):
         return replace(from_frame(frame, names, decoder), origin=None)
 
     @classmethod
-    def unchecked(
-        cls,
-        *,
-        reward: ArrayLike,
-        propensity: ArrayLike | None = None,
-        policies: Mapping[str, ArrayLike] | None = None,
-        action: ArrayLike | None = None,
-        propensities: ArrayLike | None = None,
-        features: ArrayLike | None = None,
-        timestamp: ArrayLike | None = None,
-        sampling_probability: ArrayLike | None = None,
-        unit: Sequence[Identifier | None] | ArrayLike | None = None,
-        logging_policy: Sequence[Identifier | None] | ArrayLike | None = None,
-        is_ranking: bool = False,
-    ) -> EventBatch:
-        """Build a batch from the arrays of `from_arrays`, with events that may break a rule: see `faults`.
-
-        Raises:
-            ValueError: An array has the wrong shape.
-        """
-        rewards, of_slots = reward_columns(reward, propensity, propensities)
-        n = len(rewards)
-        logged, probabilities, sets, slates = choice_columns(
-            n, propensity, policies or {}, action, propensities, features, is_ranking, of_slots
-        )
-        return cls(
-            policies=tuple(policies or {}),
-            probabilities=probabilities,
-            propensity=logged,
-            reward=rewards,
-            timestamp=np.full(n, np.nan) if timestamp is None else column("timestamp", timestamp, n),
-            sampling_probability=np.ones(n)
-            if sampling_probability is None
-            else at_most_one(column("sampling_probability", sampling_probability, n)),
-            action_sets=sets,
-            slates=slates,
-            unit=None if unit is None else identifier_column("unit", unit, n),
-            logging_policy=None if logging_policy is None else identifier_column("logging_policy", logging_policy, n),
-        )
-
-    @classmethod
     def from_rankings(
         cls,
         *,
@@ -514,7 +478,7 @@ class EventBatch(Batch):
         (array([2., 3.]), array([1., 2.]))
         """
         placed, rankings = rankings_from_arrays(clicks, ranks, propensities, swap, marginals, features, list_length)
-        batch = cls.unchecked(
+        batch = cls.from_arrays(
             reward=rankings.clicks,
             propensity=np.ones(len(placed)),
             policies=dict(zip(ranks, placed.T, strict=True)),

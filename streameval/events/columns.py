@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, repeat
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 from msgspec import UNSET
@@ -41,6 +41,7 @@ from streameval.events.validation import at_most_one
 PolicyNames: TypeAlias = tuple[str, ...]
 Choices: TypeAlias = Sequence[Event] | Sequence[Slot]
 Cells: TypeAlias = Sequence[Sequence[PolicyCell]]
+Rows: TypeAlias = Callable[[], Iterable[Sequence[PolicyCell]]]
 
 
 def compact_columns(events: Sequence[Event], policies: PolicyNames | None) -> EventBatch | None:
@@ -64,14 +65,9 @@ def compact_columns(events: Sequence[Event], policies: PolicyNames | None) -> Ev
         or event.action is UNSET
     ]:
         return None
-    if policies is None:
-        names, cells = _open_cells(events)
-        by_policy = _table(lambda: cells, len(names), len(events))
-    else:  # packed event by event, because the array is transposed faster than the cells
-        names = policies
-        numbers = _table(lambda: _struct_cells(events), len(events), len(names))
-        by_policy = None if numbers is None else numbers.T.copy()
-    return None if by_policy is None else _batch(events, names, by_policy, _propensity(events), None)
+    names, rows = _cells([event.policies for event in events], policies)
+    numbers = _table(rows, len(events), len(names))
+    return None if numbers is None else _batch(events, names, numbers.T.copy(), _propensity(events), None)
 
 
 def ragged_columns(events: Sequence[Event], policies: PolicyNames | None) -> EventBatch:
@@ -95,16 +91,14 @@ def _choice_columns(
     choices: Choices, policies: PolicyNames | None
 ) -> tuple[PolicyNames, Array, Array, ActionSets | None]:
     """Return policies, probabilities [P, n], propensity [n] and action sets of n events or slots."""
-    if policies is None:
-        names, columns = _open_cells(choices)
-    else:
-        names, columns = policies, list(zip(*_struct_cells(choices), strict=True))
-    by_policy = np.array([[cell if isinstance(cell, float) else NAN for cell in column] for column in columns])
-    by_policy = by_policy.reshape(len(names), len(choices))
+    names, cells = _cells([choice.policies for choice in choices], policies)
+    rows = list(cells())
+    numbers = floats([cell if isinstance(cell, float) else NAN for row in rows for cell in row])
+    by_policy = numbers.reshape(len(choices), len(names)).T.copy()
     propensity = _propensity(choices)
     if all(choice.actions is None for choice in choices):
         return names, by_policy, propensity, None
-    sets = _action_sets(choices, columns)
+    sets = _action_sets(choices, list(zip(*rows, strict=True)))
     reconcile(sets, by_policy.T, sets.probabilities)
     reconcile(sets, propensity, sets.propensities)
     return names, by_policy, propensity, sets
@@ -167,19 +161,23 @@ def _propensity(choices: Choices) -> Array:
     return at_most_one(floats_or([choice.propensity for choice in choices], NAN))
 
 
-def _open_cells(choices: Choices) -> tuple[PolicyNames, Cells]:
-    """Return all policies that choices name, and by policy the cells of all choices."""
-    by_choice: list[Any] = [choice.policies or {} for choice in choices]
-    names = tuple(dict.fromkeys(chain.from_iterable(by_choice)))
-    return names, [[cells.get(name, NAN) for cells in by_choice] for name in names]
+def _cells(choices: Sequence[Any], policies: PolicyNames | None) -> tuple[PolicyNames, Rows]:
+    """Return policies, and a function that yields their cells, choice by choice.
+
+    Args:
+        choices: the policies of each choice: structs, or dictionaries without `policies`
+        policies: the policies in the type of the structs, None = all policies that choices name
+    """
+    if policies is not None:
+        return policies, lambda: map(astuple, choices)
+    by_name = [cells or {} for cells in choices]
+    names = tuple(dict.fromkeys(chain.from_iterable(by_name)))
+    if all(tuple(cells) == names for cells in by_name):
+        return names, lambda: (tuple(cells.values()) for cells in by_name)
+    return names, lambda: ([cells.get(name, NAN) for name in names] for cells in by_name)
 
 
-def _struct_cells(choices: Choices) -> Iterator[Sequence[PolicyCell]]:
-    """Yield the cells of all policies, choice by choice."""
-    return (astuple(choice.policies) for choice in cast(Sequence[Any], choices))
-
-
-def _table(rows: Callable[[], Iterable[Sequence[PolicyCell]]], *shape: int) -> Array | None:
+def _table(rows: Rows, *shape: int) -> Array | None:
     """Convert rows of numbers to an array, with NaN for null. Return None if a cell is a list.
 
     Rows are packed one at a time, as thousands of tuples would not fit into the cache of a processor.
@@ -260,12 +258,8 @@ def _with_outcomes(
 ) -> EventBatch:
     """Add the outcomes of scored events. In the other columns these have the propensity NaN and the reward 0."""
     scored = [event.scored for event in events if event.scored is not None]
-    if policies is None:
-        names = tuple(dict.fromkeys(chain.from_iterable(outcome.values or () for outcome in scored)))
-        rows: list[Any] = [[(outcome.values or {}).get(name, NAN) for name in names] for outcome in scored]
-    else:
-        names, rows = policies, [astuple(outcome.values) for outcome in scored]
-    outcomes = np.array(rows, dtype=np.float64).reshape(len(scored), len(names))
+    names, rows = _cells([outcome.values for outcome in scored], policies)
+    outcomes = np.array(list(rows()), dtype=np.float64).reshape(len(scored), len(names))
     columns = ScoredOutcomes(
         offsets=cumulative_offsets(is_scored.astype(np.int64)),
         propensity=at_most_one(floats_or([outcome.propensity for outcome in scored], NAN)),

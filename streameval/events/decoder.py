@@ -8,7 +8,6 @@ from typing import Any, TypeAlias, cast
 
 import msgspec
 import numpy as np
-from msgspec import structs
 
 from streameval.common.arrays import Array
 from streameval.events.action_sets import ActionNames, RawFields
@@ -41,7 +40,6 @@ from streameval.events.validation import (
 )
 
 MAX_POLICIES = 10_000  # names in one event, if all names become columns
-PAGES_AT_ONCE = 250  # objects of more pages do not fit into the cache of a processor
 
 Messages: TypeAlias = Sequence[bytes | None]
 
@@ -225,20 +223,6 @@ class RankingDecoder(JsonDecoder):
         form = ranking_type(self.policies, named)
         self._decode = msgspec.json.Decoder(form).decode
         self._diagnosis = Diagnosis(form, self.policies, is_cell=lambda cell: isinstance(cell, dict))
-
-    def decode_batch(self, values: Iterable[bytes | None], origin: Origin | None = None) -> EventBatch:
-        """Decode messages like other decoders, but `PAGES_AT_ONCE` if the policies are fixed."""
-        messages = list(values)
-        if self.policies is None or len(messages) <= PAGES_AT_ONCE:
-            return super().decode_batch(messages, origin)
-        parts, rejected = [], list[Rejected]()
-        for first in range(0, len(messages), PAGES_AT_ONCE):
-            some = messages[first : first + PAGES_AT_ONCE]
-            rows = np.arange(first, first + len(some))
-            part = super().decode_batch(some, None if origin is None else origin.take(rows))
-            rejected += [structs.replace(message, place=first + message.place) for message in part.rejected]
-            parts.append(replace(part, rejected=()))
-        return replace(EventBatch.concat(parts), rejected=tuple(rejected))
 
     def _unchecked_columns(self, events: list[Any], faults: dict[int, Fault]) -> tuple[list[Any], EventBatch]:
         events = _passing(events, page_fault, faults)

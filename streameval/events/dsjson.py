@@ -18,7 +18,6 @@ from streameval.events.decoder import JsonDecoder
 from streameval.events.diagnosis import Diagnosis
 from streameval.events.further_rewards import RewardField
 from streameval.events.schema import NAN, Event, RewardValue, Slot, attributes, derived, policies_type, score_fields
-from streameval.events.segments import SegmentField
 from streameval.events.validation import Fault
 
 BASELINE = "baseline"  # the policy that always takes the baseline action, if the log names one (`_ba`)
@@ -83,6 +82,7 @@ class DsjsonDecoder(JsonDecoder):
         further: the secondary rewards, each a cost or another field of the line. An event then needs at least one of
             all rewards. A field of the line is the reward of the whole event, even if only the first slot is used
         rewarded: False if rewards arrive separately, by `EventId`. Costs then only tell slates from conditional slots
+        options: as of `JsonDecoder`
 
     Raises:
         ValueError: The only reward is another field, or a reward is a field with another meaning.
@@ -101,18 +101,14 @@ class DsjsonDecoder(JsonDecoder):
         reward_field: str = "reward",
         reward_range: tuple[float, float] | None = None,
         scores: Sequence[str] | None = None,
-        identified: bool = False,
-        segments: Sequence[SegmentField] = (),
-        named: bool = False,
-        estimated: bool = False,
-        further: Sequence[RewardField] = (),
         rewarded: bool = True,
+        further: Sequence[RewardField] = (),
+        **options: Any,
     ) -> None:
         if reward_field not in COSTS and not further and rewarded:
             raise ValueError(f"reward_field must be one of {', '.join(COSTS)}; found {reward_field!r}")
-        options: dict[str, Any] = {"identified": identified, "segments": segments, "named": named}
-        options |= {"estimated": estimated, "further": [_with_logged_field(reward) for reward in further]}
-        super().__init__(policies, "reward", reward_range, scores, rewarded, **options)
+        logged = [_with_logged_field(reward) for reward in further]
+        super().__init__(policies, "reward", reward_range, scores, rewarded, further=logged, **options)
         self.reward_field = reward_field
         named_fields = (reward_field, *(reward.field for reward in further)) if rewarded else ()
         self._rewards = {f"reward{index or ''}": field for index, field in enumerate(named_fields)}
@@ -121,9 +117,9 @@ class DsjsonDecoder(JsonDecoder):
             context: Any = ("context", Any, msgspec.field(name="c", default=None))
             changed += [context, *score_fields(self._any_fields, attributes(Interaction))]
         form: type[msgspec.Struct] = derived(Interaction, changed) if changed else Interaction
-        logged = attributes(form)
+        of_line = attributes(form)
         self._line_scores = {
-            self._attributes[field]: logged[field]
+            self._attributes[field]: of_line[field]
             for field in self._any_fields or ()
             if self._attributes[field] not in Event.__struct_fields__
         }

@@ -18,7 +18,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from msgspec.structs import astuple
 from numpy.typing import ArrayLike
 
-from streameval.common.arrays import Array, Mask, floats
+from streameval.common.arrays import Array, floats
 from streameval.common.text import counted
 from streameval.events.action_sets import Columns, Features, Index, Ragged, cumulative_offsets
 from streameval.events.from_arrays import column
@@ -35,7 +35,7 @@ from streameval.events.schema import (
     described_schema,
     policies_type,
 )
-from streameval.events.validation import MAX_FEATURES, BrokenRule, Fault
+from streameval.events.validation import MAX_FEATURES, BrokenRule, Fault, policy_rule
 
 BELOW_CUT = float("inf")
 """Rank of an item that a policy does not show."""
@@ -246,7 +246,7 @@ def ranking_columns(
     events: Sequence[RankingEvent], policies: tuple[str, ...] | None
 ) -> tuple[tuple[str, ...], Array, Rankings]:
     """Return the columns of pages with lists that fit together.
-        The names of the policies, 1 or NaN if a page has or lacks a policy [n, P], and the items.
+
     Returns:
         The names of the policies, [n, P] 1 if a page has the policy, else NaN, and the items.
     """
@@ -365,18 +365,17 @@ def _by_policy(values: Sequence[float | None], shape: tuple[int, int]) -> Array:
 
 def ranking_rules(rankings: Rankings, policies: Sequence[str]) -> Iterator[BrokenRule]:
     """Yield the rules of rankings with clicks."""
-    improbable: Mask = (rankings.support < 0) | (rankings.support > 1)
-
-    def detail(row: int) -> str:
-        policy = int(improbable[row].argmax())
-        return f"policies.{policies[policy]}.support: {rankings.support[row, policy]:.10g} is not in [0, 1]"
-
-    yield np.logical_or.reduce(improbable, axis=1), "probability_range", detail
-    twice: Mask = rankings.list_length < 0
-    yield (
-        np.logical_or.reduce(twice, axis=1),
+    yield policy_rule(
+        "probability_range",
+        (rankings.support < 0) | (rankings.support > 1),
+        lambda row, policy: (
+            f"policies.{policies[policy]}.support: {rankings.support[row, policy]:.10g} is not in [0, 1]"
+        ),
+    )
+    yield policy_rule(
         "malformed",
-        lambda row: f"policies.{policies[int(twice[row].argmax())]}.ranking: an item is listed twice",
+        rankings.list_length < 0,
+        lambda _, policy: f"policies.{policies[policy]}.ranking: an item is listed twice",
     )
     keys = np.sort(rankings.owner * (MAX_RANK + 1.0) + np.where(rankings.ranks.T <= MAX_RANK, rankings.ranks.T, np.nan))
     repeated = np.argwhere(keys[:, 1:] == keys[:, :-1])
@@ -397,7 +396,7 @@ def rankings_from_arrays(
     list_length: int | None,
 ) -> tuple[Array, Rankings]:
     """Build columns from the arrays of `EventBatch.from_rankings`.
-        1 or NaN if a page has or lacks a policy [n, P], and the items.
+
     Returns:
         [n, P] 1 if a page has the policy, else NaN, and the items.
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
-from decimal import Decimal
-from operator import methodcaller
 from typing import Any, TypeAlias
-from uuid import UUID
 
 import msgspec
 from msgspec import structs
@@ -23,14 +18,6 @@ from streameval.events.tables import IDENTIFIERS, ColumnNames, Row, TableField, 
 from streameval.events.validation import Fault
 
 Record: TypeAlias = Mapping[str, Any]
-ValueOf: TypeAlias = Callable[[Record], Any]
-
-CONVERSIONS: Mapping[type, Callable[[Any], Any]] = {
-    datetime: lambda moment: (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp(),
-    Decimal: float,
-    UUID: str,
-    bytes: bytes.decode,
-}
 
 
 class RecordDecoder(JsonDecoder):
@@ -66,7 +53,6 @@ class RecordDecoder(JsonDecoder):
             for field in self._layout.fields
             if field.entry is None and field.column != field.field
         }
-        self._values_of = [self._value_of(field, field.entry in names.policies) for field in self._layout.fields]
 
     def decode_batch(self, values: Iterable[bytes | None], origin: Origin | None = None) -> EventBatch:
         """Decode messages into columns, and reject those that are not events."""
@@ -88,22 +74,15 @@ class RecordDecoder(JsonDecoder):
                 return record
             if not isinstance(record, dict):
                 return Fault("malformed", f"expected a record, found {type(record).__name__}")
-            values = [value_of(record) for value_of in self._values_of]
-            if not CONVERSIONS.keys().isdisjoint(map(type, values)):
-                values = list(map(plain, values))
-            return self._layout.event(values)
+            return self._layout.event([self._value(record, field) for field in self._layout.fields])
         except (*DECODE_ERRORS, OverflowError) as error:
             return refusal(error)
 
-    def _value_of(self, field: TableField, is_named: bool) -> ValueOf:
-        """Return the function that reads the value of a field from a record."""
-        by_name = _value_at(field.column)
-
-        def policy_value(record: Record) -> Any:
-            policies = record.get("policies")
-            return policies.get(field.entry) if isinstance(policies, dict) else by_name(record)
-
-        return policy_value if field.field == "policies" and not is_named else by_name
+    def _value(self, record: Record, field: TableField) -> Any:
+        """Return the value of a field. The probabilities of policies without a column of their own are together."""
+        if field.field == "policies" and not field.is_required and isinstance(record.get("policies"), dict):
+            return record["policies"].get(field.entry)
+        return _value_at(record, field.column)
 
 
 class RowDecoder(RecordDecoder):
@@ -118,22 +97,8 @@ class RowDecoder(RecordDecoder):
     def __init__(self, columns: ColumnNames | Mapping[str, Any] | None = None, **options: Any) -> None:
         super().__init__(_row_of_cells, columns, **options)
 
-    def _row(self, message: bytes | None) -> Row:
-        try:
-            return super()._row(message)
-        except CellError as error:
-            return error.fault
-
-    def _value_of(self, field: TableField, is_named: bool) -> ValueOf:
-        return lambda record: read_cell(record.get(field.column, ""), field.field)
-
-
-class CellError(Exception):
-    """Report a CSV cell that cannot be read, as the `fault` of its row."""
-
-    def __init__(self, fault: Fault) -> None:
-        super().__init__(fault.detail)
-        self.fault = fault
+    def _value(self, record: Record, field: TableField) -> Any:
+        return read_cell(record.get(field.column, ""), field.field)
 
 
 def read_cell(text: str, field: str) -> Any:
@@ -142,7 +107,7 @@ def read_cell(text: str, field: str) -> Any:
     Identifiers stay text. Lists and objects are JSON. Other cells are numbers or truth values if possible.
 
     Raises:
-        CellError: The JSON is malformed, or the bytes are not UTF-8.
+        ValidationError: The JSON is malformed, or the bytes are not UTF-8. Names the field.
 
     >>> read_cell("007", "action"), read_cell("007", "reward"), read_cell("[1, 2]", "propensities")
     ('007', 7.0, [1, 2])
@@ -154,7 +119,7 @@ def read_cell(text: str, field: str) -> Any:
             return text or None
         return _cell_value(text)
     except DECODE_ERRORS as error:
-        raise CellError(Fault("malformed", f"{field}: {explain(error)}")) from None
+        raise msgspec.ValidationError(f"{explain(error)} - at `$.{field}`") from None
 
 
 def _cell_value(text: str) -> Any:
@@ -165,9 +130,7 @@ def _cell_value(text: str) -> Any:
             return parse(text)[0]
         text.encode()
         return {"true": True, "false": False}.get(text.lower(), text) if text.isascii() else text
-    if "_" in text:  # not a number outside of Python
-        return text
-    return None if math.isnan(number) else number
+    return text if "_" in text else number  # 1_000 is not a number outside of Python
 
 
 def _row_of_cells(message: bytes) -> Any:
@@ -180,24 +143,11 @@ def _row_of_cells(message: bytes) -> Any:
     return row
 
 
-def plain(value: Any) -> Any:
-    """Convert a value to a type of JSON: times to seconds since 1970, decimals to floats, UUIDs and bytes to text."""
-    convert = CONVERSIONS.get(type(value))
-    return value if convert is None else convert(value)
-
-
-def _value_at(path: str) -> ValueOf:
-    """Return the function that reads the value at a path of a record, None if there is none."""
-    names = path.split(".")
-    if len(names) == 1:
-        return methodcaller("get", path)
-
-    def nested_value(record: Record) -> Any:
-        if path in record:
-            return record[path]
-        value: Any = record
-        for name in names:
-            value = value.get(name) if isinstance(value, dict) else None
-        return value
-
-    return nested_value
+def _value_at(record: Record, path: str) -> Any:
+    """Return the value at a path of a record, None if there is none."""
+    if path in record or "." not in path:
+        return record.get(path)
+    value: Any = record
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return value

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Annotated, Any, NamedTuple, TypeAlias
+from uuid import UUID
 
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -87,14 +89,12 @@ class TableField(NamedTuple):
         column: name of the column
         is_required: whether a table must have the column
         entry: the entry of a field with several columns, such as the name of a policy
-        is_read: whether the decoder uses the values
     """
 
     field: str
     column: str
     is_required: bool
     entry: str | None = None
-    is_read: bool = True
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class TableLayout:
                 )
             if names.count(field.column) > 1:
                 raise InputError(f"{path} has two columns '{field.column}'", hint="rename or remove one of them")
-        fields = [field for field in wanted if field.column in names and field.is_read]
+        fields = [field for field in wanted if field.column in names]
         present = {field.field for field in fields}
         if not decoder.estimated and not {"propensity", "propensities"} & present:
             raise InputError(
@@ -152,8 +152,7 @@ class TableLayout:
     @classmethod
     def of_records(cls, columns: ColumnNames, decoder: JsonDecoder) -> TableLayout:
         """Return the layout of records. Any of them may lack a field."""
-        fields = [field for field in _wanted_fields(columns, decoder, True) if field.is_read]
-        return cls(fields, _fixed_actions(columns), {})
+        return cls(_wanted_fields(columns, decoder, True), _fixed_actions(columns), {})
 
     @property
     def columns(self) -> list[str]:
@@ -163,7 +162,7 @@ class TableLayout:
     def event(self, values: Iterable[Any]) -> dict[str, Any]:
         """Build the event of a row from one value per field. Null means absent."""
         event: dict[str, Any] = {} if self.actions is None else {"actions": self.actions}
-        for field, value in zip(self.fields, values, strict=True):
+        for field, value in zip(self.fields, map(plain, values), strict=True):
             if field.entry is not None:
                 event.setdefault(field.field, {})[field.entry] = value
             elif value is not None:
@@ -191,15 +190,17 @@ def _wanted_fields(columns: ColumnNames, decoder: JsonDecoder, timed: bool) -> l
     """List the columns to read. A column that the configuration names is required."""
     roots = list(dict.fromkeys(segment.root for segment in decoder.segments))
     required = (*roots, "timestamp", "action") if timed else (*roots, "action")
-    named = {name: value for name, value in columns if name not in ("reward", "policies") and value is not None}
-    reads_context = decoder.scores is not None or "context" in roots
+    unread = {"reward", "policies"}
+    if decoder.scores is None and "context" not in roots:
+        unread.add("context")
+    named = {name: value for name, value in columns if name not in unread and value is not None}
     fields = [
-        TableField(name, column, column != name or name in required, is_read=name != "context" or reads_context)
+        TableField(name, column, column != name or name in required)
         for name, column in named.items()
         if isinstance(column, str)
     ]
-    if isinstance(columns.context, list):
-        fields += [TableField("context", column, True, column, reads_context) for column in columns.context]
+    if isinstance(named.get("context"), list):
+        fields += [TableField("context", column, True, column) for column in columns.context]
     fields.append(TableField(decoder.reward_field, columns.reward or decoder.reward_field, True))
     fields += [TableField(reward.field, reward.field, True) for reward in decoder.further]
     fields += [TableField(name, name, True) for name in roots if name not in (*named, *(decoder.scores or ()))]
@@ -221,6 +222,26 @@ def _hint_for(names: Sequence[str]) -> str:
     if first.replace(".", "", 1).isdigit():
         return "write the names of the columns into the first line"
     return "set the names of columns under `columns` in the configuration"
+
+
+CONVERSIONS: Mapping[type, Callable[[Any], Any]] = {
+    datetime: lambda moment: (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp(),
+    Decimal: float,
+    UUID: str,
+    bytes: bytes.decode,
+    float: lambda number: number if number == number else None,
+    list: lambda values: list(map(plain, values)),
+    dict: lambda values: {name: plain(value) for name, value in values.items()},
+}
+
+
+def plain(value: Any) -> Any:
+    """Convert a value to a type of JSON: times to seconds since 1970, decimals to floats, UUIDs and bytes to text.
+
+    NaN becomes None.
+    """
+    convert = CONVERSIONS.get(type(value))
+    return value if convert is None else convert(value)
 
 
 def to_seconds(moment: Any) -> Any:

@@ -375,13 +375,23 @@ def _event_rule(rule: BrokenRule, rows: Ragged, name: Callable[[int, int], str])
 
 
 def _probabilities(policies: Sequence[str], probabilities: Array) -> BrokenRule:
-    improbable: Mask = (probabilities < 0.0) | (probabilities > 1.0 + NOISE)
+    broken = (probabilities < 0.0) | (probabilities > 1.0 + NOISE)
+    return policy_rule(
+        "probability_range",
+        broken,
+        lambda row, policy: f"policies.{policies[policy]}: {probabilities[row, policy]:.10g} is not in [0, 1]",
+    )
 
-    def detail(row: int) -> str:
-        policy = int(improbable[row].argmax())
-        return f"policies.{policies[policy]}: {probabilities[row, policy]:.10g} is not in [0, 1]"
 
-    return np.logical_or.reduce(improbable, axis=1), "probability_range", detail
+def policy_rule(reason: str, broken: Mask, detail: Callable[[int, int], str]) -> BrokenRule:
+    """Turn a rule about policies into a rule about rows.
+
+    Args:
+        reason: one of `REASONS`
+        broken: [n, P] whether a policy breaks the rule in a row
+        detail: describes a row and the first such policy
+    """
+    return np.logical_or.reduce(broken, axis=1), reason, lambda row: detail(row, int(broken[row].argmax()))
 
 
 def _agreement(propensity: Array, sets: ActionSets, values: Array, other: str) -> BrokenRule:
@@ -423,12 +433,12 @@ def outcomes_within(scored: ScoredOutcomes, policies: Sequence[str], low: float,
 def _outcome_rule(
     reason: str, scored: ScoredOutcomes, policies: Sequence[str], broken: Mask, problem: str
 ) -> BrokenRule:
-    def detail(row: int) -> str:
-        policy = int(broken[row].argmax())
-        return f"{policies[policy]}: {scored.outcomes[row, policy]:.10g} {problem}"
-
-    rule = np.logical_or.reduce(broken, axis=1), reason, detail
-    return _event_rule(rule, scored, lambda *_: "scored.values.")
+    rule = policy_rule(
+        reason,
+        broken,
+        lambda row, policy: f"scored.values.{policies[policy]}: {scored.outcomes[row, policy]:.10g} {problem}",
+    )
+    return _event_rule(rule, scored, lambda *_: "")
 
 
 def slot_reward_rules(slates: SlateColumns, reward: Array, name: str = "reward") -> Iterator[BrokenRule]:

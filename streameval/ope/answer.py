@@ -28,11 +28,11 @@ class CandidateAnswer(NamedTuple):
     """Hold what is known about a candidate.
 
     Args:
-        policy: Name of the candidate.
+        policy: name of the candidate
         verdict: `promotable`, or `better` or `worse` than production by the interval of its lift, or `unknown`. If the
             log fails a trust check, `untrusted`.
-        sentence: Answer without a full stop.
-        estimate: Row of the Report that the sentence is about, if any.
+        sentence: answer without a full stop
+        estimate: row of the Report that the sentence is about, if any
     """
 
     policy: str

@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from streameval.config.model import Config
 from streameval.ingest.kafka.producer import produce
+from streameval.ingest.pipeline import EventPipeline
+from streameval.service.daemon import Daemon
 from support.asking import report_of
 from support.commands import command
-from support.factories import wait_until
+from support.factories import ListSource, Recorder, records, running, wait_until
 from support.integration.broker import Broker
 from support.integration.running import daemon
+from support.ports import free_port
 from support.schema_registry import EVENT_COLUMNS, PASSWORD, USER, encoded, event, schema_registry
 
 pytestmark = pytest.mark.kafka
@@ -40,3 +44,24 @@ def test_the_daemon_reads_what_check_has_found(
             report = report_of(client)
     assert report is not None
     assert report["events"]["rejected"] == {"malformed": 1}
+
+
+def test_a_daemon_waits_for_the_registry_and_loses_no_message() -> None:
+    port, learner = free_port(), Recorder()
+    form = {"kind": "avro", "registry": f"http://127.0.0.1:{port}"}
+    config = Config.model_validate(
+        {
+            "source": {"kind": "kafka", "topic": "decisions", "format": form},
+            "policies": {"candidates": ["challenger"]},
+            "columns": EVENT_COLUMNS,
+        }
+    )
+    source = ListSource([[records(encoded(event(number), 7))] for number in range(2)], exhausted=False)
+    waiting = Daemon(source, EventPipeline(config.event_format(), config.required_source()), learner)
+    with running(waiting):
+        wait_until(lambda: "the schema registry at" in waiting.published.detail)
+        assert not waiting.published.ready
+        assert not learner.rewards
+        with schema_registry(port) as registry:
+            registry.register(7)
+            wait_until(lambda: waiting.published.ready and len(learner.rewards) == 2)

@@ -118,7 +118,7 @@ def with_segments(report: Report) -> Report:
     lifts = {"de": 0.02, "fr": -0.02}
     rows = [
         SegmentEstimate(
-            policy=each.policy,
+            policy=policy.policy,
             segment="country",
             segment_value=country,
             estimator="ips",
@@ -128,12 +128,12 @@ def with_segments(report: Report) -> Report:
             value=0.05,
             lower=0.04,
             upper=0.06,
-            lift=None if each.production else lift,
-            lift_lower=None if each.production else lift - 0.01,
-            lift_upper=None if each.production else lift + 0.01,
+            lift=None if policy.production else lift,
+            lift_lower=None if policy.production else lift - 0.01,
+            lift_upper=None if policy.production else lift + 0.01,
             kind="empirical_likelihood",
         )
-        for each in report.policies[:2]
+        for policy in report.policies[:2]
         for country, lift in lifts.items()
     ]
     return structs.replace(report, segments=tuple(rows))
@@ -141,7 +141,7 @@ def with_segments(report: Report) -> Report:
 
 def with_a_guardrail(report: Report, *verdicts: bool, lower: float = -0.002) -> Report:
     """The Report with a second reward, which every candidate must not lose; `verdicts`: whether each one keeps it."""
-    further = tuple(structs.replace(each, reward="stay", value=0.9) for each in report.estimates)
+    further = tuple(structs.replace(estimate, reward="stay", value=0.9) for estimate in report.estimates)
     checks = [GuardrailCheck("stay", 0.001, ok, f"decision bound {lower:g}", lower + 0.002, lower) for ok in verdicts]
     decisions = zip(report.promotion, checks, strict=True)
     kept = tuple(structs.replace(decision, guardrails=(check,)) for decision, check in decisions)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -32,6 +32,7 @@ from support import recorded_logs as logs
 
 STREAMEVAL = Path(sys.executable).parent / "streameval"
 
+V = TypeVar("V")
 Reports = dict[str, Any]
 """Reports as JSON, by the moment when they were made."""
 
@@ -95,14 +96,22 @@ class Feed:
 
     Args:
         seed: seed of the random cuts, None for no cuts
-        restarts: whether a Report is made at some of the cuts, and the evaluator then replaced by one from its state
+        restarts: whether a Report is made at one of the cuts, and the evaluator then replaced by one from its state
         most: the largest number of events to give at a time; later ones are left out
+        variants: the largest number of variants of a configuration to cover, None for all
     """
 
-    PIECES, RESTARTS = 12, 2
+    PIECES = 8
 
-    def __init__(self, seed: int | None = None, restarts: bool = False, most: int | None = None) -> None:
-        self.seed, self.restarts, self.most = seed, restarts, most
+    def __init__(
+        self, seed: int | None = None, restarts: bool = False, most: int | None = None, variants: int | None = None
+    ) -> None:
+        self.seed, self.restarts, self.most, self.variants = seed, restarts, most, variants
+        self.updates = 0
+
+    def chosen(self, variants: dict[str, V]) -> dict[str, V]:
+        """Return the first variants of a configuration, as many as this feed covers."""
+        return dict(list(variants.items())[: self.variants])
 
     def update(self, evaluator: Any, events: se.EventBatch) -> Any:
         """Give the events, and return the evaluator that continues."""
@@ -110,15 +119,15 @@ class Feed:
         if self.seed is None or len(events) < 2:
             evaluator.update(events)
             return evaluator
-        rng = np.random.default_rng([self.seed, len(events)])
+        self.updates += 1
+        rng = np.random.default_rng([self.seed, self.updates])
         cuts = np.sort(rng.choice(np.arange(1, len(events)), min(self.PIECES, len(events) - 1), replace=False)).tolist()
-        resumed = set(rng.choice(cuts, min(self.RESTARTS, len(cuts)), replace=False).tolist()) if self.restarts else ()
+        restart = rng.choice(cuts) if self.restarts else None
         for first, last in pairwise((0, *cuts, len(events))):
             evaluator.update(events[first:last])
-            if last in resumed:
+            if last == restart:
                 evaluator = restarted(evaluator)
-                if last == max(resumed):
-                    evaluator.report()
+                evaluator.report()
         return evaluator
 
     def reports(self, evaluator: Any, events: se.EventBatch, *moments: int, now: float | None = None) -> Reports:
@@ -275,7 +284,8 @@ def adaptive_options(feed: Feed) -> Reports:
         "mse_exact": se.EmpiricalLikelihood(drift="include"),
     }
     reports: Reports = {}
-    for name, percent in (("moving", (20, 70)), ("steady", (30, 30))):
+    percents = {"moving": (20, 70), "steady": (30, 30)}
+    for name, percent in feed.chosen(percents).items():
         evaluator = se.Evaluator(["now", "new"], PLAIN, averages, (-0.125, 1.125), intervals=intervals, promotion=None)
         reports[name] = feed.end(evaluator, logs.plain(4, 6_040, percent=percent))
     return reports
@@ -307,7 +317,7 @@ def extremes(feed: Feed) -> Reports:
         "hardly sampled": {"sampling_probability": np.where(few, 1e-4, 1.0)},
     }
     reports: Reports = {}
-    for name, change in changes.items():
+    for name, change in feed.chosen(changes).items():
         evaluator = se.Evaluator(["new", "other"], PLAIN, EVERY_AVERAGE, (0.0, 1.0), "now", promotion=EAGER)
         kept = columns | {"reward": np.clip(columns["reward"], 0.0, 1.0)} | change
         reports[name] = feed.end(evaluator, kept)
@@ -391,7 +401,7 @@ def rules(feed: Feed) -> Reports:
         "bsea": se.Promotion("bsea", 0, margin=0.1),
         "rejecting": se.Promotion("bsea", 0),
     }
-    for name, promotion in settings.items():
+    for name, promotion in feed.chosen(settings).items():
         for production in ("logging", "now"):
             evaluator = se.Evaluator(
                 [each for each in ("now", "new", "other") if each != production],
@@ -500,9 +510,9 @@ def slates(feed: Feed) -> Reports:
     """Cover slots filled independently, from full distributions and from the shown slates, and rankings."""
     factored = logs.with_gaps(logs.slots(11, 3_030), {"tilted": (900, 1_450)})
     reports: Reports = {}
-    given = {"slots": (factored, ["tilted", "any"]), "shown": (logs.shown(factored), ["tilted", "any"])}
-    given["rankings"] = (logs.rankings(12, 3_030), ["top"])
-    for name, (columns, candidates) in given.items():
+    forms = {"slots": (factored, ["tilted", "any"]), "shown": (logs.shown(factored), ["tilted", "any"])}
+    forms["rankings"] = (logs.rankings(12, 3_030), ["top"])
+    for name, (columns, candidates) in feed.chosen(forms).items():
         evaluator = se.Evaluator(
             candidates,
             [*SLATES, se.IPS(), se.SNIPS()],
@@ -535,7 +545,7 @@ def policies_in_code(feed: Feed) -> Reports:
     reports: Reports = {}
     models: dict[str, Any] = {"ridge": se.Ridge(), "tabular": se.Tabular()}
     with written(logs.scored_messages(14, 2_020)) as path:
-        for name, model in models.items():
+        for name, model in feed.chosen(models).items():
             evaluator = se.Evaluator(
                 candidates,
                 [se.SNIPS(), se.DM(), se.DR(), se.Switch(cap=2), se.StratifiedDR()],
@@ -609,13 +619,16 @@ def family_of_units(feed: Feed) -> Reports:
 
 def slot_rewards(feed: Feed) -> Reports:
     """Cover slates with a reward for each slot, also several rewards, in units."""
-    columns, reports = logs.with_units(logs.rewarded_slots(29, 3_030), 30), Reports()
+    columns = logs.with_units(logs.rewarded_slots(29, 3_030), 30)
     estimators: list[Any] = [se.IIPS(), se.RIPS(), *SLATES, se.IPS()]
-    evaluator = se.Evaluator(["tilted", "any"], estimators, EVERY_AVERAGE, promotion=EAGER)
-    reports["one reward"] = feed.end(evaluator, columns)
     rewards = {"reward": {}, "revenue": {"max": 50}, "stay": {"max": 3, "guardrail": {"max_loss": 0.2}}}
-    evaluator = se.Evaluator(["tilted"], estimators, EVERY_AVERAGE, production="any", rewards=rewards, promotion=EAGER)
-    reports["three rewards"] = feed.end(evaluator, logs.with_rewards(columns, 31))
+    one: dict[str, Any] = {"candidates": ["tilted", "any"]}
+    three: dict[str, Any] = {"candidates": ["tilted"], "production": "any", "rewards": rewards}
+    variants = {"three rewards": (three, logs.with_rewards(columns, 31)), "one reward": (one, columns)}
+    reports: Reports = {}
+    for name, (options, log) in feed.chosen(variants).items():
+        evaluator = se.Evaluator(estimators=estimators, averages=EVERY_AVERAGE, promotion=EAGER, **options)
+        reports[name] = feed.end(evaluator, log)
     return reports
 
 
@@ -645,7 +658,7 @@ def clicks(feed: Feed) -> Reports:
         *("dcg", {"kind": "dcg", "at": 3}, {"kind": "precision", "at": 3}),
         *({"kind": "rank_biased_precision", "persistence": 0.6}, {"kind": "average_relevance_position", "at": 5}),
     ]
-    for number, metric in enumerate(metrics):
+    for number, metric in enumerate(metrics[: feed.variants]):
         evaluator = se.Evaluator(
             ["new", "other"],
             CLICKS,
@@ -669,7 +682,7 @@ def examination(feed: Feed) -> Reports:
         "swaps": ({"kind": "swaps", "ranks": 6}, ranking_worlds.pages(12_040, 35)[0]),
         "harvested": ({"kind": "harvested", "ranks": 6}, ranking_worlds.pages(12_040, 36, "harvested")[0]),
     }
-    for name, (curve, events) in curves.items():
+    for name, (curve, events) in feed.chosen(curves).items():
         candidates = ["new", "other"] if len(events) == 2_030 else ["new"]
         estimators = CLICKS if len(candidates) == 2 else CLICKS[:3]
         ranking = {"metric": {"kind": "dcg", "at": 6}, "examination": curve}
@@ -710,7 +723,8 @@ def segments(feed: Feed) -> Reports:
     described = logs.with_segments(logs.with_rewards(logs.described(43, 2_030), 44), 45)
     options: dict[str, Any] = {"reward_range": (-0.125, 1.125), "segments": SEGMENTS}
     reports: Reports = {"default": feed.end(se.Evaluator(["now", "new"], **options), plain)}
-    for average in (se.Cumulative(), se.Decay(alpha=0.998), se.Decay(half_life=500, name="faded")):
+    averages = (se.Cumulative(), se.Decay(alpha=0.998), se.Decay(half_life=500, name="faded"))
+    for average in averages[: feed.variants]:
         label = str(average.name or average.kind)
         intervals: dict[str, Any] = {label: "normal"} if label == "faded" else {}
         for estimator in (se.IPS(), se.StratifiedIPS()):
@@ -735,7 +749,7 @@ def ramps(feed: Feed) -> Reports:
         "logged": {"arms": {"now": 0.8, "new": 0.2}, "weights": "logged"},
         "none": None,
     }
-    for name, logging in arms.items():
+    for name, logging in feed.chosen(arms).items():
         for production in ("now", "logging"):
             candidates = ["new", "other"] if production == "now" else ["now", "new"]
             evaluator = se.Evaluator(
@@ -754,7 +768,7 @@ def estimated_propensities(feed: Feed) -> Reports:
         "by": {"kind": "estimated", "model": {"kind": "tabular", "by": ["country"]}},
     }
     estimators: list[Any] = [se.SNIPS(), se.DR(), se.CABDR(cap=5), se.DM()]
-    for name, model in models.items():
+    for name, model in feed.chosen(models).items():
         for listed in (False, True):
             evaluator = se.Evaluator(
                 ["new"],
@@ -782,7 +796,8 @@ def policies_that_learn(feed: Feed) -> Reports:
     }
     averages = [se.Cumulative(), se.Window(tau=500), se.AdaptiveDecay(drift_span=600), se.Mixture()]
     reports: Reports = {}
-    for name, model in (("ridge", se.Ridge()), ("tabular", se.Tabular())):
+    models: dict[str, Any] = {"ridge": se.Ridge(), "tabular": se.Tabular()}
+    for name, model in feed.chosen(models).items():
         evaluator = se.Evaluator(
             candidates, [se.IPS(), se.SNIPS(), se.DR()], averages, reward_model=model, promotion=EAGER
         )
@@ -850,16 +865,20 @@ def late_candidates(feed: Feed, moments: Sequence[int]) -> Reports:
     described["policies"]["mixed"] = 0.5 * (described["policies"]["good"] + described["propensities"])
     plain = logs.with_segments(logs.with_rewards(logs.plain(52, 3_030), 53), 54)
 
-    def of_plain(candidates: list[str]) -> dict[str, Any]:
+    def with_rewards(candidates: list[str]) -> dict[str, Any]:
         estimators = ["ips", "snips", {"kind": "clipped_ips", "cap": "auto"}, "control_variate", "stratified_ips"]
         return settings_with(candidates, estimators=estimators, rewards=REWARDS, segments=SEGMENTS)
 
-    found = {
-        "described": changing(feed, settings_with, described, moments),
-        "first one leaves": changing(feed, settings_with, described, moments, stays=False),
-        "plain": changing(feed, of_plain, plain, moments),
+    variants: dict[str, tuple[Callable[[list[str]], dict[str, Any]], logs.Columns, bool]] = {
+        "described": (settings_with, described, True),
+        "first one leaves": (settings_with, described, False),
+        "plain": (with_rewards, plain, True),
     }
-    return {f"{name} {moment}": report for name, reports in found.items() for moment, report in reports.items()}
+    reports: Reports = {}
+    for name, (settings, columns, stays) in feed.chosen(variants).items():
+        moves = changing(feed, settings, columns, moments, stays)
+        reports |= {f"{name} {moment}": report for moment, report in moves.items()}
+    return reports
 
 
 def many_candidates(feed: Feed) -> Reports:

@@ -137,13 +137,13 @@ def slots(seed: int, events: int, places: int = 3, choices: int = 3) -> Columns:
 def shown(columns: Columns) -> Columns:
     """The same slates with nothing but the probabilities of what each slot shows."""
 
-    def of_shown(given: Array) -> Array:
+    def shown_column(given: Array) -> Array:
         return np.take_along_axis(given, columns["action"][:, :, None], axis=2)[:, :, 0]
 
     return {
         "reward": columns["reward"],
-        "propensity": of_shown(columns["propensities"]),
-        "policies": {name: of_shown(given) for name, given in columns["policies"].items()},
+        "propensity": shown_column(columns["propensities"]),
+        "policies": {name: shown_column(given) for name, given in columns["policies"].items()},
         "timestamp": columns["timestamp"],
     }
 
@@ -275,7 +275,9 @@ def pages(seed: int, events: int, shown: int = 5) -> Columns:
 
 def write_lines(path: Path, messages: list[Any]) -> None:
     """The messages as lines of JSON; strings are written as they are."""
-    path.write_text("".join(f"{each if isinstance(each, str) else json.dumps(each)}\n" for each in messages))
+    path.write_text(
+        "".join(f"{message if isinstance(message, str) else json.dumps(message)}\n" for message in messages)
+    )
 
 
 def listed_messages(seed: int, events: int) -> list[Any]:
@@ -371,7 +373,7 @@ def revealed_messages(seed: int, events: int) -> list[Any]:
     messages: list[Any] = []
     for event in range(events):
         common: Columns = {"event_id": f"e-{event}", "timestamp": START + 1.5 * event, "unit": f"user-{event // 7}"}
-        propensity, production, challenger = (int(each) for each in rng.integers(1, 33, 3))
+        propensity, production, challenger = (int(integer) for integer in rng.integers(1, 33, 3))
         values = {"production": production / 33.0, "challenger": (production + 2 * challenger) / 100.0}
         if event % 23 == 5 or 900 <= event < 1_150:
             del values["challenger"]

@@ -65,6 +65,11 @@ class Registry(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
+    def clear(self) -> None:
+        """Forget all schemas and requests."""
+        self.schemas.clear()
+        self.requests.clear()
+
     def register(self, number: int, schema: Any = EVENT_SCHEMA, subject: str = "", **more: Any) -> None:
         """Add a schema, as the newest one of a subject if it has one."""
         answer = {"schema": schema if isinstance(schema, str) else json.dumps(schema)} | more

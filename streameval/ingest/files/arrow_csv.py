@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import csv
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from streameval.events.diagnosis import DECODE_ERRORS
-from streameval.events.records import CellError, read_cell
+from streameval.events.records import read_cell
 from streameval.events.tables import IDENTIFIERS, TableLayout, to_seconds
 
 LIST_TYPES: dict[str, tuple[Any, msgspec.json.Decoder[Any]]] = {
@@ -27,71 +26,45 @@ LIST_TYPES: dict[str, tuple[Any, msgspec.json.Decoder[Any]]] = {
 def parse_lines(lines: Sequence[bytes], header: Sequence[str], layout: TableLayout) -> list[Any] | None:
     """Return one array per field of the layout, with one entry per line.
 
-    A line with another number of cells has nulls. Return None if the lines need a closer look: a row spans several
-    lines or is not UTF-8, or a cell is not of the type of its field.
+    Return None if the lines need a closer look: a row spans several lines, lacks a cell or is not UTF-8, or a cell is
+    not of the type of its field.
     """
-    table = _split(lines, header, layout.columns)
-    if table is None:
-        return None
-    columns = []
-    for field in layout.fields:
-        cells = pc.utf8_trim_whitespace(table.column(field.column).combine_chunks())
-        try:
-            columns.append(_parse_cells(pc.if_else(pc.equal(cells, ""), None, cells), field.field))
-        except (pa.ArrowInvalid, CellError, *DECODE_ERRORS):
-            return None
-    return columns
-
-
-def _split(lines: Sequence[bytes], header: Sequence[str], columns: Sequence[str]) -> Any:
-    """Split lines into a table of text cells, None unless each line is one row."""
-    # pyarrow ends rows at lone carriage returns too, and takes a byte order mark away
     text = b"\n".join(lines) + b"\n"
-    if text.count(b"\r") != text.count(b"\r\n") or text.startswith(codecs.BOM_UTF8) or _is_open(lines[-1]):
+    # pyarrow ends rows at lone carriage returns too, and takes a byte order mark away
+    if text.count(b"\r") != text.count(b"\r\n") or text.startswith(codecs.BOM_UTF8):
         return None
-    invalid: list[int] = []
-
-    def skip(row: Any) -> str:
-        invalid.append(row.number - 1)
-        return "skip"
-
+    text += b"," * (len(header) - 1) + b"\n"  # one more row, unless the row before has not ended
     try:
         table = pyarrow.csv.read_csv(
             pa.py_buffer(text),
             read_options=pyarrow.csv.ReadOptions(column_names=header, use_threads=False, block_size=len(text)),
-            parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip),
+            parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
             # the type is fixed, as inference would lose the zeros of an identifier such as 007
             convert_options=pyarrow.csv.ConvertOptions(
-                column_types=dict.fromkeys(columns, pa.string()), include_columns=columns, strings_can_be_null=False
+                column_types=dict.fromkeys(layout.columns, pa.string()),
+                include_columns=layout.columns,
+                strings_can_be_null=False,
             ),
         )
-    except pa.ArrowInvalid:
+        if table.num_rows != len(lines) + 1:
+            return None
+        cells = {name: _trimmed(table.column(name)) for name in layout.columns}
+        return [_parse_cells(cells[field.column], field.field) for field in layout.fields]
+    except (pa.ArrowInvalid, *DECODE_ERRORS):
         return None
-    if table.num_rows + len(invalid) != len(lines):
-        return None
-    if not invalid:
-        return table
-    empty = b"," * (len(header) - 1)
-    return _split([empty if index in invalid else line for index, line in enumerate(lines)], header, columns)
 
 
-def _is_open(line: bytes) -> bool:
-    """Return whether a row that starts in this line continues in the next one."""
-    if b'"' not in line:
-        return False
-    rows = csv.reader([line.decode(errors="replace") + "\n", "\n"])
-    try:
-        next(rows)
-    except csv.Error:
-        return True
-    return rows.line_num > 1
+def _trimmed(column: Any) -> Any:
+    """Return all cells but the last one without white space around them, null if they are empty."""
+    cells = pc.utf8_trim_whitespace(column.combine_chunks()[:-1])
+    return pc.if_else(pc.equal(cells, ""), None, cells)
 
 
 def _parse_cells(cells: Any, field: str) -> Any:
     """Parse text cells by the type of their field.
 
     Raises:
-        ArrowInvalid, CellError, DECODE_ERRORS: A cell is not of this type.
+        ArrowInvalid, DECODE_ERRORS: A cell is not of this type.
     """
     if field in IDENTIFIERS:
         return cells

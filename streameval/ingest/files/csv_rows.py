@@ -6,7 +6,7 @@ import csv
 import json
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,6 +16,17 @@ from streameval.errors import InputError
 from streameval.ingest.files.lines import START, FileIdentity, TailedFile
 
 NEXT_LINE_SECONDS = 1.0  # to wait for the next line of a row that has not ended
+
+
+def row_texts(lines: deque[bytes], refill: Callable[[], bool]) -> Iterator[str]:
+    """Take lines one by one for a CSV reader.
+
+    Args:
+        lines: the lines
+        refill: adds lines when all are taken, as a row may continue, and returns whether there is one
+    """
+    while refill():
+        yield lines.popleft().decode(errors="surrogateescape") + "\n"
 
 
 class CsvFile(TailedFile):
@@ -45,7 +56,13 @@ class CsvFile(TailedFile):
         lines = deque(super().read(most, timeout))
         if self._lines:  # 0: another file has replaced the file of these lines
             header, number = self._header, self._lines - len(lines)
-        rows = csv.reader(self._texts(lines))
+
+        def refill() -> bool:
+            if not lines:
+                lines.extend(super(CsvFile, self).read(1, NEXT_LINE_SECONDS))
+            return bool(lines)
+
+        rows = csv.reader(row_texts(lines, refill))
         messages: list[bytes] = []
         while lines:
             before = rows.line_num
@@ -63,15 +80,6 @@ class CsvFile(TailedFile):
     def _start(self, stream: BinaryIO) -> None:
         super()._start(stream)
         self._header = ()
-
-    def _texts(self, lines: deque[bytes]) -> Iterator[str]:
-        """Yield these lines, and more of them until the row ends."""
-        while True:
-            if not lines:
-                lines.extend(super().read(1, NEXT_LINE_SECONDS))
-            if not lines:
-                return
-            yield lines.popleft().decode(errors="surrogateescape") + "\n"
 
     def _names(self, cells: list[str]) -> Sequence[str]:
         repeated = [name for index, name in enumerate(cells) if name in cells[:index]]

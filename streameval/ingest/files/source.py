@@ -65,20 +65,15 @@ class FileSettings(LogSettings):
         return values | {"format": "csv"} if are_csv else values
 
     @model_validator(mode="after")
-    def _check_formats(self) -> FileSettings:
-        for path in self.path:
+    def _check_paths(self) -> FileSettings:
+        for index, path in enumerate(self.path):
             form = table_format(path)
             if form == "parquet":
                 raise ValueError(f"expected NDJSON or CSV, and {path} is Parquet; `streameval produce` sends its rows")
             if form == "csv" and self.format != "csv":
                 raise ValueError(f"expected files of one format, and {path} is CSV")
-        return self
-
-    @model_validator(mode="after")
-    def _check_repeats(self) -> FileSettings:
-        repeated = [path for index, path in enumerate(self.path) if path in self.path[:index]]
-        if repeated:
-            raise ValueError(f"expected each file once, and {repeated[0]} is listed twice")
+            if path in self.path[:index]:
+                raise ValueError(f"expected each file once, and {path} is listed twice")
         return self
 
     @property

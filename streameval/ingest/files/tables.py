@@ -5,9 +5,8 @@ from __future__ import annotations
 import csv
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -15,9 +14,11 @@ from streameval.common.text import counted
 from streameval.errors import InputError
 from streameval.events import EventBatch, Fault, JsonDecoder
 from streameval.events.action_sets import Index
+from streameval.events.diagnosis import DECODE_ERRORS, refusal
 from streameval.events.origin import Origin
-from streameval.events.records import CellError, read_cell
+from streameval.events.records import read_cell
 from streameval.events.tables import ColumnNames, Row, TableLayout
+from streameval.ingest.files.csv_rows import row_texts
 from streameval.ingest.files.lines import check
 from streameval.ingest.files.source import Advance, read_lines
 
@@ -28,35 +29,24 @@ LayoutOf: TypeAlias = Callable[[Sequence[str]], TableLayout]
 """Return the layout of a table with these names of columns."""
 ParseLines: TypeAlias = Callable[[Sequence[bytes], Sequence[str], TableLayout], list[Any] | None]
 """Return one Arrow array per field, or None if the lines must be read as rows."""
+Cells: TypeAlias = list[str] | Fault
+"""The cells of a row, one per column, or the reason why there are not so many."""
 
 
-@dataclass(frozen=True)
-class TableChunk:
+class TableChunk(NamedTuple):
     """Hold consecutive rows of a table.
 
     Attributes:
         layout: the fields of the table
-        count: number of rows
+        size: number of rows
         rows: return rows by index as Python values
         columns: one Arrow array per field, None if rows must be read one by one
     """
 
     layout: TableLayout
-    count: int
+    size: int
     rows: Callable[[Index], Sequence[Row]]
     columns: Sequence[Any] | None = None
-
-    def decode(self, decoder: JsonDecoder, origin: Origin) -> EventBatch:
-        """Decode the rows into columns of events, and reject those that are not events."""
-        if self.columns is None:
-            return self.layout.decode_rows(self.all_rows(), decoder, origin)
-        from streameval.events.arrow import decode_columns  # needs pyarrow, which has made the columns
-
-        return decode_columns(self.columns, self.rows, self.layout, decoder, origin)
-
-    def all_rows(self) -> Sequence[Row]:
-        """Return all rows as Python values."""
-        return self.rows(np.arange(self.count))
 
 
 def read_table(
@@ -84,9 +74,15 @@ def read_table(
         InputError: The file cannot be read, or lacks a required column.
     """
     first, layout_of = 1, partial(TableLayout.of, path, columns=columns, decoder=decoder, timed=timed)
-    for chunk in _read_chunks(path, kind, layout_of, advance, batch_rows, decoder.reads_columns):
-        yield chunk.decode(decoder, Origin.of(path, [(0, range(first, first + chunk.count))]))
-        first += chunk.count
+    for layout, size, rows, arrays in _read_chunks(path, kind, layout_of, advance, batch_rows, decoder.reads_columns):
+        origin = Origin.of(path, [(0, range(first, first + size))])
+        first += size
+        if arrays is None:
+            yield layout.decode_rows(rows(np.arange(size)), decoder, origin)
+        else:
+            from streameval.events.arrow import decode_columns  # needs pyarrow, which has made the arrays
+
+            yield decode_columns(arrays, rows, layout, decoder, origin)
 
 
 def read_rows(
@@ -98,7 +94,7 @@ def read_rows(
     """
     layout_of = partial(TableLayout.of, path, columns=columns, decoder=decoder, timed=False)
     for chunk in _read_chunks(path, kind, layout_of, advance, BATCH_ROWS, by_columns=False):
-        yield chunk.all_rows()
+        yield chunk.rows(np.arange(chunk.size))
 
 
 def _read_chunks(
@@ -159,7 +155,13 @@ def _read_csv(
     """
     blocks = read_lines([path], batch=batch_rows, advance=advance)
     lines = deque[bytes]()  # of the current block; the first one starts a row
-    reader = csv.reader(_text_lines(lines, blocks))
+
+    def refill() -> bool:
+        if not lines:
+            lines.extend(line or b"" for line in next(blocks, ()))
+        return bool(lines)
+
+    reader = csv.reader(row_texts(lines, refill))
     try:
         header = next(reader)
     except StopIteration:
@@ -169,34 +171,21 @@ def _read_csv(
             f"{path} cannot be read as CSV: {error}", hint="the first line must have the names of the columns"
         ) from error
     layout, all_cells = layout_of(header), _check_cells(reader, len(header))
-    while lines or _refill(lines, blocks):
+    while refill():
         block = list(lines)
         columns = None if parse_lines is None else parse_lines(block, header, layout)
         if columns is None:
-            cells: list[list[str] | Fault] = []
-            while lines and len(cells) < len(block):
-                cells.append(next(all_cells))
-            yield TableChunk(layout, len(cells), partial(_rows_of_cells, cells, header, layout))
+            some: list[Cells] = []
+            while lines and len(some) < len(block):
+                some.append(next(all_cells))
+            yield TableChunk(layout, len(some), partial(_rows_of_cells, some, header, layout))
         else:
             lines.clear()
             yield TableChunk(layout, len(block), partial(_rows_of_lines, block, header, layout), columns)
 
 
-def _refill(lines: deque[bytes], blocks: Iterator[Sequence[bytes | None]]) -> bool:
-    """Add the next block of lines, if there is one."""
-    block = next(blocks, None)
-    lines.extend(line or b"" for line in block or ())
-    return block is not None
-
-
-def _text_lines(lines: deque[bytes], blocks: Iterator[Sequence[bytes | None]]) -> Iterator[str]:
-    """Take lines one by one, also from later blocks, as a row may continue there."""
-    while lines or _refill(lines, blocks):
-        yield lines.popleft().decode(errors="surrogateescape") + "\n"
-
-
-def _check_cells(reader: Iterator[list[str]], width: int) -> Iterator[list[str] | Fault]:
-    """Read the cells of rows. A `Fault` for each row without a cell for every column."""
+def _check_cells(reader: Iterator[list[str]], width: int) -> Iterator[Cells]:
+    """Read the cells of rows."""
     while True:
         try:
             cells = next(reader)
@@ -213,23 +202,20 @@ def _check_cells(reader: Iterator[list[str]], width: int) -> Iterator[list[str] 
 
 def _rows_of_lines(lines: Sequence[bytes], header: Sequence[str], layout: TableLayout, indices: Index) -> list[Row]:
     """Return rows by index, from lines that are one row each."""
-    reader = csv.reader(lines[index].decode() + "\n" for index in indices.tolist())
-    return _rows_of_cells(list(_check_cells(reader, len(header))), header, layout, np.arange(len(indices)))
+    cells = list[Cells](csv.reader(lines[index].decode() + "\n" for index in indices.tolist()))
+    return _rows_of_cells(cells, header, layout, np.arange(len(indices)))
 
 
-def _rows_of_cells(
-    cells: Sequence[list[str] | Fault], header: Sequence[str], layout: TableLayout, indices: Index
-) -> list[Row]:
+def _rows_of_cells(cells: Sequence[Cells], header: Sequence[str], layout: TableLayout, indices: Index) -> list[Row]:
     """Return rows by index, from their cells."""
     wanted = [(field.field, header.index(field.column)) for field in layout.fields]
-    rows: list[Row] = []
-    for index in indices.tolist():
-        row = cells[index]
-        if isinstance(row, Fault):
-            rows.append(row)
-            continue
+
+    def row(cells: Cells) -> Row:
+        if isinstance(cells, Fault):
+            return cells
         try:
-            rows.append(layout.event([read_cell(row[position], field) for field, position in wanted]))
-        except CellError as error:
-            rows.append(error.fault)
-    return rows
+            return layout.event([read_cell(cells[column], field) for field, column in wanted])
+        except DECODE_ERRORS as error:
+            return refusal(error)
+
+    return [row(cells[index]) for index in indices.tolist()]

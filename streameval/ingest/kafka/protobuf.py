@@ -36,39 +36,41 @@ RUNTIME = {
 """Modules of the schemas that come with the runtime of Protobuf. Each schema stands alone."""
 JSON_LIKE = {f"{GOOGLE}{name}" for name in ("ListValue", "Struct", "Value")}
 
-MessageFields: TypeAlias = list[tuple[str, Callable[[Any], Any]]]
+Convert: TypeAlias = Callable[[Any], Any]
 
 
 class Records:
     """Turn messages into records. Remember how to read the fields of a type."""
 
     def __init__(self) -> None:
-        self._fields: dict[str, MessageFields] = {}
+        self._converters: dict[str, dict[str, Convert]] = {}
+        self._defaults: dict[str, dict[str, Any]] = {}
 
     def record(self, message: Any) -> dict[str, Any]:
         """Return the values of a message by the names of its fields."""
         kind = message.DESCRIPTOR
-        fields = self._fields.get(kind.full_name)
-        if fields is None:
-            fields = self._fields[kind.full_name] = [(field.name, self._getter(field)) for field in kind.fields]
-        return {name: value_of(message) for name, value_of in fields}
+        if kind.full_name not in self._converters:
+            self._converters[kind.full_name] = {field.name: self._converter(field) for field in kind.fields}
+            self._defaults[kind.full_name] = {field.name: self._default(field) for field in kind.fields}
+        converters, fields = self._converters[kind.full_name], message.ListFields()
+        own = {field.name: converters[field.name](value) for field, value in fields if not field.is_extension}
+        return self._defaults[kind.full_name] | own
 
-    def _getter(self, field: Any) -> Callable[[Any], Any]:
-        """Return the function that reads a field of a message."""
-        name = field.name
+    def _default(self, field: Any) -> Any:
+        """Return the value of a field that a message lacks: 0 for numbers that are not written if they are 0."""
+        if field.is_repeated or field.has_presence or field.type == field.TYPE_STRING:
+            return None
+        return self._converter(field)(field.default_value)
+
+    def _converter(self, field: Any) -> Convert:
+        """Return the function that turns a field into a value of a record."""
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            plain = self._converter(field.message_type.fields_by_name["value"])
-            return lambda message: {key: plain(value) for key, value in getattr(message, name).items()} or None
-        plain = self._converter(field)
-        if field.is_repeated:
-            return lambda message: [plain(value) for value in getattr(message, name)] or None
-        if field.has_presence:
-            return lambda message: plain(getattr(message, name)) if message.HasField(name) else None
-        if field.type == field.TYPE_STRING:
-            return lambda message: getattr(message, name) or None
-        return lambda message: plain(getattr(message, name))
+            plain = self._item_converter(field.message_type.fields_by_name["value"])
+            return lambda entries: {key: plain(value) for key, value in entries.items()}
+        plain = self._item_converter(field)
+        return (lambda items: list(map(plain, items))) if field.is_repeated else plain
 
-    def _converter(self, field: Any) -> Callable[[Any], Any]:
+    def _item_converter(self, field: Any) -> Convert:
         """Return the function that turns one value of a field into a value of a record."""
         if field.enum_type is not None:
             names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
@@ -86,15 +88,17 @@ class Records:
 
 
 class RegisteredTypes:
-    """Find the types of a registered schema by their indexes."""
+    """Find the types of a registered schema by their indexes.
 
-    def __init__(self, pool: Any, file: Any) -> None:
-        self._pool, self._file = pool, file
-        self._classes: dict[tuple[int, ...], Any] = {}
-        self.records = Records()
+    Args:
+        file: The descriptor of the schema.
+    """
 
-    def class_at(self, indexes: list[int]) -> Any:
-        """Return the class of the messages of a type.
+    def __init__(self, file: Any) -> None:
+        self._file, self.records = file, Records()
+
+    def descriptor_at(self, indexes: list[int]) -> Any:
+        """Return the descriptor of a type.
 
         Args:
             indexes: The index of the type in the file, or of the type around it, followed by the index in that.
@@ -102,27 +106,13 @@ class RegisteredTypes:
         Raises:
             IndexError: There is no such type.
         """
-        key = tuple(indexes)
-        if key not in self._classes:
-            self._classes[key] = GetMessageClass(self.descriptor_at(key))
-        return self._classes[key]
-
-    def descriptor_at(self, indexes: tuple[int, ...]) -> Any:
-        """Return the descriptor of a type.
-
-        Args:
-            indexes: The same as for `class_at`.
-
-        Raises:
-            IndexError: There is no such type.
-        """
-        names, types = [self._file.package] if self._file.package else [], self._file.message_type
         if not indexes or min(indexes) < 0:
             raise IndexError
+        types, kind = list(self._file.message_types_by_name.values()), None
         for index in indexes:
-            names.append(types[index].name)
-            types = types[index].nested_type
-        return self._pool.FindMessageTypeByName(".".join(names))
+            kind = types[index]
+            types = kind.nested_types
+        return kind
 
 
 class ProtobufReader(SchemaReader):
@@ -136,7 +126,7 @@ class ProtobufReader(SchemaReader):
 
     def record(self, data: BytesIO, schema: RegisteredTypes, number: int, indexes: list[int] | None) -> Any:
         try:
-            kind = schema.class_at(indexes or [])
+            kind = GetMessageClass(schema.descriptor_at(indexes or []))
         except IndexError:
             return Fault("malformed", f"not a message of the schema {number}: it has no type at that place")
         try:
@@ -146,13 +136,13 @@ class ProtobufReader(SchemaReader):
 
     def parse(self, schema: Schema) -> RegisteredTypes:
         pool = DescriptorPool()
-        return RegisteredTypes(pool, self._add(schema, pool, set()))
+        return RegisteredTypes(pool.FindFileByName(self._add(schema, pool, set())))
 
     def paths_of(self, schema: Schema) -> list[str]:
-        return list(_paths(self.parse(schema).descriptor_at((0,))))  # by the usual naming, messages have the first type
+        return list(_paths(self.parse(schema).descriptor_at([0])))  # by the usual naming, messages have the first type
 
-    def _add(self, schema: Schema, pool: Any, added: set[str], name: str = "") -> Any:
-        """Add a schema to a pool, after the schemas that it refers to.
+    def _add(self, schema: Schema, pool: Any, added: set[str], name: str = "") -> str:
+        """Add a schema to a pool, after the schemas that it refers to, and return its name.
 
         Args:
             schema: The schema.
@@ -171,7 +161,7 @@ class ProtobufReader(SchemaReader):
                 added.add(reference.name)
                 self._add(self.referenced(reference), pool, added, reference.name)
         add_file(file, pool, added)
-        return file
+        return str(file.name)
 
 
 class DescribedReader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import ssl
 import struct
 import time
@@ -48,8 +49,7 @@ class SchemaReader(ABC):
     def __init__(self, settings: RegistryFormat) -> None:
         self._url = settings.registry
         self._client = SchemaRegistryClient(client_options(settings))
-        self._schemas: dict[int, Any] = {}
-        self._unknown: dict[int, tuple[Fault, float]] = {}
+        self._schemas: dict[int, tuple[Any, float]] = {}
 
     def __call__(self, message: bytes) -> Any:
         """Return the record of a message, or its `Fault`.
@@ -66,7 +66,7 @@ class SchemaReader(ABC):
             pass  # what the prefix lacks is reported below, with the schema if it has one
         if prefix.id is None:
             return Fault("malformed", f"not {self.title} with the number of a schema: the first byte is not 0")
-        schema = self._schemas.get(prefix.id) or self._load(prefix.id)
+        schema = self._schema(prefix.id)
         return schema if isinstance(schema, Fault) else self.record(data, schema, prefix.id, indexes)
 
     def paths(self, topic: str) -> list[str] | None:
@@ -120,24 +120,26 @@ class SchemaReader(ABC):
             raise InputError(message, hint="register the schema that it refers to")
         return schema
 
-    def _load(self, number: int) -> Any:
+    def _schema(self, number: int) -> Any:
         """Return the schema with an id, or a `Fault`, which holds for a while."""
-        fault, until = self._unknown.get(number, (None, 0.0))
-        if fault is not None and time.monotonic() < until:
-            return fault
+        schema, until = self._schemas.get(number, (None, 0.0))
+        if time.monotonic() < until:
+            return schema
+        schema = self._load(number)
+        until = time.monotonic() + UNKNOWN_SCHEMA_SECONDS if isinstance(schema, Fault) else math.inf
+        self._schemas[number] = schema, until
+        return schema
+
+    def _load(self, number: int) -> Any:
         schema = self._request(lambda: self._client.get_schema(number, fmt=self.fetched_as))
         if schema is None:
-            fault = Fault("malformed", f"the schema registry has no schema {number}")
-        elif schema.schema_type != self.title.upper():
-            fault = Fault("malformed", f"the schema {number} is {schema.schema_type}, not {self.title}")
-        else:
-            try:
-                parsed = self._schemas[number] = self.parse(schema)
-                return parsed
-            except InputError as error:
-                fault = Fault("malformed", f"the schema {number}: {error.message}")
-        self._unknown[number] = fault, time.monotonic() + UNKNOWN_SCHEMA_SECONDS
-        return fault
+            return Fault("malformed", f"the schema registry has no schema {number}")
+        if schema.schema_type != self.title.upper():
+            return Fault("malformed", f"the schema {number} is {schema.schema_type}, not {self.title}")
+        try:
+            return self.parse(schema)
+        except InputError as error:
+            return Fault("malformed", f"the schema {number}: {error.message}")
 
     def _request(self, request: Callable[[], Schema | None]) -> Schema | None:
         """Return the answer of the registry, None if it has no such schema.

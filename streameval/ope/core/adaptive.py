@@ -162,7 +162,7 @@ class AdaptiveWindow(Adaptive):
         return reading(state.past, bank.apart, moments, tail, bias, details, bank)
 
     def join(self, state: WindowState, late: WindowState, company: Company, bank: Bank) -> WindowState:
-        fewer, more = sorted((state, late), key=lambda each: ring.blocks(each.buckets))
+        fewer, more = sorted((state, late), key=lambda one: ring.blocks(one.buckets))
         if (fewer.buckets.numbers, fewer.buckets.first) != (more.buckets.numbers, more.buckets.first):
             fewer.buckets = ring.laid_out(fewer.buckets, more.buckets, ring.is_maximum(bank.power))
         found: WindowState = joined(state, late, company)
@@ -172,7 +172,7 @@ class AdaptiveWindow(Adaptive):
         buckets = state.buckets
         buckets.levels = [np.ascontiguousarray(rows[..., selection.kept]) for rows in buckets.levels]
         recent, length, tau = (
-            np.ascontiguousarray(each[:, selection.columns]) for each in (state.recent, state.length, state.tau)
+            np.ascontiguousarray(array[:, selection.columns]) for array in (state.recent, state.length, state.tau)
         )
         return WindowState(buckets, recent, length, tau, selection.past(state.past, alike=False), state.events)
 
@@ -234,7 +234,7 @@ class AdaptiveDecay(Adaptive, Fading):
 
     def select(self, state: Any, selection: Selection) -> Any:
         state.recent, state.alpha = (
-            np.ascontiguousarray(each[:, selection.columns]) for each in (state.recent, state.alpha)
+            np.ascontiguousarray(array[:, selection.columns]) for array in (state.recent, state.alpha)
         )
         return super().select(state, selection)
 

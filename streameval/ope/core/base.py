@@ -219,7 +219,7 @@ class Fading(Average):
     def _accumulate(self, moments: Array, rows: Array, step: Step, bank: Bank, lost: Array) -> None:
         take = bank.kept[None] if self.alike else bank.layout.moment_table
         power = bank.power if self.alike else bank.layout.power[bank.layout.moment_table[0]]
-        factor, share = (_by_column(each, len(rows)) for each in (step.factor, step.share))
+        factor, share = (_by_column(factors, len(rows)) for factors in (step.factor, step.share))
         kernel.accumulate(moments, rows, take, power, factor, np.broadcast_to(share, factor.shape).copy(), lost)
 
 

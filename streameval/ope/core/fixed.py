@@ -259,12 +259,12 @@ class Window(Average):
     def join(self, state: Any, late: Any, company: Company, bank: Bank) -> Any:
         if isinstance(state, TimeBuckets):
             clock = max(state.clock, late.clock)
-            for each in (state, late):
-                self._advance(each, clock)
+            for one in (state, late):
+                self._advance(one, clock)
         else:
             written = max(state.ring.written, late.ring.written)
-            for each in (state, late):
-                each.ring = ring.padded(each.ring, written)
+            for one in (state, late):
+                one.ring = ring.padded(one.ring, written)
         return joined(state, late, company)
 
     def _read_events(self, kept: Ring, tail: BlockSums | None, bank: Bank, maxima: Mask) -> tuple[Array, int]:
@@ -292,9 +292,9 @@ class Window(Average):
         for rows, block, key, events in zip(view.rows, view.block, view.key, view.events, strict=True):
             number = min(key, math.floor(clocks[block] / width)) if clocks[block] > NEVER else NO_BUCKET
             if number >= first and key > NO_BUCKET:
-                place = int(number) % BUCKETS
-                state.events[:, place] += events
-                state.moments[:, place] = ring.merge(state.moments[:, place], rows[:, bank.kept], maxima)
+                index = int(number) % BUCKETS
+                state.events[:, index] += events
+                state.moments[:, index] = ring.merge(state.moments[:, index], rows[:, bank.kept], maxima)
         return seconds_in_events(before, clocks, self.time_span or 0.0, sums.size)
 
     def _advance(self, state: TimeBuckets, clock: float) -> None:
@@ -403,14 +403,14 @@ class Decay(Fading):
 
     def view(self, events: BlockSeries, state: Any) -> View:
         """Sum up the events of each block by their age."""
-        places = np.arange(events.blocks)
+        indices = np.arange(events.blocks)
         if self.time_half_life is None:
             weights = np.tile(self.decay ** np.arange(events.size - 1.0, -1.0, -1.0), events.blocks)
-            return View(events.rows(weights), places, np.zeros(events.blocks), np.zeros(events.blocks))
+            return View(events.rows(weights), indices, np.zeros(events.blocks), np.zeros(events.blocks))
         clocks = clocks_from(state.clock, events.reached, events.size, events.block)[:, None]
         with np.errstate(invalid="ignore"):
             weights = np.nan_to_num(0.5 ** ((clocks - np.minimum(events.times, clocks)) / self.time_half_life))
-        return View(events.rows(weights.ravel()), places, clocks[:, 0], weights.sum(axis=1))
+        return View(events.rows(weights.ravel()), indices, clocks[:, 0], weights.sum(axis=1))
 
     def rows(self, sums: BlockSums) -> Array:
         return sums.views[self.label].rows
@@ -437,11 +437,11 @@ class Decay(Fading):
     def join(self, state: Any, late: Any, company: Company, bank: Bank) -> Any:
         if self.time_half_life is not None:
             clock = max(state.clock, late.clock)
-            for each in (state, late):
-                faded = 0.5 ** (passed(each.clock, np.array([clock])) / self.time_half_life)
-                nothing = np.zeros((1, len(each.moments), len(bank.layout.power)))
-                self._accumulate(each.moments, nothing, Step(faded, 1.0, 1.0), bank, self.lost(each))
-                each.weight, each.clock = each.weight * faded, clock
+            for one in (state, late):
+                faded = 0.5 ** (passed(one.clock, np.array([clock])) / self.time_half_life)
+                nothing = np.zeros((1, len(one.moments), len(bank.layout.power)))
+                self._accumulate(one.moments, nothing, Step(faded, 1.0, 1.0), bank, self.lost(one))
+                one.weight, one.clock = one.weight * faded, clock
         return joined(state, late, company)
 
     def read(self, state: Any, tail: BlockSums | None, rate: Array | None, bank: Bank) -> Reading:

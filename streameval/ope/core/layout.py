@@ -411,7 +411,7 @@ class Layout:
             u, v = self.numerator(column), self.denominator(column)
 
             def products(both: bool, series: Sequence[int]) -> list[int]:
-                totals = [self.totals[(both, each)] for each in series]
+                totals = [self.totals[(both, name)] for name in series]
                 return [
                     2 + number((both, totals[one], totals[other]))
                     for one in range(len(totals))
@@ -423,7 +423,7 @@ class Layout:
                 table += [1, *products(self.apart, (u, v, self.production(u), self.production(v)))]
             tables.append(table)
         apart, first, second = np.array(list(number.names), dtype=np.int64).T
-        columns = tuple(np.ascontiguousarray(each) for each in (first, second, apart))
+        columns = tuple(np.ascontiguousarray(column) for column in (first, second, apart))
         return (*columns, np.array(tables, dtype=np.int64))  # type: ignore[return-value]
 
     @cached_property

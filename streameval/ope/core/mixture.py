@@ -181,7 +181,7 @@ class Mixture(Average):
         after = past.follow(state.lifts.past, steps, tables, float(fading))
         effects = past.design_effect(_expanded_path(after, tables))
         found = self._fold(state.lifts, blocks, bank, of_lifts=True)
-        value, sampling, spread = (_over_components(found[..., place], layout, np.add) for place in (2, 3, 4))
+        value, sampling, spread = (_over_components(found[..., index], layout, np.add) for index in (2, 3, 4))
         shape = (len(sums), -1)
         events = np.repeat(sums.rows[:, 1:, layout.events_row(True), None], bank.columns, axis=-1)
         variance = sampling.reshape(shape) * np.fmax(1.0, effects.reshape(shape))
@@ -212,7 +212,7 @@ class Mixture(Average):
             np.ascontiguousarray(blocks.terms),
             np.ascontiguousarray(blocks.squares),
             np.ascontiguousarray(blocks.priors),
-            np.array([each.denominator != ONE and not of_lifts for each in every], dtype=np.int64),
+            np.array([component.denominator != ONE and not of_lifts for component in every], dtype=np.int64),
             pools,
             rates,
             np.stack([HORIZONS, np.exp(-blocks.size / HORIZONS), np.exp(-blocks.size / LOSS_MEMORY)]),
@@ -247,7 +247,7 @@ class Mixture(Average):
         # no horizon is longer than the stream
         limits = np.minimum(HORIZONS, np.maximum(state.events, 1)[:, None])
         horizon = _over_components((mixed.share * limits[:, None]).sum(axis=-1), bank.layout, np.add)
-        horizon = horizon / [len(each) for each in bank.layout.components]
+        horizon = horizon / [len(component) for component in bank.layout.components]
         return Reading(
             now.moments.reshape(-1, ROWS),
             spread,
@@ -263,7 +263,7 @@ class Mixture(Average):
     def select(self, state: MixtureState, selection: Selection) -> MixtureState:
         for decays in (state.values, state.lifts):
             decays.decays, decays.columns = (
-                np.ascontiguousarray(each[:, selection.components]) for each in (decays.decays, decays.columns)
+                np.ascontiguousarray(array[:, selection.components]) for array in (decays.decays, decays.columns)
             )
             faded = [0, 1, 2, *(3 + 2 * column + row for column in selection.columns for row in range(2))]
             decays.faded = np.ascontiguousarray(decays.faded[:, faded])
@@ -304,7 +304,7 @@ def _no_blocks(state: Decays, bank: Bank) -> _Blocks:
 
 def _values(sums: BlockSums, layout: Layout) -> _Blocks:
     """Return what the mixture of values takes in."""
-    table = np.array([layout.rows(layout.of_component(each)) for each in layout.every_component])
+    table = np.array([layout.rows(layout.of_component(component)) for component in layout.every_component])
     weights = layout.moment_table[0, [MomentRow.IMPORTANCE, MomentRow.IMPORTANCE_SQUARE, MomentRow.UNSUPPORTED]]
     terms = layout.moment_table[:, [MomentRow.U, MomentRow.UU]].ravel()
     return _Blocks(
@@ -331,21 +331,23 @@ def _lifts(sums: BlockSums, layout: Layout, values: Array) -> tuple[_Blocks, Arr
     parts = np.empty((*weight.shape, len(components), 2))
     known = np.ones(weight.shape, dtype=bool)
     forms: dict[int, Array] = {}
-    for place, component in enumerate(components):
+    for index, component in enumerate(components):
         if component.difference is not None:
-            parts[..., place, :] = rows[..., layout.rows(layout.of_difference(component.difference))]
+            parts[..., index, :] = rows[..., layout.rows(layout.of_difference(component.difference))]
         else:
-            forms[place] = form = _form(values[:, :, place])
-            parts[..., place, :], found = _linear(form, rows[..., layout.rows(layout.of_ratio(component))])
+            forms[index] = form = _form(values[:, :, index])
+            parts[..., index, :], found = _linear(form, rows[..., layout.rows(layout.of_ratio(component))])
             known &= found
     weight, squares = np.where(known, weight, 0.0), np.where(known, squares, 0.0)
     parts = np.where(known[..., None, None], parts, 0.0)
     counted = [weight, parts[..., 0], weight, parts[..., 1], parts[..., 0], weight]
-    counted = [each if each.ndim > 2 else np.broadcast_to(each[..., None], parts.shape[:-1]) for each in counted]
+    counted = [
+        column if column.ndim > 2 else np.broadcast_to(column[..., None], parts.shape[:-1]) for column in counted
+    ]
     terms = np.stack(counted, axis=-1)
     whole = np.empty((*weight.shape, len(layout.columns), 9))
     first = 0
-    for place, (column, own) in enumerate(zip(layout.columns, layout.components, strict=True)):
+    for index, (column, own) in enumerate(zip(layout.columns, layout.components, strict=True)):
         difference = layout.difference(column)
         if difference is None:
             both = parts[..., first, :]
@@ -355,7 +357,7 @@ def _lifts(sums: BlockSums, layout: Layout, values: Array) -> tuple[_Blocks, Arr
             nonzero = rows[..., layout.nonzero_row(difference, True)]
         both, nonzero = np.where(known[..., None], both, 0.0), np.where(known, nonzero, 0.0)
         d, dd = both[..., 0], both[..., 1]
-        whole[..., place, :] = np.stack([weight, d, weight, dd, d, weight, squares, weight > 0, nonzero], axis=-1)
+        whole[..., index, :] = np.stack([weight, d, weight, dd, d, weight, squares, weight > 0, nonzero], axis=-1)
         first += len(own)
     importance = rows[..., layout.rows(layout.of_weights(True))]
     importance = np.where(known[..., None], importance, 0.0)
@@ -427,10 +429,10 @@ def _signed(sums: BlockSums, layout: Layout, forms: dict[int, Array], known: Mas
 
 
 def _ratio_totals(layout: Layout, component: Component) -> list[int]:
-    """Return the places of the totals of a ratio and of production's."""
+    """Return the indices of the totals of a ratio and of production's."""
     u, v = component.numerator, component.denominator
     series = (u, v, layout.production(u), layout.production(v))
-    return [layout.totals[(layout.apart, each)] for each in series]
+    return [layout.totals[(layout.apart, name)] for name in series]
 
 
 def _lift_tables(columns: int) -> Tables:
@@ -573,21 +575,21 @@ class DecayReading:
         squares = _over_components(self.squares, layout, np.maximum)
         moments[..., MomentRow.WEIGHT_SQUARE] = np.where(known, squares, 0.0)
         seen = (self.kernel * self.weight).sum(axis=-1)
-        for place, row in enumerate(DIAGNOSTIC_ROWS):
-            mean = ratio((self.kernel * state.faded[:, None, place]).sum(axis=-1), seen)
+        for index, row in enumerate(DIAGNOSTIC_ROWS):
+            mean = ratio((self.kernel * state.faded[:, None, index]).sum(axis=-1), seen)
             moments[..., row] = _over_components(mean, layout, np.minimum)
         moments[..., MomentRow.LARGEST_IMPORTANCE] = state.largest[:, None]
         squares = np.nan_to_num(self.squares)
         ends = pairwise(np.cumsum([0, *map(len, layout.components)]).tolist())
-        for place, (start, stop) in enumerate(ends):
+        for index, (start, stop) in enumerate(ends):
             shortest = start + squares[:, start:stop].argmax(axis=-1)
             policies = np.arange(len(squares))
             kernel, weight = self.kernel[policies, shortest], seen[policies, shortest]
-            first = 3 + 2 * place
+            first = 3 + 2 * index
             term, square = (ratio((kernel * state.faded[:, first + row]).sum(axis=-1), weight) for row in range(2))
-            value = moments[:, place, MomentRow.U]
-            moments[:, place, MomentRow.UU] = square - term**2 + value**2
-            moments[:, place, MomentRow.TERM_IMPORTANCE] = value * moments[:, place, MomentRow.IMPORTANCE]
+            value = moments[:, index, MomentRow.U]
+            moments[:, index, MomentRow.UU] = square - term**2 + value**2
+            moments[:, index, MomentRow.TERM_IMPORTANCE] = value * moments[:, index, MomentRow.IMPORTANCE]
         return moments
 
 

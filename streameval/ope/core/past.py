@@ -247,10 +247,10 @@ def tables(layout: Layout, alike: bool) -> Tables:
     if not alike:
         signed = (layout.signed_table[..., None] * SIGNS + signs).reshape(len(squares), -1)
         return Tables(layout.past_table, squares, signed, None)
-    rows, places = np.unique(layout.past_table, return_inverse=True)
+    rows, indices = np.unique(layout.past_table, return_inverse=True)
     shared = np.arange(2 + len(layout.compared[0]))[None]
     every = np.arange(len(layout.totals) * SIGNS)[None]
-    return Tables(rows[None], shared, every, (places.reshape(layout.past_table.shape), squares, layout.signed_table))
+    return Tables(rows[None], shared, every, (indices.reshape(layout.past_table.shape), squares, layout.signed_table))
 
 
 def start(policies: int, tables: Tables) -> Past:
@@ -454,8 +454,8 @@ def design_effect(parts: Mapping[str, Array], of_lift: bool = False) -> Array:
     squares = {name: parts[name][..., PAIR_SQUARES if of_lift else OWN_SQUARES] for name in CONTRASTS if name in parts}
     with np.errstate(all="ignore"):
         effects = {
-            name: ratio(sum_of_squares(form, each[..., 1:]), independent * each[..., 0])
-            for name, each in squares.items()
+            name: ratio(sum_of_squares(form, sums[..., 1:]), independent * sums[..., 0])
+            for name, sums in squares.items()
         }
         effect = np.where(blocks >= MIN_BLOCKS, effects["near"], np.nan)
         if "signed" in parts:

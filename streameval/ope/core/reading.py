@@ -91,18 +91,18 @@ class Reading:
         def joined(parts: Sequence[Array]) -> Array:
             return side_by_side(parts, policies)
 
-        first, lifts = readings[0], [each._lift for each in readings if each._lift is not None]
-        reading = cls(
-            joined([each.moments for each in readings]),
-            {name: joined([each._state[name] for each in readings]) for name in first._state},
+        first, lifts = readings[0], [reading._lift for reading in readings if reading._lift is not None]
+        combined = cls(
+            joined([reading.moments for reading in readings]),
+            {name: joined([reading._state[name] for reading in readings]) for name in first._state},
             tail=None,
-            bias=joined([each.bias for each in readings]),
-            parts={name: joined([each.parts[name] for each in readings]) for name in first.parts},
+            bias=joined([reading.bias for reading in readings]),
+            parts={name: joined([reading.parts[name] for reading in readings]) for name in first.parts},
             lift=cls.side_by_side(lifts, policies - 1) if lifts else None,
         )
         if first._tail is not None:
-            reading._tail = joined([each._tail for each in readings if each._tail is not None])
-        return reading
+            combined._tail = joined([reading._tail for reading in readings if reading._tail is not None])
+        return combined
 
     @cached_property
     def spread(self) -> dict[str, Any]:

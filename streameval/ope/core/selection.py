@@ -45,8 +45,8 @@ class Selection:
         return self._rows(self.whole.kept, self.part.kept)
 
     def _rows(self, whole: Integers, part: Integers) -> Integers:
-        places = {self.whole.layout.names[row]: place for place, row in enumerate(whole)}
-        return np.array([places[self.part.layout.names[row]] for row in part], dtype=np.int64)
+        indices = {self.whole.layout.names[row]: index for index, row in enumerate(whole)}
+        return np.array([indices[self.part.layout.names[row]] for row in part], dtype=np.int64)
 
     @cached_property
     def totals(self) -> list[int]:
@@ -58,13 +58,13 @@ class Selection:
     def _squares(self) -> list[int]:
         """Return the places of the squares of contrasts."""
         first, second, apart, _ = self.whole.layout.compared
-        places = {key: place for place, key in enumerate(zip(first, second, apart, strict=True))}
+        indices = {key: index for index, key in enumerate(zip(first, second, apart, strict=True))}
         own, other, both, _ = self.part.layout.compared
         found = [
-            places[self.totals[one], self.totals[another], kind]
+            indices[self.totals[one], self.totals[another], kind]
             for one, another, kind in zip(own, other, both, strict=True)
         ]
-        return [0, 1, *(2 + place for place in found)]
+        return [0, 1, *(2 + index for index in found)]
 
     def past(self, state: Past, alike: bool) -> Past:
         """Return the past of some columns."""

@@ -6,6 +6,7 @@ A plain value has a schema number. One of an older schema is brought up to date 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple, TypeVar, get_args, get_origin
 
 import msgspec
@@ -68,14 +69,14 @@ def encode(state: msgspec.Struct) -> dict[str, Any]:
     return plain
 
 
-def decode(found: Any, fresh: T, path: str = "", kind: Any = Any) -> T:
+def decode(plain: Any, fresh: T, path: str = "", kind: Any = Any) -> T:
     """Invert `encode` to the last bit, with the structs of a fresh state and writable arrays.
 
     What is None or empty in the fresh state has the type of its annotation. The length of an axis that is 0 there may
     be any. A fresh table may have more keys in the plain value, and a plain array there stays plain.
 
     Args:
-        found: the plain value
+        plain: the plain value
         fresh: a state with the right types and shapes
         path: the path of the value, for messages
         kind: the annotation of the value
@@ -85,34 +86,40 @@ def decode(found: Any, fresh: T, path: str = "", kind: Any = Any) -> T:
     """
     decoded: Any
     if isinstance(fresh, np.ndarray):
-        require_fit(found, to_plain(fresh), path)
-        decoded = from_plain(found)
+        require_fit(plain, to_plain(fresh), path)
+        decoded = from_plain(plain)
     elif isinstance(fresh, msgspec.Struct):
-        fields = msgspec.structs.fields(fresh)
-        require_fit(found, dict.fromkeys(each.name for each in fields), path)
+        fields = _fields(type(fresh))
+        require_fit(plain, dict.fromkeys(fields), path)
         values = {
-            each.name: decode(found[each.name], getattr(fresh, each.name), below(path, each.name), each.type)
-            for each in fields
+            name: decode(plain[name], getattr(fresh, name), below(path, name), annotation)
+            for name, annotation in fields.items()
         }
         decoded = type(fresh)(**values)
     elif isinstance(fresh, Mapping) and "__array__" not in fresh:
-        require_fit(found, dict.fromkeys(fresh), path)
-        of_values = get_args(kind)[1] if get_origin(kind) is dict else Any
-        decoded = {key: decode(each, fresh.get(key), below(path, key), of_values) for key, each in found.items()}
+        require_fit(plain, dict.fromkeys(fresh), path)
+        value_kind = get_args(kind)[1] if get_origin(kind) is dict else Any
+        decoded = {key: decode(value, fresh.get(key), below(path, key), value_kind) for key, value in plain.items()}
     elif isinstance(fresh, list) and fresh:
-        require_fit(found, [None] * len(fresh), path)
-        (of_items,) = get_args(kind) if get_origin(kind) is list else (Any,)
-        pairs = enumerate(zip(found, fresh, strict=True))
-        decoded = [decode(each, new, below(path, place), of_items) for place, (each, new) in pairs]
-    elif fresh is None and found is None:
+        require_fit(plain, [None] * len(fresh), path)
+        (item_kind,) = get_args(kind) if get_origin(kind) is list else (Any,)
+        pairs = enumerate(zip(plain, fresh, strict=True))
+        decoded = [decode(value, new, below(path, index), item_kind) for index, (value, new) in pairs]
+    elif fresh is None and plain is None:
         decoded = None
     elif fresh is None or isinstance(fresh, list):
-        decoded = _converted(found, path, kind)
+        decoded = _converted(plain, path, kind)
     else:
-        require_fit(found, fresh, path)
-        decoded = found
+        require_fit(plain, fresh, path)
+        decoded = plain
     result: T = decoded
     return result
+
+
+@cache
+def _fields(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the annotation of each field. It is kept, because msgspec evaluates all annotations for every call."""
+    return {field.name: field.type for field in msgspec.structs.fields(kind)}
 
 
 def below(path: str, key: object) -> str:
@@ -120,12 +127,12 @@ def below(path: str, key: object) -> str:
     return f"{path}.{key}" if path else str(key)
 
 
-def _converted(found: Any, path: str, kind: Any) -> Any:
+def _converted(plain: Any, path: str, kind: Any) -> Any:
     """Return a plain value as an annotated type."""
     if kind is Any:
-        return from_plain(found)
+        return from_plain(plain)
     try:
-        return msgspec.convert(found, kind, dec_hook=_array)
+        return msgspec.convert(plain, kind, dec_hook=_array)
     except (msgspec.ValidationError, TypeError, ValueError, KeyError) as error:
         raise DamagedError(f"wrong content: {path}: {error}", hint="use an older state") from error
 
@@ -171,7 +178,7 @@ def joined(state: Any, late: Any, company: Company) -> Any:
         names = state.__struct_fields__
         return type(state)(**{name: joined(getattr(state, name), getattr(late, name), company) for name in names})
     if isinstance(state, dict):
-        both = {name: joined(each, late[name], company) if name in late else each for name, each in state.items()}
+        both = {name: joined(value, late[name], company) if name in late else value for name, value in state.items()}
         return {**late, **both}
     if isinstance(state, list):
         return [joined(*pair, company) for pair in zip(state, late, strict=True)]
@@ -189,5 +196,5 @@ def select_policies(state: Any, index: Sequence[int]) -> Any:
     if isinstance(state, msgspec.Struct):
         return type(state)(**{name: select_policies(getattr(state, name), index) for name in state.__struct_fields__})
     if isinstance(state, dict):
-        return {name: select_policies(each, index) for name, each in state.items()}
-    return [select_policies(each, index) for each in state] if isinstance(state, list) else state
+        return {name: select_policies(value, index) for name, value in state.items()}
+    return [select_policies(entry, index) for entry in state] if isinstance(state, list) else state

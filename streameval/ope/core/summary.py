@@ -122,14 +122,14 @@ class BlockSeries:
             raise ValueError("events lack the production policy, which every event of this log should have")
         np.multiply(evidence.importance_weight.T, 1.0 if self._plain else self.weight > 0, out=self.series[0])
         self._filled = {0}
-        for place, (column, term) in enumerate(zip(layout.columns, terms, strict=True)):
+        for index, (column, term) in enumerate(zip(layout.columns, terms, strict=True)):
             numerator, denominator = layout.numerator(column), layout.denominator(column)
             self._fill(numerator, term.numerator)
             if term.denominator is not None:
                 self._fill(denominator, term.denominator)
             if layout.mixed:
                 self._fill_difference(layout.difference(column), numerator)
-                for component, part in zip(layout.components[place], term.components, strict=False):
+                for component, part in zip(layout.components[index], term.components, strict=False):
                     self._fill(component.numerator, part.numerator)
                     self._fill_difference(component.difference, component.numerator)
 
@@ -226,7 +226,7 @@ class BlockSeries:
             signed = self._signed([series for _, series in layout.totals], [both for both, _ in layout.totals], signs)
             if layout.mixed:
                 differences = [layout.difference(column) for column in layout.columns]
-                series = [0 if each is None else each for each in differences]
+                series = [0 if difference is None else difference for difference in differences]
                 signed_differences = self._signed([*series, -1], [True] * (len(series) + 1), signs)
         priors, distances = np.zeros((self.blocks, 0, 0)), np.zeros((self.blocks, 0))
         return BlockSums(self.size, rows, signed, signed_differences, covered, priors, distances, self.reached, views)

@@ -60,13 +60,13 @@ class CalibrationState(Struct, eq=False):
 
     Attributes:
         started: [P]. Whether a policy has had an event of its own.
-        recent: Sums behind recent means.
+        recent: sums behind recent means
         centre: [P, 2]. Sums behind the value around which deviations are measured.
-        compared: Difference between the estimate and the observed mean.
+        compared: difference between the estimate and the observed mean
         size_square: [P]. Sum of the squares of block sizes.
-        seen: Grid over the events that each policy chose itself.
-        estimated: Grid over the events of others.
-        base: Grid over what the events of others earned, which candidates are compared with if production is `logging`.
+        seen: grid over the events that each policy chose itself
+        estimated: grid over the events of others
+        base: grid over what the events of others earned, which candidates are compared with if production is `logging`
     """
 
     started: Mask
@@ -89,7 +89,7 @@ class _Sides(NamedTuple):
     """Hold averaging weights of the events that each policy chose itself, and of the other events, [events, policies].
 
     Args:
-        excess: Averaging weight of an own event times the excess of its importance weight over 1. It is 0 if the
+        excess: averaging weight of an own event times the excess of its importance weight over 1. It is 0 if the
             propensity is the policy's own.
     """
 
@@ -103,7 +103,7 @@ class _Sides(NamedTuple):
         """Split events by the policy that chose them. An event without a `logging_policy` may be anyone's.
 
         Args:
-            evidence: The events.
+            evidence: the events
             own: [events, policies]. Whether the policy chose the event.
             named: [events, policies]. Whether the event counts as chosen by the policy or by another one.
         """
@@ -138,7 +138,9 @@ class _Sides(NamedTuple):
         if not self.excess.any():
             return found
         reward, count = self.evidence.reward[:, None], self.sums(self.others)
-        more, earned = (np.nan_to_num(ratio(self.sums(each), count)) for each in (self.excess, self.excess * reward))
+        more, earned = (
+            np.nan_to_num(ratio(self.sums(excess), count)) for excess in (self.excess, self.excess * reward)
+        )
         weighted = found.weighted_reward + self.each(earned)
         return replace(found, importance_weight=found.importance_weight + self.each(more), weighted=weighted)
 
@@ -266,7 +268,7 @@ def resume(config: EvaluatorConfig, before: EvaluatorConfig, state: CalibrationS
         return None
     index, part = [before.policies.index(name) for name in config.policies], _grid(config)
     whole = replace(part, candidates=(True,) * len(before.policies))
-    grids = {name: whole.select(each, part, index) for name, each in state.grids.items()}
+    grids = {name: whole.select(grid_state, part, index) for name, grid_state in state.grids.items()}
     others = structs.replace(state, **dict.fromkeys(grids))
     kept: CalibrationState = structs.replace(select_policies(others, index), **grids)
     return kept
@@ -276,7 +278,7 @@ def join(both: EvaluatorConfig, own: Owned, late: Owned, company: Company) -> Ca
     """Return the state of a config that joins two others, or None while no event has named a candidate."""
     if own.state is None and late.state is None:
         return None
-    first, second = (fresh(each.config) if each.state is None else each.state for each in (own, late))
+    first, second = (fresh(observer.config) if observer.state is None else observer.state for observer in (own, late))
     grid, names = _grid(both), ["seen", "estimated", *(["base"] if first.base is not None else [])]
     grids = {name: grid.join(getattr(first, name), getattr(second, name), company) for name in names}
     none: dict[str, Any] = dict.fromkeys(names)
@@ -305,10 +307,10 @@ def rows(config: EvaluatorConfig, state: CalibrationState, _present: Present) ->
     Only finished blocks count.
     """
     found = []
-    values = {name: list(_values(config, each)) for name, each in state.grids.items()}
-    for place, (average, seen) in enumerate(values["seen"]):
-        estimated = values["estimated"][place][1]
-        base = values["base"][place][1] if "base" in values else np.repeat(seen[:1], len(seen), axis=0)
+    values = {name: list(_values(config, grid_state)) for name, grid_state in state.grids.items()}
+    for index, (average, seen) in enumerate(values["seen"]):
+        estimated = values["estimated"][index][1]
+        base = values["base"][index][1] if "base" in values else np.repeat(seen[:1], len(seen), axis=0)
         for policy, name in enumerate(config.policies):
             if not np.isnan(seen[policy, 0]):
                 numbers = _numbers(seen[policy], estimated[policy], None if policy == 0 else base[policy])
@@ -337,7 +339,7 @@ def _numbers(seen: Array, estimated: Array, base: Array | None) -> dict[str, flo
     """
     lifts = (math.nan,) * 4 if base is None else (estimated[0] - base[0], *_minus(seen, base))
     numbers = zip(NUMBERS, (*seen, estimated[0], *_minus(estimated, seen), *lifts), strict=True)
-    return {name: None if math.isnan(each) else float(each) for name, each in numbers}
+    return {name: None if math.isnan(number) else float(number) for name, number in numbers}
 
 
 def _minus(one: Array, other: Array) -> tuple[float, float, float]:
@@ -359,7 +361,7 @@ def checks(config: EvaluatorConfig, state: CalibrationState, _known: Sequence[Tr
         return
     half = NormalDist().inv_cdf(0.5 + config.confidence / 2)
     for policy, mean, deviation, blocks in zip(
-        config.policies, *(each.tolist() for each in compared(state)), strict=True
+        config.policies, *(column.tolist() for column in compared(state)), strict=True
     ):
         if blocks >= FEWEST_BLOCKS_COMPARED:
             ok = abs(mean) <= multiple(blocks, config.promotion.trust.error) * deviation

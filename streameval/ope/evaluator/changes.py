@@ -39,9 +39,9 @@ def continued(before: EvaluatorConfig, state: EvaluatorState, config: EvaluatorC
     rule that reads a removed lift.
 
     Args:
-        before: The config of the state.
-        state: A state without pending whole blocks.
-        config: A config with the same production, rewards and block. Its policies, and its pairs of an estimator and an
+        before: the config of the state
+        state: a state without pending whole blocks
+        config: a config with the same production, rewards and block. Its policies, and its pairs of an estimator and an
             average, are a subset of those before.
     """
     if config == before:
@@ -110,7 +110,7 @@ def config_of_both(config: EvaluatorConfig, late: EvaluatorConfig) -> EvaluatorC
     """Return a config with the parts of two configs, the parts of `config` first."""
     new = [name for name in late.policies if name not in config.policies]
     computed, order = late.computed_policies, late.candidate_order
-    products = [*config.products, *(each for each in late.products if each not in config.products)]
+    products = [*config.products, *(product for product in late.products if product not in config.products)]
     both = replace(
         config,
         policies=(*config.policies, *new),
@@ -128,12 +128,12 @@ def of_both(
     """Return the state of `config_of_both` at the end of a block. Neither state must be used any more.
 
     Args:
-        config: The first config.
-        state: The state of the first config.
-        late: The config of the late state. Its last policies are new. It has all policies if estimators or averages are
+        config: the first config
+        state: the state of the first config
+        late: the config of the late state. Its last policies are new. It has all policies if estimators or averages are
             new.
-        known: The late state.
-        waiting: Number of accepted events that are not folded yet. New policies that learn will see them, others lack
+        known: the late state
+        waiting: number of accepted events that are not folded yet. New policies that learn will see them, others lack
             them.
     """
     both = config_of_both(config, late)
@@ -149,7 +149,7 @@ def of_both(
     )
     return structs.replace(
         state,
-        failures={**{name: each for name, each in known.failures.items() if name in new}, **state.failures},
+        failures={**{name: count for name, count in known.failures.items() if name in new}, **state.failures},
         counts=counts,
         recent=joined(state.recent, known.recent, company) if mixes or not _covers(config, late) else known.recent,
         slates=joined(state.slates, known.slates, company) if sliced or not _covers(config, late) else known.slates,
@@ -176,12 +176,14 @@ def _covers(config: EvaluatorConfig, late: EvaluatorConfig) -> bool:
 def _grids_of_both(
     config: EvaluatorConfig, state: EvaluatorState, late: EvaluatorConfig, known: EvaluatorState
 ) -> Iterator[GridState]:
-    own = {frozenset(grid.pairs): (grid, each) for grid, each in zip(config.grids(), state.grids, strict=True)}
-    others = {frozenset(grid.pairs): each for grid, each in zip(late.grids(), known.grids, strict=True)}
+    own = {
+        frozenset(grid.pairs): (grid, grid_state) for grid, grid_state in zip(config.grids(), state.grids, strict=True)
+    }
+    others = {frozenset(grid.pairs): grid_state for grid, grid_state in zip(late.grids(), known.grids, strict=True)}
     company = company_of(config, late)
-    for pairs, (grid, each) in own.items():
-        yield grid.join(each, others[pairs], company) if company.new else each
-    yield from (each for pairs, each in others.items() if pairs not in own)
+    for pairs, (grid, grid_state) in own.items():
+        yield grid.join(grid_state, others[pairs], company) if company.new else grid_state
+    yield from (grid_state for pairs, grid_state in others.items() if pairs not in own)
 
 
 def _promotion_of_both(
@@ -192,8 +194,8 @@ def _promotion_of_both(
     both: EvaluatorConfig,
     company: Company,
 ) -> MonitorState | None:
-    lifts = [each.promotion_lifts(each.grids()) for each in (config, late, both)]
-    own, other, monitor = (each.monitor(of) for each, of in zip((config, late, both), lifts, strict=True))
+    lifts = [setup.promotion_lifts(setup.grids()) for setup in (config, late, both)]
+    own, other, monitor = (setup.monitor(of) for setup, of in zip((config, late, both), lifts, strict=True))
     if monitor is None or own is None or state is None:
         return known
     if other is None or known is None:

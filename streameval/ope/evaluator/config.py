@@ -268,7 +268,7 @@ class EvaluatorConfig:
     @property
     def further_fields(self) -> list[RewardField]:
         """Return the names and ranges of the rewards after the goal."""
-        return [RewardField(each.name, each.name, each.low, each.high) for each in self.rewards[1:]]
+        return [RewardField(reward.name, reward.name, reward.low, reward.high) for reward in self.rewards[1:]]
 
     def for_reward(self, index: int) -> EvaluatorConfig:
         """Return the config for one of the rewards alone."""
@@ -317,7 +317,7 @@ class EvaluatorConfig:
 
     def columns_of(self, events: EventBatch) -> SegmentColumns | None:
         """Return the columns of `fields`, even if the events lack them, or None without fields."""
-        names = [each.name for each in self.fields]
+        names = [reward_field.name for reward_field in self.fields]
         if not names:
             return None
         found = events.segments
@@ -342,7 +342,7 @@ class EvaluatorConfig:
     @property
     def learned_policies(self) -> dict[str, LearningPolicy]:
         """Return the policies that learn from the events, and frozen copies of them, by name."""
-        return {name: each for name, each in self.computed_policies.items() if learns(each)}
+        return {name: policy for name, policy in self.computed_policies.items() if learns(policy)}
 
     @property
     def policies_need_prediction(self) -> bool:
@@ -376,7 +376,9 @@ class EvaluatorConfig:
         """Return policies, estimators and averages by name, each with all that decides its numbers."""
         return {
             "policies": {name: self.policy(name) for name in self.policies},
-            "estimators": {label: (each, self._model_of(each)) for label, each in self.estimators.items()},
+            "estimators": {
+                label: (estimator, self._model_of(estimator)) for label, estimator in self.estimators.items()
+            },
             "averages": dict(self.averages),
         }
 
@@ -390,7 +392,7 @@ class EvaluatorConfig:
         return replace(
             self,
             policies=(production, *kept),
-            computed_policies={name: each for name, each in self.computed_policies.items() if name in kept},
+            computed_policies={name: policy for name, policy in self.computed_policies.items() if name in kept},
             candidate_order={name: self.candidate_order[name] for name in kept},
         )
 
@@ -485,7 +487,7 @@ class EvaluatorConfig:
             block=self.block,
             logged=self.policies[0] == LOGGING and self.ranking is None,
             weights_average_1=self.ranking is None
-            and not all("scored" in each.needs and each.ratio for each in self.estimators.values()),
+            and not all("scored" in estimator.needs and estimator.ratio for estimator in self.estimators.values()),
             largest_loss=self._largest_loss,
         )
 

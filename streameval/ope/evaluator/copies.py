@@ -20,7 +20,7 @@ KEPT = 200
 
 def made(config: EvaluatorConfig) -> dict[str, FrozenPolicy]:
     """Return the frozen copies that are candidates, by name."""
-    return {name: each for name, each in config.computed_policies.items() if isinstance(each, FrozenPolicy)}
+    return {name: policy for name, policy in config.computed_policies.items() if isinstance(policy, FrozenPolicy)}
 
 
 def due(config: EvaluatorConfig, state: EvaluatorState) -> int | None:
@@ -35,7 +35,7 @@ def after(config: EvaluatorConfig, state: EvaluatorState) -> Iterator[tuple[Froz
         copy = FrozenPolicy(name, number, events, cast(LearningPolicy, config.computed_policies[versions.policy]))
         if not since and number and copy.name not in config.policies:
             old = made(config).items()
-            yield copy, [each for each, one in old if one.of == name and one.number <= number - versions.keep]
+            yield copy, [label for label, one in old if one.of == name and one.number <= number - versions.keep]
 
 
 def _copied(config: EvaluatorConfig, state: EvaluatorState) -> Iterator[tuple[str, VersionsOf, int]]:

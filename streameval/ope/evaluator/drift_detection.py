@@ -34,7 +34,7 @@ class AdwinState(msgspec.Struct, frozen=True, eq=False):
 
     Attributes:
         detections: [policies]. Number of changes.
-        seen: See `core.adwin.Windows`.
+        seen: see `core.adwin.Windows`
         ticks, totals, sizes, sums, deviations: [policies, 2, ...]. See `core.adwin.Windows`, by policy and window.
     """
 
@@ -61,8 +61,8 @@ class RiverState(msgspec.Struct, frozen=True, eq=False):
 
     Attributes:
         detections: [policies]. Number of changes.
-        seen: At most 4,000 block means of each policy.
-        detectors: A detector for each policy, None before it is needed.
+        seen: at most 4,000 block means of each policy
+        detectors: a detector for each policy, None before it is needed
     """
 
     detections: Integers
@@ -163,7 +163,7 @@ class DriftDetector:
             return
         names = ("ticks", "totals", "sizes", "sums", "deviations")
         arrays = (getattr(state, name) for name in names)
-        by_window = {name: each.reshape(-1, *each.shape[2:]) for name, each in zip(names, arrays, strict=True)}
+        by_window = {name: array.reshape(-1, *array.shape[2:]) for name, array in zip(names, arrays, strict=True)}
         windows = adwin.Windows(**{**ADWIN, **self.parameters}, seen=state.seen, **by_window)
         windows.update(np.ascontiguousarray(means), state.detections, LONGEST_WINDOW, KEPT_VALUES, FEWEST)
 

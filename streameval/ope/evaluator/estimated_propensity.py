@@ -15,7 +15,7 @@ from streameval.ope.estimators import AnyEstimator
 from streameval.ope.policies.river import river_object
 from streameval.ope.reward_models.external import EXAMPLE
 
-FOR_ESTIMATES = ", ".join(each.kind for each in get_args(get_args(AnyEstimator)[0]) if each.takes_estimated)
+FOR_ESTIMATES = ", ".join(kind.kind for kind in get_args(get_args(AnyEstimator)[0]) if kind.takes_estimated)
 """The kinds of estimators that take estimates."""
 
 
@@ -30,9 +30,9 @@ class FrequencyTable(metaclass=Configurable):
     If the logging policy used a context that `by` lacks, the estimate is wrong.
 
     Args:
-        by: Fields with text, whole numbers, or true and false.
-        shrinkage: Number of events that the share over all contexts counts for.
-        horizon: Number of events after which old events have faded.
+        by: fields with text, whole numbers, or true and false
+        shrinkage: number of events that the share over all contexts counts for
+        horizon: number of events after which old events have faded
     """
 
     is_external: ClassVar[bool] = False
@@ -56,9 +56,9 @@ class RiverClassifier(metaclass=Configurable):
     Its state is code: a snapshot is loaded only if the configuration names it.
 
     Args:
-        model: Name in river, e.g. `linear_model.SoftmaxRegression`.
-        parameters: Arguments of the classifier, as for the reward model of river.
-        scale: Scale numbers to mean 0 and variance 1.
+        model: name in river, e.g. `linear_model.SoftmaxRegression`
+        parameters: arguments of the classifier, as for the reward model of river
+        scale: scale numbers to mean 0 and variance 1
     """
 
     is_external: ClassVar[bool] = True
@@ -124,8 +124,8 @@ class EstimatedPropensity(metaclass=Configurable):
             ValueError: A field is not known before the decision, or given twice.
             ConfigError: The classifier cannot be made.
         """
-        for each in self.fields:
-            require_known_before(each)
+        for field in self.fields:
+            require_known_before(field)
         if len(set(self.model.by)) < len(self.model.by):
             raise ValueError("`by` names a field twice")
         if isinstance(self.model, RiverClassifier):

@@ -66,9 +66,9 @@ class _Late(NamedTuple):
     """Hold an evaluator of new candidates, estimators or averages that wait for `activate`.
 
     Args:
-        evaluator: Evaluates the new ones alone.
-        policies: New policies that are still in the configuration.
-        replaces: The waiting evaluator that this one takes the place of.
+        evaluator: evaluates the new ones alone
+        policies: new policies that are still in the configuration
+        replaces: the waiting evaluator that this one takes the place of
     """
 
     evaluator: Evaluator
@@ -94,30 +94,30 @@ class Evaluator:
     configuration (`{"kind": "window", "tau": 5000}`). The numbers do not depend on how the stream is cut into batches.
 
     Args:
-        candidates: Names under which events carry the probabilities of the candidates, or policies by name, e.g.
-            `{"challenger": Logged(), "even": Uniform()}`.
-        estimators: Two of one kind need names. The default, if `averages` is not set either, is `ips` and `snips` on
+        candidates: names under which events carry the probabilities of the candidates, or policies by name, e.g.
+            `{"challenger": Logged(), "even": Uniform()}`
+        estimators: two of one kind need names. The default, if `averages` is not set either, is `ips` and `snips` on
             the five published averages, and on `mixture` `stratified_ips`, and `stratified_dr` for events with
             distributions and features.
-        averages: Every estimator is evaluated on every average. Two of one kind need names.
-        reward_range: Smallest and largest possible reward. Events outside are rejected and counted.
+        averages: every estimator is evaluated on every average. Two of one kind need names.
+        reward_range: smallest and largest possible reward. Events outside are rejected and counted.
         production: `logging` (the policy that took the logged actions), or the name of a policy in the events.
-        intervals: Kind of interval by label of an average, e.g. `{"window": "normal"}`. The default is `drift_aware`
+        intervals: kind of interval by label of an average, e.g. `{"window": "normal"}`. The default is `drift_aware`
             for `mixture`, and `empirical_likelihood`, which holds for heavy-tailed weights, for all others.
-        confidence: Coverage of the two-sided intervals, in (0, 1).
-        block: Number of events in a block. Everything adaptive changes at the end of a block.
-        reward_model: Predicts rewards for the estimators that need them.
-        drift: Drift detector, a name or `{"detector": name, ...}`, or None. No estimate depends on it.
-        promotion: When a candidate may replace production: a rule, several, or `Promotion(...)`. None for no decisions.
-        ranking: How to judge rankings by clicks. The evaluator then takes rankings only, the metric sets the reward
+        confidence: coverage of the two-sided intervals, in (0, 1)
+        block: number of events in a block. Everything adaptive changes at the end of a block.
+        reward_model: predicts rewards for the estimators that need them
+        drift: drift detector, a name or `{"detector": name, ...}`, or None. No estimate depends on it.
+        promotion: when a candidate may replace production: a rule, several, or `Promotion(...)`. None for no decisions.
+        ranking: how to judge rankings by clicks. The evaluator then takes rankings only, the metric sets the reward
             range, and the default estimators are `click_ips` and `click_snips`.
-        logging: Arms of a ramp, e.g. `{"arms": {"production": 0.9, "challenger": 0.1}}`, for balanced weights.
-        rewards: Several rewards by name, in place of `reward_range`, e.g. `{"click": {"max": 1}, "hide": {"guardrail":
+        logging: arms of a ramp, e.g. `{"arms": {"production": 0.9, "challenger": 0.1}}`, for balanced weights
+        rewards: several rewards by name, in place of `reward_range`, e.g. `{"click": {"max": 1}, "hide": {"guardrail":
             {"max_loss": 0.001}}}`. The first is the goal, the `reward` of a batch. The others are its `rewards`, and an
             event may lack some. A candidate is promotable only while it passes all guardrails.
-        segments: Closed lists of field values that split one estimate of the goal, e.g. `{"country": {"values": ["de",
+        segments: closed lists of field values that split one estimate of the goal, e.g. `{"country": {"values": ["de",
             "fr"], "other": True}}`. They are the `segments` of a batch and of a Report.
-        propensity: For logs without propensities, e.g. `{"kind": "estimated", "model": {"kind": "tabular", "by":
+        propensity: for logs without propensities, e.g. `{"kind": "estimated", "model": {"kind": "tabular", "by":
             ["country"]}}`, if `by` names `segments` of a batch. The default estimators are then `snips` and `dr`.
 
     Raises:
@@ -183,8 +183,8 @@ class Evaluator:
         """Return an evaluator before its first event.
 
         Args:
-            config: What to evaluate.
-            known: States of rooms that start with knowledge from before.
+            config: what to evaluate
+            known: states of rooms that start with knowledge from before
         """
         evaluator = cls.__new__(cls)
         evaluator.config = config
@@ -246,7 +246,7 @@ class Evaluator:
         waits.
 
         Args:
-            config: Differs from the present one in its candidates only.
+            config: differs from the present one in its candidates only
 
         Raises:
             ConfigError: A candidate cannot be created. Nothing has changed.
@@ -287,8 +287,8 @@ class Evaluator:
         reward model. What the new config lacks is forgotten. Everything starts from zero if `restarts` is true.
 
         Args:
-            config: The config from now on.
-            buffered: Number of events that will count but were decoded without the new candidates. The candidates must
+            config: the config from now on
+            buffered: number of events that will count but were decoded without the new candidates. The candidates must
                 get them from another reading of the log.
         """
         events = self._state.events
@@ -318,8 +318,8 @@ class Evaluator:
         If it is production, everything starts from zero.
         """
         self._starts_again |= name == self.policies[0]
-        made = {each for each, versions in self.config.versions.items() if versions.policy == name}
-        self._forget([name, *(each for each, copy in copies.made(self.config).items() if copy.of in made)])
+        made = {label for label, versions in self.config.versions.items() if versions.policy == name}
+        self._forget([name, *(copy_name for copy_name, copy in copies.made(self.config).items() if copy.of in made)])
 
     def is_pending(self, late: Evaluator) -> bool:
         """Return whether an evaluator still waits for `activate`, and has something that is still in the config."""
@@ -331,8 +331,8 @@ class Evaluator:
         Its unfinished block is filled with events that do not count.
 
         Args:
-            late: An evaluator that `change_candidates` or `apply_config` returned.
-            from_zero: Leave out the events that it was updated with.
+            late: an evaluator that `change_candidates` or `apply_config` returned
+            from_zero: leave out the events that it was updated with
         """
         if self._late is None or not self.is_pending(late):
             return
@@ -395,7 +395,7 @@ class Evaluator:
         """
         transitions = [
             *self._state.waiting,
-            *(each for each in late.take_transitions() if each.policy not in self.policies),
+            *(transition for transition in late.take_transitions() if transition.policy not in self.policies),
         ]
         state = changes.of_both(self.config, self._state, late.config, late._state, self._pending_events)
         state.waiting = transitions
@@ -552,8 +552,8 @@ class Evaluator:
         """Fold the sums of whole blocks.
 
         Args:
-            sums: What half 1 returned.
-            curve: The learned examination curve that the blocks were weighed with, see `Weighed`.
+            sums: what half 1 returned
+            curve: the learned examination curve that the blocks were weighed with, see `Weighed`
         """
         folded = halves.fold(self.config, self._state, sums)
         lifts = self._fold_averages(sums, folded, curve)
@@ -579,7 +579,7 @@ class Evaluator:
         if curve is not None and folded.by_rank is not None:
             after_blocks = LearnedCurve(*(part[1:] for part in curve))
             lifts = weighing.with_error_of_curve(self.config, lifts, after_blocks, folded.by_rank)
-        return [[lifts[pair][place] for pair in self.promotion_lifts] for place in range(len(self.config.rewards))]
+        return [[lifts[pair][index] for pair in self.promotion_lifts] for index in range(len(self.config.rewards))]
 
     @property
     def _known(self) -> halves.Known:
@@ -596,8 +596,8 @@ class Evaluator:
         `fold_pending` before, which is faster.
 
         Args:
-            now: Epoch seconds. Promotion judges by it whether the newest event is stale.
-            unmatched_share: Share of separate rewards without a decision, which promotion judges too.
+            now: epoch seconds. Promotion judges by it whether the newest event is stale.
+            unmatched_share: share of separate rewards without a decision, which promotion judges too
 
         Raises:
             StateError: Whole blocks are pending, and the reward model is an object that cannot be copied.
@@ -661,13 +661,13 @@ class Evaluator:
         """Yield the rows of all rewards, or the rows of the goal in grids and averages that have one of `pairs`."""
         _, tail, learned, curve = present
         averages = None if pairs is None else {average for _, average in pairs}
-        for place in range(len(self.config.rewards) if pairs is None else 1):
-            config = self.config.for_reward(place)
-            known = KnownEvents(learned.counts, learned.weights, learned.slates[place], learned.by_rank)
-            last = None if tail is None else tail[place]
+        for index in range(len(self.config.rewards) if pairs is None else 1):
+            config = self.config.for_reward(index)
+            known = KnownEvents(learned.counts, learned.weights, learned.slates[index], learned.by_rank)
+            last = None if tail is None else tail[index]
             for whole, before in zip(self._grids, self._state.grids, strict=True):
                 if pairs is None or not set(whole.pairs).isdisjoint(pairs):
-                    grid, state = whole.of_reward(before, place)
+                    grid, state = whole.of_reward(before, index)
                     yield from report_rows(config, grid, state, last, known, curve, wanted=averages)
 
     def _present(self) -> _Present:
@@ -718,7 +718,7 @@ class Evaluator:
         config, state = self.config, self._state
         return structs.replace(
             state,
-            predictions=[online.to_state(config.reward_model, each) for each in state.predictions],
+            predictions=[online.to_state(config.reward_model, prediction) for prediction in state.predictions],
             drift=drift_detection.saved(state.drift),
             rooms=rooms.save(config, state.rooms),
         )
@@ -749,11 +749,11 @@ class Evaluator:
         """Continue from a state, to the last bit as without an interruption.
 
         Args:
-            state: What `state()` returned.
-            reward_model: Must name the foreign code of a model in the state, if there is any.
-            candidates: Must name the foreign code of policies in the state, if there is any.
-            propensity: Must name the classifier in the state, if there is any.
-            without_code: Drop code that is not named, without running it. A policy in such code loses its rows. Without
+            state: what `state()` returned
+            reward_model: must name the foreign code of a model in the state, if there is any
+            candidates: must name the foreign code of policies in the state, if there is any
+            propensity: must name the classifier in the state, if there is any
+            without_code: drop code that is not named, without running it. A policy in such code loses its rows. Without
                 any `candidates` it keeps them, to look at a state only. Estimators lose their rows if their reward
                 model is such code.
 
@@ -797,6 +797,8 @@ class Evaluator:
         state = decode(plain, structs.replace(fresh, rooms=rooms.fresh(config, plain["rooms"])))
         return structs.replace(
             state,
-            predictions=[online.from_state(config.reward_model, each, reward_model) for each in state.predictions],
+            predictions=[
+                online.from_state(config.reward_model, prediction, reward_model) for prediction in state.predictions
+            ],
             rooms=rooms.load(config, state.rooms, propensity),
         )

@@ -37,9 +37,9 @@ class RewardSums(msgspec.Struct, frozen=True, eq=False):
     """Hold the sums of half 1 for one reward.
 
     Attributes:
-        sums: Sums of the blocks that are folded.
-        lessons: What each block teaches each estimator, by label and by field of its state.
-        observed: Events and terms for confidence sequences, which follow single events. None without one.
+        sums: sums of the blocks that are folded
+        lessons: what each block teaches each estimator, by label and by field of its state
+        observed: events and terms for confidence sequences, which follow single events. None without one.
     """
 
     sums: BlockSums
@@ -53,7 +53,7 @@ class GridSums(msgspec.Struct, frozen=True, eq=False):
     Attributes:
         kept: [blocks]. Whether a block is folded.
         seen: [kept blocks, P]. Whether a policy has an event with all fields.
-        rewards: Sums for each reward, empty if no block is folded.
+        rewards: sums for each reward, empty if no block is folded
     """
 
     kept: Mask
@@ -65,11 +65,11 @@ class RewardState(msgspec.Struct):
     """Hold the state of a grid for one reward. Axis 0 of every array counts policies.
 
     Attributes:
-        estimators: What each estimator has learned, by label.
-        drift: Memory of each drift rate, by name.
-        averages: State of each average, by label.
-        watched: State of each confidence sequence, by the label of its average.
-        history: The last blocks, which the next ones are compared with.
+        estimators: what each estimator has learned, by label
+        drift: memory of each drift rate, by name
+        averages: state of each average, by label
+        watched: state of each confidence sequence, by the label of its average
+        history: the last blocks, which the next ones are compared with
     """
 
     estimators: dict[str, Any]
@@ -91,16 +91,16 @@ class Grid:
     """Combine every one of `estimators` with every one of `averages` and its interval.
 
     Args:
-        estimators: Estimators with equal `needs`. Events without these fields are missing.
-        averages: Averages, each with the interval at its index.
+        estimators: estimators with equal `needs`. Events without these fields are missing.
+        averages: averages, each with the interval at its index
         candidates: [policies]. Whether a policy is compared with others.
-        trackers: Confidence sequences by the label of the average, one for each reward.
-        rewards: Number of rewards.
-        optional: The configuration did not ask for these estimators by name. While no event has the required fields,
+        trackers: confidence sequences by the label of the average, one for each reward
+        rewards: number of rewards
+        optional: the configuration did not ask for these estimators by name. While no event has the required fields,
             they cost nothing and have no rows. Blocks before the first such event are left out. If every average mixes
             components, all blocks without such an event are left out, since its clock stands still meanwhile. (An
             average that forgets by a window must see the blocks that push the evidence out.)
-        logged: Production is the policy that took the logged actions, with importance weights of 1.
+        logged: production is the policy that took the logged actions, with importance weights of 1
     """
 
     estimators: tuple[AnyEstimator, ...]
@@ -186,29 +186,29 @@ class Grid:
         """Fold whole blocks into the state, both halves in one call, see `fold_sums`.
 
         Args:
-            state: The state, which changes.
-            evidence: Evidence for each reward, with the same importance weights and with recent means.
-            lifts: Pairs of an estimator and an average that mixes components.
+            state: the state, which changes
+            evidence: evidence for each reward, with the same importance weights and with recent means
+            lifts: pairs of an estimator and an average that mixes components
         """
-        recent = [each.restricted_to(self.needs).recent for each in evidence]
+        recent = [reward_evidence.restricted_to(self.needs).recent for reward_evidence in evidence]
         return self.fold_sums(state, self.summarise(state, evidence), recent, lifts)
 
     def summarise(self, state: GridState, evidence: Sequence[Evidence]) -> GridSums:
         """Sum up whole blocks (half 1).
 
         Args:
-            state: A state at some time before these blocks, which decides about learned coefficients and does not
-                change.
-            evidence: Evidence for each reward, with the same importance weights.
+            state: a state at some time before these blocks, which decides about learned coefficients and does not
+                change
+            evidence: evidence for each reward, with the same importance weights
         """
         kept = self._kept(state, evidence)
         if not kept.any():
             return GridSums(kept, np.zeros((0, len(self.candidates)), dtype=bool), ())
-        visible = [each.restricted_to(self.needs).select_blocks(kept) for each in evidence]
+        visible = [reward_evidence.restricted_to(self.needs).select_blocks(kept) for reward_evidence in evidence]
         if state.seen.all():
             present = np.ones((int(kept.sum()), len(self.candidates)), dtype=bool)
         else:
-            present = np.asarray(np.logical_or.reduce([_present(each) for each in visible]))
+            present = np.asarray(np.logical_or.reduce([_present(reward_evidence) for reward_evidence in visible]))
         rewards = []
         for known, seen in zip(state.rewards, visible, strict=True):
             added, terms = self._added(known, seen)
@@ -221,10 +221,10 @@ class Grid:
         """Fold the sums of whole blocks into the state (half 2), and return the lifts that belong to this grid.
 
         Args:
-            state: The state, which changes.
-            sums: What `summarise` returned.
-            recent: Recent means for each reward after each block. Unused unless an average mixes components.
-            lifts: Pairs of an estimator and an average that mixes components.
+            state: the state, which changes
+            sums: what `summarise` returned
+            recent: recent means for each reward after each block. Unused unless an average mixes components.
+            lifts: pairs of an estimator and an average that mixes components
         """
         own = [pair for pair in lifts if pair in self.pairs]
         if not sums.rewards:
@@ -281,9 +281,9 @@ class Grid:
         """Return the sums with what averages start from.
 
         Args:
-            sums: Sums of blocks.
-            paths: States of estimators after each block.
-            recent: Recent means.
+            sums: sums of blocks
+            paths: states of estimators after each block
+            recent: recent means
         """
         if recent is None:
             return sums
@@ -297,7 +297,7 @@ class Grid:
         series = BlockSeries(self.bank.layout, seen, terms)
         views = {average.label: average.view(series, state.averages[average.label]) for average in self.averages}
         sums = series.sums({label: view for label, view in views.items() if view is not None})
-        lessons = {column.label: dict(each.lesson) for column, each in zip(self.columns, terms, strict=True)}
+        lessons = {column.label: dict(term.lesson) for column, term in zip(self.columns, terms, strict=True)}
         return RewardSums(sums, lessons), terms
 
     def _kept(self, state: GridState, evidence: Sequence[Evidence]) -> Mask:
@@ -308,7 +308,9 @@ class Grid:
         all_mix, seen = all(average.mixes_components for average in self.averages), bool(state.seen.any())
         if first.actions is None and (all_mix or not seen):  # no event has the required fields
             return np.zeros(first.blocks, dtype=bool)
-        used = np.logical_or.reduce([each.restricted_to(self.needs).used_blocks for each in evidence])
+        used = np.logical_or.reduce(
+            [reward_evidence.restricted_to(self.needs).used_blocks for reward_evidence in evidence]
+        )
         return np.asarray(used if all_mix else np.logical_or.accumulate(used | seen))
 
     def _lifts(self, pair: Pair, kept: Mask, found: Sequence[Mapping[str, Lift | None]]) -> list[Lift]:
@@ -344,10 +346,10 @@ class Grid:
         The grid has one reward.
 
         Args:
-            state: The state of the grid.
-            tail: Events of the unfinished block.
+            state: the state of the grid
+            tail: events of the unfinished block
             errors: [policies]. Probability that a sequence ever misses.
-            wanted: Labels of the averages to read, by default all.
+            wanted: labels of the averages to read, by default all
         """
         (of_reward,), sums, late = state.rewards, None, None
         if tail is not None and self._kept(state, [tail]).any():
@@ -375,7 +377,10 @@ class Grid:
                 known.estimators,
                 {name: known.drift.get(name, unknown) for name, unknown in new.drift.items()},
                 {label: known.averages[label] for label in new.averages},
-                {label: known.watched[label] if label in same else each for label, each in new.watched.items()},
+                {
+                    label: known.watched[label] if label in same else tracker_state
+                    for label, tracker_state in new.watched.items()
+                },
                 known.history,
             )
             for known, new in zip(state.rewards, self.start().rewards, strict=True)
@@ -391,7 +396,7 @@ class Grid:
                 if average.label in own.averages and average.label in other.averages:
                     both = own.averages[average.label], other.averages[average.label]
                     averages[average.label] = average.join(*both, company, self.bank)
-            first, second = (msgspec.structs.replace(each, averages={}) for each in (own, other))
+            first, second = (msgspec.structs.replace(reward_state, averages={}) for reward_state in (own, other))
             rewards.append(msgspec.structs.replace(joined(first, second, company), averages=averages))
         return GridState(joined(state.seen, late.seen, company), rewards)
 
@@ -399,9 +404,9 @@ class Grid:
         """Return the state of `part`, a grid of some of these policies, estimators and averages with the same `needs`.
 
         Args:
-            state: The state of this grid.
-            part: The smaller grid.
-            index: Indices of its policies in this grid, production first.
+            state: the state of this grid
+            part: the smaller grid
+            index: indices of its policies in this grid, production first
 
         Raises:
             ValueError: Production is not the first policy of `part`.
@@ -433,9 +438,9 @@ class Grid:
                 before = select_policies(before, index)
             averages[average.label] = before if same else average.select(before, selection)
         drift = select_policies({name: state.drift[name] for name in part._drift_estimators}, index)
-        for each in drift.values():
+        for drift_state in drift.values():
             for name in ("smoothed", "values", "latest", "mean"):
-                setattr(each, name, np.ascontiguousarray(getattr(each, name)[:, columns]))
+                setattr(drift_state, name, np.ascontiguousarray(getattr(drift_state, name)[:, columns]))
         watched = {
             label: select_policies(of[number].select_groups(state.watched[label]), index)
             if label in self.trackers

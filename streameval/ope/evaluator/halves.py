@@ -73,8 +73,8 @@ class Known(NamedTuple):
     """Hold what came before some blocks. It makes half 1 cheaper or names an event, and changes no number.
 
     Args:
-        events: Number of events before.
-        least: See `largest_weights.summarise`.
+        events: number of events before
+        least: see `largest_weights.summarise`
     """
 
     events: int = 0
@@ -90,8 +90,8 @@ class Counts(NamedTuple):
     """Hold what some events add to the state in half 1, whatever their order.
 
     Args:
-        policies: Counts of each policy.
-        weights: Largest numbers that limit weights.
+        policies: counts of each policy
+        weights: largest numbers that limit weights
     """
 
     policies: PolicySums
@@ -116,13 +116,13 @@ class Sums(Struct, frozen=True, eq=False):
     Axis 0 of all arrays counts blocks, except for the pieces of a `View`.
 
     Args:
-        recent: Sums behind the recent means of each reward, empty if no average needs them.
-        slates: Sums of each reward slot by slot, None without slates.
-        grids: Sums of each grid, empty for the unfinished block.
-        by_rank: Clicks at each rank, None without a learned curve.
-        means: Clipped rewards for the drift detector, None without one.
-        promotion: Sums of the monitor, None without promotion.
-        rooms: Sums by name of the room, for the rooms that have some.
+        recent: sums behind the recent means of each reward, empty if no average needs them
+        slates: sums of each reward slot by slot, None without slates
+        grids: sums of each grid, empty for the unfinished block
+        by_rank: clicks at each rank, None without a learned curve
+        means: clipped rewards for the drift detector, None without one
+        promotion: sums of the monitor, None without promotion
+        rooms: sums by name of the room, for the rooms that have some
     """
 
     recent: tuple[RecentSums, ...]
@@ -138,13 +138,13 @@ def summarise(weighed: Weighed, mixes: bool) -> Sums:
     """Return the sums of whole blocks, or of the unfinished one, that a reading needs.
 
     Args:
-        weighed: The events.
-        mixes: Whether an average mixes components, and so needs recent means.
+        weighed: the events
+        mixes: whether an average mixes components, and so needs recent means
     """
     by_rank, whole = None, weighed.whole
     if weighed.curve is not None and whole.clicks is not None:
         by_rank = whole.clicks.by_rank(weighed.curve.logarithm.shape[1], whole.sample_weight, whole.blocks)
-    recent = tuple(each.recent_steps() for each in weighed.every if mixes)
+    recent = tuple(evidence.recent_steps() for evidence in weighed.every if mixes)
     return Sums(recent, tuple(weighed.slates), by_rank=by_rank)
 
 
@@ -159,12 +159,12 @@ def summarise_blocks(
     """Return the sums of whole blocks.
 
     Args:
-        config: What is evaluated.
-        grids: Grids of the config.
-        known: State of the evaluator at some time before, which decides about learned coefficients.
-        weighed: The events as they are weighed.
-        logged: The events with their logged propensities.
-        monitor: Promotion, if there is any.
+        config: what is evaluated
+        grids: grids of the config
+        known: state of the evaluator at some time before, which decides about learned coefficients
+        weighed: the events as they are weighed
+        logged: the events with their logged propensities
+        monitor: promotion, if there is any
     """
     goal, *further = weighed.every
     events, sums = weighed.events, summarise(weighed, any(grid.mixes_components for grid in grids))
@@ -182,10 +182,10 @@ class Folded(NamedTuple):
     """Hold the state after some blocks, without grids and promotion, and what averages read of each block.
 
     Args:
-        state: The state after the blocks.
-        recent: Recent means for each reward.
-        slates: Recent means for each reward, in each form that grids read.
-        by_rank: Recent clicks at each rank.
+        state: the state after the blocks
+        recent: recent means for each reward
+        slates: recent means for each reward, in each form that grids read
+        by_rank: recent clicks at each rank
     """
 
     state: EvaluatorState
@@ -202,7 +202,7 @@ class Folded(NamedTuple):
     def with_means(self, every: Sequence[Evidence]) -> list[Evidence]:
         """Return the evidence of each reward with these means."""
         found = zip(every, self.recent or repeat(None, len(every)), self.slates, strict=True)
-        return [each.with_recent(recent, of_forms) for each, recent, of_forms in found]
+        return [evidence.with_recent(recent, of_forms) for evidence, recent, of_forms in found]
 
 
 def fold(config: EvaluatorConfig, before: EvaluatorState, sums: Sums) -> Folded:
@@ -212,10 +212,10 @@ def fold(config: EvaluatorConfig, before: EvaluatorState, sums: Sums) -> Folded:
     if sums.recent:
         pairs = zip(before.recent, sums.recent, strict=True)
         recent, state.recent = map(list, zip(*(RecentMoments.folded(*pair, fading) for pair in pairs), strict=True))
-    for place, added in enumerate(sums.slates):
+    for index, added in enumerate(sums.slates):
         means: Mapping[Form, RecentMoments] = {}
         if added is not None:
-            means, state.slates[place] = added.fold(before.slates[place], config.block)
+            means, state.slates[index] = added.fold(before.slates[index], config.block)
         slates.append(means)
     if sums.by_rank is not None:
         path = decayed_path(before.by_rank, sums.by_rank, fading)

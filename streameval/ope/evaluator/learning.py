@@ -94,9 +94,9 @@ def _rows(config: EvaluatorConfig, state: State, present: Present) -> Iterator[L
     cumulative = {label for label, average in config.averages.items() if average.kind == "cumulative"}
     of_goal = [row for row in reversed(present.estimates) if row.average in cumulative]
     regrets = {row.policy: -row.lift for row in of_goal if row.lift is not None}
-    copies = [each for each in config.learned_policies.values() if isinstance(each, FrozenPolicy)]
+    copies = [copy for copy in config.learned_policies.values() if isinstance(copy, FrozenPolicy)]
     for name, policy in config.learned_policies.items():
-        made = {each for each, versions in config.versions.items() if versions.policy == name}
+        made = {label for label, versions in config.versions.items() if versions.policy == name}
         own, version = state[name], max((copy.number for copy in copies if copy.of in made), default=None)
         if isinstance(policy, FrozenPolicy):
             version = policy.number
@@ -127,7 +127,7 @@ def load(config: EvaluatorConfig, saved: State, _trusted: object) -> State | Non
     def loaded(policy: LearningPolicy, own: State) -> State:
         return {"model": config.reward_model.from_state(own["model"])} if policy.keeps_model else policy.from_state(own)
 
-    return {name: loaded(each, from_plain(saved[name])) for name, each in config.learned_policies.items()} or None
+    return {name: loaded(policy, from_plain(saved[name])) for name, policy in config.learned_policies.items()} or None
 
 
 ROOM = Room("learning", start, resume, join, complete=complete, rows=rows, save=save, load=load)

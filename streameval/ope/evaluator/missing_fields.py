@@ -18,7 +18,7 @@ class MissingField:
     """Name a field that `lacking` of `events` events do not have, so that they are missing for some estimators.
 
     Args:
-        wanted_by: The reward model, if it needs the field.
+        wanted_by: the reward model, if it needs the field
     """
 
     field: str

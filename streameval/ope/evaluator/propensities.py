@@ -77,7 +77,7 @@ class ChoiceCounts(Struct, frozen=True, eq=False):
     """Count how often actions were chosen and were available, by context, with one row for each pair that occurred.
 
     Args:
-        keys: Keys of the rows, ascending.
+        keys: keys of the rows, ascending
         sums: [rows, 2]. Decayed choices of the action, and events that list it. The row of the action 0 counts events
             without a list, in which every action was available.
     """
@@ -98,9 +98,9 @@ class ChoiceCounts(Struct, frozen=True, eq=False):
         """Return the counts after a block.
 
         Args:
-            choices: Events of the block.
+            choices: events of the block
             context: [n]. One context for each event, which may differ from the block's.
-            fading: Factor of the old counts.
+            fading: factor of the old counts
         """
         known = choices.action != NO_IDENTITY
         shown = known[choices.owner]
@@ -111,14 +111,14 @@ class ChoiceCounts(Struct, frozen=True, eq=False):
         added = np.zeros((len(keys), 2))
         added[: len(keys) - len(of_rows), 0], added[len(keys) - len(of_rows) :, 1] = choices.weight[known], of_rows
         counts = self._with(keys)
-        sums, place = counts.sums * fading, counts._places(keys)
-        np.add.at(sums, place[place >= 0], added[place >= 0])
+        sums, index = counts.sums * fading, counts._indices(keys)
+        np.add.at(sums, index[index >= 0], added[index >= 0])
         return structs.replace(counts, sums=sums)
 
     def _with(self, keys: Identity) -> ChoiceCounts:
         """Add rows for new keys, the first ones while there is room."""
         new, first = np.unique(keys, return_index=True)
-        is_new = self._places(new) < 0
+        is_new = self._indices(new) < 0
         new = new[is_new][np.argsort(first[is_new])][: MOST_ROWS - len(self.keys)]
         if not len(new):
             return self
@@ -126,16 +126,16 @@ class ChoiceCounts(Struct, frozen=True, eq=False):
         order = np.argsort(every)
         return ChoiceCounts(every[order], sums[order])
 
-    def _places(self, keys: Identity) -> Index:
+    def _indices(self, keys: Identity) -> Index:
         """Return the row of each key, -1 without one."""
         if not len(self.keys):
             return np.full(len(keys), -1)
-        place = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
-        return np.where(self.keys[place] == keys, place, -1)
+        index = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        return np.where(self.keys[index] == keys, index, -1)
 
     def _rows(self, keys: Identity) -> Array:
-        found, place = np.zeros((len(keys), 2)), self._places(keys)
-        found[place >= 0] = self.sums[place[place >= 0]]
+        found, index = np.zeros((len(keys), 2)), self._indices(keys)
+        found[index >= 0] = self.sums[index[index >= 0]]
         return found
 
 
@@ -195,10 +195,10 @@ def rates(model: FrequencyTable | RiverClassifier, state: Any, choices: LoggedCh
     The result and `share` have the logged actions first, then the options, [n + rows].
 
     Args:
-        model: How to estimate.
-        state: State of the model.
-        choices: The events.
-        share: How often each action is chosen over all contexts.
+        model: how to estimate
+        state: state of the model
+        choices: the events
+        share: how often each action is chosen over all contexts
     """
     if isinstance(model, RiverClassifier):
         return np.zeros_like(share) if state.classifier is None else _classified(state.classifier, choices)
@@ -211,7 +211,7 @@ def rates(model: FrequencyTable | RiverClassifier, state: Any, choices: LoggedCh
 
 def _classified(classifier: ScaledClassifier, choices: LoggedChoices) -> Array:
     found = [classifier.predict(_described(choices, event)) for event in range(len(choices.action))]
-    logged = [each.get(action, 0.0) for each, action in zip(found, choices.action.tolist(), strict=True)]
+    logged = [table.get(action, 0.0) for table, action in zip(found, choices.action.tolist(), strict=True)]
     pairs = zip(choices.options.tolist(), choices.owner.tolist(), strict=True)
     shares = np.array([*logged, *(found[event].get(action, 0.0) for action, event in pairs)], dtype=np.float64)
     return np.where(np.isfinite(shares), np.clip(shares, 0.0, 1.0), 0.0)
@@ -234,10 +234,10 @@ class PropensityState(Struct, frozen=True, eq=False):
     """Hold the state behind estimated propensities.
 
     Attributes:
-        events: Number of events so far.
-        unknown: Number of events without an estimate.
-        actions: Choices over all contexts.
-        model: State of the model.
+        events: number of events so far
+        unknown: number of events without an estimate
+        actions: choices over all contexts
+        model: state of the model
         scores: [3]. Sums over recent events with an estimate: weights, `-ln p` by the model, `-ln p` by the shares of
             actions.
     """
@@ -296,8 +296,8 @@ def choices(settings: EstimatedPropensity, events: EventBatch) -> LoggedChoices:
         listed = np.flatnonzero(sets.index >= 0)
         action[listed] = fingerprints(sets.index[listed].tolist())
     context = np.full(number, NO_IDENTITY)
-    for each in settings.fields:
-        values = NO_IDENTITY if events.segments is None else events.segments.of_name(each.name)
+    for field in settings.fields:
+        values = NO_IDENTITY if events.segments is None else events.segments.of_name(field.name)
         context = mix64(context + values + np.uint64(1))
     rows = np.maximum(sizes, 1)
     owner = np.repeat(np.arange(number), rows)

@@ -93,11 +93,11 @@ def shares_check(names: Sequence[str], shares: Array, counts: Array, effect: flo
     design effect, for users rather than events that are assigned.
 
     Args:
-        names: Arms.
+        names: arms
         shares: [arms]. Configured shares.
         counts: [arms]. Numbers of events.
-        effect: Variance of `counts` over their variance for independent draws.
-        error: Probability of a false alarm, ever.
+        effect: variance of `counts` over their variance for independent draws
+        error: probability of a false alarm, ever
 
     >>> shares_check(["a", "b"], np.array([0.9, 0.1]), np.array([9500.0, 500.0]), effect=1.0, error=0.01)
     (False, 'the arms have shares of 95.0 % (a) and 5.0 % (b) of 10,000 events, configured 90.0 % and 10.0 %')

@@ -44,7 +44,7 @@ class KnownEvents(NamedTuple):
 
     Args:
         counts: [policies]. Counts by `COUNTS`.
-        by_rank: Recent sums of clicks at each rank.
+        by_rank: recent sums of clicks at each rank
     """
 
     counts: Mapping[str, Array]
@@ -65,13 +65,13 @@ def report_rows(
     """Yield the estimates of one grid with their intervals. Estimators vary fastest, averages slowest.
 
     Args:
-        config: A config with one reward.
-        grid: A grid with one reward.
-        state: The state of the grid.
-        tail: Events of the unfinished block.
-        known: Numbers of events, and weights.
-        curve: Learned examination probabilities at ranks.
-        wanted: Labels of the averages to read, by default all.
+        config: a config with one reward
+        grid: a grid with one reward
+        state: the state of the grid
+        tail: events of the unfinished block
+        known: numbers of events, and weights
+        curve: learned examination probabilities at ranks
+        wanted: labels of the averages to read, by default all
     """
     shown = grid.shown(state, tail)
     if not shown.any():
@@ -85,7 +85,7 @@ def report_rows(
     for average, interval, shared, columns, *by_name in _by_average(config, grid, read, known, curve):
         numbers, details = map(known_numbers, by_name)
         caps = details.pop("cap")
-        of_details, of_numbers = (list(zip(*each.values(), strict=True)) for each in (details, numbers))
+        of_details, of_numbers = (list(zip(*table.values(), strict=True)) for table in (details, numbers))
         label = average.label
         for column, (index, estimator) in zip(columns.tolist(), pairs, strict=True):
             if not shown[index]:
@@ -127,7 +127,7 @@ def _by_average(
     largest = counts[LARGEST[grid.form]]
     supported = (counts["supported"] == counts["present"]) & (counts["present"] > 0)
     errors = _errors_of_curve(config, grid, curve, known.by_rank)
-    for (interval, *_), alike in groupby(read, lambda each: (each[1], each[0].mixes_components, each[3] is None)):
+    for (interval, *_), alike in groupby(read, lambda entry: (entry[1], entry[0].mixes_components, entry[3] is None)):
         averages, _, readings, tracked = zip(*alike, strict=True)
         limits = [log_limits(config, interval, average, known.weights, grid.form) for average in averages]
         ranges = [term_range(config, grid, interval, largest, limit) for limit in limits]
@@ -204,13 +204,13 @@ def numbers_of(
     """Return the numbers of all columns by field. Lifts are within plus and minus the width of the reward range.
 
     Args:
-        config: What is evaluated.
-        interval: Kind of interval.
-        reading: Values of the columns.
-        lift: Lifts of the columns.
-        tracked: Bounds of a confidence sequence.
-        largest_weight: Largest importance weights.
-        terms: Range of the terms.
+        config: what is evaluated
+        interval: kind of interval
+        reading: values of the columns
+        lift: lifts of the columns
+        tracked: bounds of a confidence sequence
+        largest_weight: largest importance weights
+        terms: range of the terms
         wider: [columns]. Amount added to both sides of an interval.
         errors: [2, columns]. Half-widths of values and lifts from a learned curve, independent of the other errors.
         late: [columns]. Whether the policy was added after production.
@@ -287,7 +287,7 @@ def _errors_of_curve(config: EvaluatorConfig, grid: Grid, curve: LearnedCurve | 
     if curve is None:
         return np.zeros((2, policies * len(columns)))
     z = NormalDist().inv_cdf(0.5 + config.confidence / 2)
-    found = [[each[0] for each in variances(curve, by_rank[None], column.ratio)] for column in columns]
+    found = [[variance[0] for variance in variances(curve, by_rank[None], column.ratio)] for column in columns]
     return z * np.sqrt(np.array(found).transpose(1, 2, 0).reshape(2, -1))
 
 
@@ -371,11 +371,13 @@ def with_notes(config: EvaluatorConfig, decisions: Sequence[Decision]) -> tuple[
     learning = {name for name, policy in config.learned_policies.items() if policy.keeps_learning}
     return tuple(
         structs.replace(
-            each,
-            reason=each.reason + STILL_LEARNS if states_bound(each) and each.policy in learning else each.reason,
+            decision,
+            reason=decision.reason + STILL_LEARNS
+            if states_bound(decision) and decision.policy in learning
+            else decision.reason,
             propensity=config.origin_of_propensities,
         )
-        for each in decisions
+        for decision in decisions
     )
 
 
@@ -400,14 +402,14 @@ def policy_counts(
     """Yield the numbers of events of each policy.
 
     Args:
-        config: What is evaluated.
-        accepted: Number of accepted events.
+        config: what is evaluated
+        accepted: number of accepted events
         counts: [policies] each, by `COUNTS`.
-        failures: Failures of policies in code, by policy and reason.
-        detections: Numbers of drift detections.
+        failures: failures of policies in code, by policy and reason
+        detections: numbers of drift detections
     """
     present, missing = (
-        each.astype(int) for each in (counts["present"], accepted - counts["since"] - counts["present"])
+        count.astype(int) for count in (counts["present"], accepted - counts["since"] - counts["present"])
     )
     for index, policy in enumerate(config.policies):
         own = failures.get(policy, {}).items()
@@ -432,11 +434,11 @@ class PolicySums(NamedTuple):
     """Count events of each policy, and hold its largest weights.
 
     Args:
-        present: Events with a usable probability.
-        supported: Events among them with the whole logging distribution.
-        largest: Largest weights by `LARGEST`, of events and of slates slot by slot.
-        clicks: Clicks on rankings.
-        clicks_below_cut: Clicks on items that the policy shows below the cut.
+        present: events with a usable probability
+        supported: events among them with the whole logging distribution
+        largest: largest weights by `LARGEST`, of events and of slates slot by slot
+        clicks: clicks on rankings
+        clicks_below_cut: clicks on items that the policy shows below the cut
     """
 
     present: Integers
@@ -469,4 +471,4 @@ class PolicySums(NamedTuple):
     def fold(self, counts: Mapping[str, Array]) -> dict[str, Array]:
         """Return the counts after these events."""
         added = {name: counts[name] + getattr(self, name) for name in self._fields if name != "largest"}
-        return {**counts, **added, **{name: np.maximum(counts[name], each) for name, each in self.largest.items()}}
+        return {**counts, **added, **{name: np.maximum(counts[name], weight) for name, weight in self.largest.items()}}

@@ -20,7 +20,7 @@ class Incomplete(NamedTuple):
 
     Args:
         prediction: [rows]. Reward that the model expected of each action before its block, None if no policy needs it.
-        faults: Events for which a policy has no distribution.
+        faults: events for which a policy has no distribution
     """
 
     events: EventBatch
@@ -40,9 +40,9 @@ class Present(NamedTuple):
     """Hold what a Report is made of.
 
     Args:
-        tail: The unfinished block.
-        counts: See `evaluator.COUNTS`.
-        estimates: Rows of the goal.
+        tail: the unfinished block
+        counts: see `evaluator.COUNTS`
+        estimates: rows of the goal
     """
 
     tail: Blocks | None
@@ -62,25 +62,25 @@ class Room(NamedTuple):
     """Hold what a room does, as functions of the config and of its state (None if the config does without the room).
 
     Attributes:
-        name: Name of its state and of its rows in a Report.
-        start: Return the state before the first event.
-        resume: Return the state under another config, from the config and the state before.
-        join: Return the state of a config that joins two others, each with its state. The second one has new policies
+        name: name of its state and of its rows in a Report
+        start: return the state before the first event
+        resume: return the state under another config, from the config and the state before
+        join: return the state of a config that joins two others, each with its state. The second one has new policies
             last.
-        fresh: Return a template that decodes a state, if `start` returns None.
-        complete: Return events with what the log lacks, learned from the blocks before their own, and the state after
-            the whole blocks.
-        prepare: Return complete events with other propensities, before they are weighed, and the state after them.
-        observe: Return the state after whole blocks in order. Not called for events that are summed up in another
+        fresh: return a template that decodes a state, if `start` returns None
+        complete: return events with what the log lacks, learned from the blocks before their own, and the state after
+            the whole blocks
+        prepare: return complete events with other propensities, before they are weighed, and the state after them
+        observe: return the state after whole blocks in order. Not called for events that are summed up in another
             process.
-        summarise: Return the sums of whole blocks (half 1).
-        sums: Type of these sums.
-        fold: Return the state after these sums (half 2).
-        rows: Return fields of a Report, by name.
-        checks: Return trust checks, from the checks of the policies with events.
-        save: Return the state as structs of arrays and plain values. By default, return the state itself.
-        load: Return the inverse of `save`. The last argument is the setting `propensity` that the caller trusts.
-        without_code: Return a plain state without the code that this setting does not name.
+        summarise: return the sums of whole blocks (half 1)
+        sums: type of these sums
+        fold: return the state after these sums (half 2)
+        rows: return fields of a Report, by name
+        checks: return trust checks, from the checks of the policies with events
+        save: return the state as structs of arrays and plain values. By default, return the state itself.
+        load: return the inverse of `save`. The last argument is the setting `propensity` that the caller trusts.
+        without_code: return a plain state without the code that this setting does not name
     """
 
     name: str

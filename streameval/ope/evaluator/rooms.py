@@ -40,7 +40,7 @@ def decoded(kind: type, plain: Any) -> Any:
     if kind is not RoomSums:
         return from_plain(plain)
     kinds = {room.name: room.sums for room in ROOMS}
-    return RoomSums({name: convert(each, kinds[name], dec_hook=decoded) for name, each in plain.items()})
+    return RoomSums({name: convert(sums, kinds[name], dec_hook=decoded) for name, sums in plain.items()})
 
 
 def require(config: EvaluatorConfig) -> None:
@@ -69,9 +69,9 @@ def resume(config: EvaluatorConfig, before: EvaluatorConfig, states: State) -> S
     """Return the states under another config.
 
     Args:
-        config: The config from now on.
-        before: The config of `states`.
-        states: States by name of the room.
+        config: the config from now on
+        before: the config of `states`
+        states: states by name of the room
     """
     return {room.name: room.resume(config, before, states[room.name]) for room in ROOMS}
 
@@ -157,9 +157,9 @@ def checks(config: EvaluatorConfig, states: State, known: Sequence[TrustCheck]) 
     """Yield the trust checks of rooms.
 
     Args:
-        config: What is evaluated.
-        states: States by name of the room.
-        known: Checks of the policies that have events.
+        config: what is evaluated
+        states: states by name of the room
+        known: checks of the policies that have events
     """
     for room, state in _present(states):
         if room.checks:

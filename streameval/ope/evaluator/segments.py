@@ -38,7 +38,7 @@ SHOWN = ("value", "lower", "upper", "lift", "lift_lower", "lift_upper")
 
 def labels(config: EvaluatorConfig) -> list[tuple[str, str]]:
     """Return the names of all segments, each with one of its values."""
-    return [(name, label) for name, each in config.segments.items() for label in each.labels]
+    return [(name, label) for name, segment in config.segments.items() for label in segment.labels]
 
 
 def interval_on(config: EvaluatorConfig, average: AnyAverage) -> AnyInterval:
@@ -51,7 +51,7 @@ class SegmentState(Struct, frozen=True, eq=False):
     """Hold the sums over segments.
 
     Attributes:
-        estimator: State of the estimator.
+        estimator: state of the estimator
         moments: [P, values + 1, rows]. Moments of each value of each segment, and last of all events.
     """
 
@@ -93,10 +93,10 @@ class SegmentSums(Struct, frozen=True, eq=False):
     """Hold what blocks, or the unfinished one, add to segments (half 1).
 
     Attributes:
-        events: Number of events in each block.
+        events: number of events in each block
         rows: [blocks, P, (values + 1) * rows]. Sums of each value of each segment, and last of all events, see
             `Layout`.
-        lesson: What each block teaches the estimator, see `Terms`.
+        lesson: what each block teaches the estimator, see `Terms`
     """
 
     events: int
@@ -124,8 +124,8 @@ def summarise(config: EvaluatorConfig, state: SegmentState, of: Blocks) -> Segme
     found = np.empty((blocks, series.policies, len(labels(config)) + 1, layout.size))
     found[:, :, -1] = series.rows(weights)
     of_block, first = np.repeat(np.arange(blocks), size), 0
-    for name, each in config.segments.items():
-        members = np.asarray(each.members(events.segments.of_name(name)), dtype=bool)
+    for name, segment in config.segments.items():
+        members = np.asarray(segment.members(events.segments.of_name(name)), dtype=bool)
         several = len(members) + 1
         groups = of_block * several + np.where(members.any(axis=0), members.argmax(axis=0), len(members))
         order = np.argsort(groups, kind="stable")
@@ -194,8 +194,8 @@ def _numbers(
 def _rows(config: EvaluatorConfig, numbers: Mapping[str, Array]) -> Iterator[SegmentEstimate]:
     estimator, average = segmented_estimate(config)
     kind, columns = interval_on(config, average).kind, known_numbers(numbers)
-    places = ((policy, *each) for policy in config.policies for each in labels(config))
-    for column, (policy, segment, value) in enumerate(places):
+    cells = ((policy, *label) for policy in config.policies for label in labels(config))
+    for column, (policy, segment, value) in enumerate(cells):
         yield SegmentEstimate(
             policy=policy,
             segment=segment,
@@ -204,7 +204,7 @@ def _rows(config: EvaluatorConfig, numbers: Mapping[str, Array]) -> Iterator[Seg
             average=average.label,
             kind=kind,
             propensity=config.origin_of_propensities,
-            **{name: each[column] for name, each in columns.items()},
+            **{name: values[column] for name, values in columns.items()},
         )
 
 
@@ -212,7 +212,9 @@ def _readings(config: EvaluatorConfig, moments: Array, estimates: Iterable[Estim
     """Return the readings of values and of lifts, from moments [columns, rows] of all values of all segments."""
     estimator, average = segmented_estimate(config)
     pair, several = (estimator.label, average.label), len(labels(config))
-    whole = {each.policy: each.details for each in estimates if (each.estimator, each.average) == pair}
+    whole = {
+        estimate.policy: estimate.details for estimate in estimates if (estimate.estimator, estimate.average) == pair
+    }
 
     def of_whole(name: str, policies: Sequence[str]) -> Array:
         """Return a number of the whole estimate for each column, NaN if it is unknown."""

@@ -53,9 +53,9 @@ def choose(reading: Reading, estimators: Sequence[Estimator], reward_width: floa
     """Choose a column for each policy and estimator.
 
     Args:
-        reading: Values of all columns.
-        estimators: Estimators of the grid.
-        reward_width: Largest possible reward less the smallest.
+        reading: values of all columns
+        estimators: estimators of the grid
+        reward_width: largest possible reward less the smallest
     """
     caps_of = [list(estimator.alternatives) for estimator in estimators]
     count = sum(map(len, caps_of))

@@ -22,11 +22,11 @@ class EventState(msgspec.Struct, frozen=True):
     """Count events.
 
     Attributes:
-        accepted: Number of accepted events.
-        rejected: Number of rejected events by reason.
-        newest: Time of the newest accepted event, None if none has a time.
-        oldest: Time of the oldest accepted event.
-        arrivals: Decayed numbers of accepted and rejected events.
+        accepted: number of accepted events
+        rejected: number of rejected events by reason
+        newest: time of the newest accepted event, None if none has a time
+        oldest: time of the oldest accepted event
+        arrivals: decayed numbers of accepted and rejected events
     """
 
     accepted: int = 0
@@ -40,23 +40,23 @@ class EvaluatorState(msgspec.Struct, kw_only=True, eq=False):
     """Hold everything that an evaluator knows, apart from pending events. Axis 0 of arrays counts policies.
 
     Attributes:
-        events: Numbers of events.
-        failures: Failures of policies in code: number of events and an example, by policy and reason.
-        counts: Numbers of events of each policy, by name, see `evaluator.COUNTS`.
-        recent: Sums behind recent means, for each reward.
-        slates: Sums behind the weights of slates slot by slot, for each reward.
-        units: Whether events have units.
-        weights: Largest weights.
-        predictions: State of the reward model, for each reward.
-        examination: State of a learned examination curve, None without one.
-        by_rank: Recent sums of clicks at each rank.
-        drift: State of the drift detector, None without one.
-        promotion: State of promotion, None without promotion.
-        rooms: States of rooms by name, see `evaluator.rooms`.
-        grids: State of each grid.
-        added: Number of candidates that were ever added.
-        waiting: Transitions of removed policies that were not taken yet.
-        copies: Frozen copies that were not taken yet.
+        events: numbers of events
+        failures: failures of policies in code: number of events and an example, by policy and reason
+        counts: numbers of events of each policy, by name, see `evaluator.COUNTS`
+        recent: sums behind recent means, for each reward
+        slates: sums behind the weights of slates slot by slot, for each reward
+        units: whether events have units
+        weights: largest weights
+        predictions: state of the reward model, for each reward
+        examination: state of a learned examination curve, None without one
+        by_rank: recent sums of clicks at each rank
+        drift: state of the drift detector, None without one
+        promotion: state of promotion, None without promotion
+        rooms: states of rooms by name, see `evaluator.rooms`
+        grids: state of each grid
+        added: number of candidates that were ever added
+        waiting: transitions of removed policies that were not taken yet
+        copies: frozen copies that were not taken yet
     """
 
     events: EventState

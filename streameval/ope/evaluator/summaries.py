@@ -56,7 +56,7 @@ def refusals(config: EvaluatorConfig) -> Iterator[tuple[str, str]]:
     if monitor is not None:
         bets = [label for label, rule in monitor.rules.items() if rule.lift_test(monitor.context) is not None]
         yield from ((f"the rule {label} bets on single events", "take promotion: paired") for label in bets)
-    predicted = [label for label, each in config.estimators.items() if "prediction" in each.needs]
+    predicted = [label for label, estimator in config.estimators.items() if "prediction" in estimator.needs]
     curve, ramp = weighing.examination(config), config.logging
     others: dict[str, tuple[object, str]] = {
         f"the reward model of {', '.join(predicted)} is code": (
@@ -91,11 +91,11 @@ class Knowledge(msgspec.Struct, frozen=True, eq=False):
     """Hold what half 1 needs to know of the events before.
 
     Attributes:
-        predictions: Reward model for each reward, as a plain value.
-        units: Whether an event has had a unit.
-        rooms: States of the rooms.
-        seen: For each grid, whether a policy has had an event with all fields.
-        estimators: What estimators have learned, for each grid and reward, by label.
+        predictions: reward model for each reward, as a plain value
+        units: whether an event has had a unit
+        rooms: states of the rooms
+        seen: for each grid, whether a policy has had an event with all fields
+        estimators: what estimators have learned, for each grid and reward, by label
     """
 
     predictions: list[ModelState]
@@ -112,7 +112,7 @@ class Ordered(msgspec.Struct, frozen=True, eq=False):
         times: [blocks]. Time of the last event of each block, or of an earlier event, minus infinity if unknown.
         partitions: [blocks]. Partition of each block.
         places: [blocks]. Ascending in each partition.
-        sums: Sums of half 1.
+        sums: sums of half 1
     """
 
     times: Array
@@ -125,15 +125,15 @@ class Summary(msgspec.Struct, frozen=True, eq=False):
     """Hold half 1 of the offsets of a partition from `start` up to, but not including, `end`.
 
     Attributes:
-        fingerprint: Fingerprint of the config.
-        events: Numbers of events.
-        failures: Failures of policies in code.
-        counts: See `halves.Counts`.
-        largest: See `halves.Counts`.
-        blocks: The whole blocks, None without any.
-        units: Whether an event has had a unit.
-        lesson: What the events of whole blocks teach reward models, for each reward.
-        rest: The events after the last whole block, as a plain value.
+        fingerprint: fingerprint of the config
+        events: numbers of events
+        failures: failures of policies in code
+        counts: see `halves.Counts`
+        largest: see `halves.Counts`
+        blocks: the whole blocks, None without any
+        units: whether an event has had a unit
+        lesson: what the events of whole blocks teach reward models, for each reward
+        rest: the events after the last whole block, as a plain value
     """
 
     fingerprint: str
@@ -181,11 +181,11 @@ class Summariser(Evaluator):
     """Compute half 1 of a range of offsets: an evaluator that returns the sums of blocks, and folds none.
 
     Args:
-        config: A config that passes `require_halves`.
-        partition: Partition of the range.
-        start: Offset of the next message.
-        knowledge: Knowledge of the evaluator that folds the summary, nothing by default.
-        rest: Events of the unfinished block before, as msgpack.
+        config: a config that passes `require_halves`
+        partition: partition of the range
+        start: offset of the next message
+        knowledge: knowledge of the evaluator that folds the summary, nothing by default
+        rest: events of the unfinished block before, as msgpack
     """
 
     def __init__(
@@ -211,7 +211,7 @@ class Summariser(Evaluator):
     def _know(self, known: Knowledge) -> None:
         model = self.config.reward_model
         own = self._state
-        own.predictions = [online.from_state(model, each, model) for each in known.predictions]
+        own.predictions = [online.from_state(model, prediction, model) for prediction in known.predictions]
         own.units = msgspec.structs.replace(own.units, seen=known.units)
         own.rooms = decode(known.rooms, rooms.fresh(self.config, known.rooms))
         for state, seen, rewards in zip(own.grids, known.seen, known.estimators, strict=True):
@@ -228,8 +228,8 @@ class Summariser(Evaluator):
             grid.learn(state, added)
         times = np.nan_to_num(events.timestamp[self.config.block - 1 :: self.config.block], nan=-np.inf)
         partition, start = self._place
-        places = start + self._count + np.arange(len(times))
-        self._blocks.append(Ordered(times, np.full(len(times), partition), places, sums))
+        indices = start + self._count + np.arange(len(times))
+        self._blocks.append(Ordered(times, np.full(len(times), partition), indices, sums))
         self._count += len(times)
 
     def summary(self, end: int) -> Summary:
@@ -242,7 +242,7 @@ class Summariser(Evaluator):
         if blocks is not None and weighing.predicts(config, self._grids):
             pairs = zip(self._before, state.predictions, strict=True)
             taught = [online.delta(config.reward_model, *pair, items) for pair in pairs]
-            lesson = [online.to_state(config.reward_model, each) for each in taught]
+            lesson = [online.to_state(config.reward_model, prediction) for prediction in taught]
         times = (np.nan if time is None else time for time in (events.newest, events.oldest))
         return Summary(
             fingerprint(config),
@@ -315,7 +315,11 @@ class PartitionedEvaluator(Evaluator):
 
     def rests(self) -> dict[int, bytes]:
         """Return the events of unfinished blocks by partition, for `Summariser`."""
-        return {number: msgspec.msgpack.encode(each.rest) for number, each in self._partitions.items() if each.rest}
+        return {
+            number: msgspec.msgpack.encode(partition.rest)
+            for number, partition in self._partitions.items()
+            if partition.rest
+        }
 
     def skip(self, partition: int, end: int) -> None:
         """Pass over the offsets up to `end`, which the log has lost."""
@@ -327,7 +331,7 @@ class PartitionedEvaluator(Evaluator):
         """Return what half 1 of the next ranges needs to know, for `Summariser`."""
         state, model = self._state, self.config.reward_model
         known = Knowledge(
-            [online.to_state(model, each) for each in state.predictions],
+            [online.to_state(model, prediction) for prediction in state.predictions],
             state.units.seen,
             state.rooms,
             [grid.seen for grid in state.grids],
@@ -341,15 +345,15 @@ class PartitionedEvaluator(Evaluator):
         Raises:
             StateError: A summary is of another config, leaves out offsets, or was counted in part.
         """
-        ordered = sorted(summaries, key=lambda each: (each.partition, each.start))
-        reached = {number: each.offset for number, each in self._partitions.items()}
+        ordered = sorted(summaries, key=lambda summary: (summary.partition, summary.start))
+        reached = {number: partition.offset for number, partition in self._partitions.items()}
         new = []
-        for each in ordered:
-            if self._is_next(each, reached.get(each.partition, each.start)):
-                reached[each.partition] = each.end
-                new.append(each)
-        for each in new:
-            self._count(each)
+        for summary in ordered:
+            if self._is_next(summary, reached.get(summary.partition, summary.start)):
+                reached[summary.partition] = summary.end
+                new.append(summary)
+        for summary in new:
+            self._count(summary)
         if new:
             newest = [each.events.newest for each in new if not np.isnan(each.events.newest)]
             self._release([each.blocks for each in new if each.blocks is not None], min(newest, default=np.inf))
@@ -389,7 +393,7 @@ class PartitionedEvaluator(Evaluator):
             state.weights = largest_weights.fold(state.weights, LargestNumbers([events], summary.largest[None]))
         state.units = UnitState(state.units.events + events, state.units.seen or summary.units)
         if summary.lesson:
-            taught = [online.from_state(model, each, model) for each in summary.lesson]
+            taught = [online.from_state(model, prediction, model) for prediction in summary.lesson]
             pairs = zip(state.predictions, taught, strict=True)
             state.predictions = [online.apply_delta(model, *pair, events * _items(self.config)) for pair in pairs]
         self._partitions[summary.partition] = PartitionState(summary.end, summary.rest)
@@ -431,7 +435,7 @@ class PartitionedEvaluator(Evaluator):
 
     def state(self) -> State:
         """Return everything that is needed to continue, as a plain value that msgpack can hold."""
-        partitions = [[number, each.offset, each.rest] for number, each in self._partitions.items()]
+        partitions = [[number, partition.offset, partition.rest] for number, partition in self._partitions.items()]
         held = None if self._held is None else msgspec.msgpack.encode(self._held, enc_hook=to_plain)
         return {**super().state(), "partitions": partitions, "held": held}
 
@@ -450,7 +454,7 @@ class PartitionedEvaluator(Evaluator):
 
 def joined(parts: Sequence[Ordered]) -> Ordered:
     """Concatenate blocks. An array that some parts lack is 0 there."""
-    found: Ordered = _joined(parts, [len(each.times) for each in parts])
+    found: Ordered = _joined(parts, [len(blocks.times) for blocks in parts])
     return found
 
 
@@ -458,8 +462,8 @@ def _joined(parts: Sequence[Any], counts: Sequence[int]) -> Any:
     """Concatenate values of one type in which axis 0 of arrays counts blocks.
 
     Args:
-        parts: Values to concatenate.
-        counts: Number of blocks of each.
+        parts: values to concatenate
+        counts: number of blocks of each
     """
     known = [part for part in parts if part is not None]
     if not known or len(parts) == 1:
@@ -517,6 +521,6 @@ def _rebuilt(value: Any, change: Callable[[Callable[[Any], Any]], Any]) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{field.name: change(attrgetter(field.name)) for field in fields(value)})
     if isinstance(value, tuple):
-        parts = [change(itemgetter(place)) for place in range(len(value))]
+        parts = [change(itemgetter(index)) for index in range(len(value))]
         return value._make(parts) if hasattr(value, "_make") else tuple(parts)
     return value

@@ -25,8 +25,8 @@ class Pass:
     """Hold one pass over the events that are learned from.
 
     Args:
-        training: Estimate while learning, from these events. From the second pass on it is no longer unbiased.
-        validation: Estimate of the weights after the pass, from later events.
+        training: estimate while learning, from these events. From the second pass on it is no longer unbiased.
+        validation: estimate of the weights after the pass, from later events
         weights: [1 or positions, features].
     """
 
@@ -48,8 +48,8 @@ class Trained:
     The bounds of all passes hold together, and the bound of the best one with them.
 
     Args:
-        learned_from: Report of the unchanging best weights from the events that they were learned from.
-        later: Report of the unchanging best weights from the later events.
+        learned_from: report of the unchanging best weights from the events that they were learned from
+        later: report of the unchanging best weights from the later events
     """
 
     name: str
@@ -84,9 +84,9 @@ class Training:
     """Hold how to train the policies of a config that learn.
 
     Args:
-        estimator: Estimator of the values.
-        passes: Largest number of passes over the events.
-        patience: Number of passes without a higher lower bound before training stops. 0 never stops, and takes the last
+        estimator: estimator of the values
+        passes: largest number of passes over the events
+        patience: number of passes without a higher lower bound before training stops. 0 never stops, and takes the last
             pass in place of the best one.
     """
 
@@ -98,7 +98,7 @@ class Training:
     @property
     def policies(self) -> dict[str, Learned]:
         """Return the policies to train, by name: the ones with weights."""
-        return {name: each for name, each in self.config.learned_policies.items() if isinstance(each, Learned)}
+        return {name: policy for name, policy in self.config.learned_policies.items() if isinstance(policy, Learned)}
 
     @property
     def confidence(self) -> float:
@@ -119,17 +119,17 @@ class Training:
         """Return the policy of this name after its passes.
 
         Args:
-            name: The policy.
-            learn_from: Events to learn from.
-            later: Events that the weights are validated on.
-            advance: Called with the number of events of each batch that is learned from, and the highest lower bound.
+            name: the policy
+            learn_from: events to learn from
+            later: events that the weights are validated on
+            advance: called with the number of events of each batch that is learned from, and the highest lower bound
         """
         config, policy = self._simple(self.config.for_policies([name])), self.policies[name]
         passes: list[Pass] = []
-        for each in self._passes(config, policy, learn_from, later, lambda n: advance(n, _highest(passes))):
-            passes.append(each)
-            best = max(passes, key=lambda one: one.lower) if self.patience else each
-            if self.patience and each.number - best.number >= self.patience:
+        for result in self._passes(config, policy, learn_from, later, lambda n: advance(n, _highest(passes))):
+            passes.append(result)
+            best = max(passes, key=lambda one: one.lower) if self.patience else result
+            if self.patience and result.number - best.number >= self.patience:
                 break
         frozen = self._simple(_with(config, name, frozen_at(policy, best.weights)))
         return Trained(name, policy, tuple(passes), best, _report(frozen, learn_from), _report(frozen, later))
@@ -200,4 +200,4 @@ def _report(config: EvaluatorConfig, batches: Sequence[EventBatch]) -> Report:
 
 
 def _highest(passes: Sequence[Pass]) -> float:
-    return max((each.lower for each in passes), default=-np.inf)
+    return max((result.lower for result in passes), default=-np.inf)

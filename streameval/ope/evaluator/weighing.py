@@ -64,9 +64,9 @@ class Completed(NamedTuple):
     """Hold events with what their log lacks, learned from the blocks before their own.
 
     Args:
-        faults: Events for which a policy has no distribution.
-        after: State with the rooms after these events.
-        goal: Prediction of the goal by the reward model, and the state of the model after it, if a policy needs them.
+        faults: events for which a policy has no distribution
+        after: state with the rooms after these events
+        goal: prediction of the goal by the reward model, and the state of the model after it, if a policy needs them
     """
 
     events: EventBatch
@@ -119,10 +119,10 @@ def _predict(
     """Return the reward that the model expects of each action, and the state of the model after these events.
 
     Args:
-        config: What is evaluated.
-        before: State before the events.
-        events: The events.
-        index: Index of the reward.
+        config: what is evaluated
+        before: state before the events
+        events: the events
+        index: index of the reward
         kept: [blocks]. Blocks to learn from, all by default, as in `online.fold`.
     """
     if events.action_sets is None:
@@ -160,12 +160,12 @@ class Weighed(NamedTuple):
     """Hold events as the evaluator weighs them. No reward of their own block enters the weights.
 
     Args:
-        events: Events with all propensities and distributions.
-        whole: Their evidence, events without the goal included.
-        every: Evidence for each reward, without recent means.
-        slates: Sums of slates slot by slot, for each reward.
-        curve: Learned curve before each block and after the last one.
-        after: State of whatever learns how to weigh the next blocks.
+        events: events with all propensities and distributions
+        whole: their evidence, events without the goal included
+        every: evidence for each reward, without recent means
+        slates: sums of slates slot by slot, for each reward
+        curve: learned curve before each block and after the last one
+        after: state of whatever learns how to weigh the next blocks
     """
 
     events: EventBatch
@@ -260,10 +260,10 @@ def with_error_of_curve(
     """Add the error of a learned curve to the variance of the lifts of rankings.
 
     Args:
-        config: What is evaluated.
-        lifts: Lifts by pair.
-        curve: Curve after each block, see `variances`.
-        by_rank: Clicks by rank after each block.
+        config: what is evaluated
+        lifts: lifts by pair
+        curve: curve after each block, see `variances`
+        by_rank: clicks by rank after each block
     """
     found = {}
     for (estimator, average), (lift,) in lifts.items():
@@ -277,9 +277,9 @@ def further_checks(config: EvaluatorConfig, state: EvaluatorState, known: Sequen
     """Yield the trust checks that promotion does not do: of a learned curve and of rooms.
 
     Args:
-        config: What is evaluated.
-        state: State of the evaluator.
-        known: Other checks, of the policies that have events.
+        config: what is evaluated
+        state: state of the evaluator
+        known: other checks, of the policies that have events
     """
     curve = examination(config)
     if curve is not None and state.examination is not None:

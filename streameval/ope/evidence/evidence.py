@@ -182,7 +182,7 @@ class Evidence:
         weighted: the weighted reward, None for the importance weight times `reward` [n, P]
         heaviest: the weight that no part of the weighted reward exceeds, None for the importance weight [n, P]
         timestamp: event time in seconds [n]
-        signs: Rademacher signs of the units of the events, None while no event has had a unit [n, 64]
+        signs: rademacher signs of the units of the events, None while no event has had a unit [n, 64]
         clicks: the clicks on rankings, None for other events
         known: the arrays of `compute_once`
     """

@@ -107,7 +107,7 @@ class SlowMixture:
             shares = [self._share(excess, index, done + 1) for index in range(len(columns))]
             now = zip(columns, means, shares, strict=True)
             history.append([self._now(column, done + 1, known, share) for column, known, share in now])
-        return self._with_drift(history)
+        return self._drift_answers(history)
 
     def _share(self, excess: Array, policy: int, done: int) -> Array:
         together = sum(self.pooled) >= 3 and self.pooled[policy]
@@ -119,7 +119,7 @@ class SlowMixture:
 
     def _arrives(self, part: Part, done: int, means: Sequence[float], share: Array) -> tuple[float, Array]:
         """The mean of the block that comes after `done` blocks, and what each decay is charged for it."""
-        q, u, v = self._of_block(part, done)
+        q, u, v = self._block_terms(part, done)
         if q.sum() == 0:
             return np.nan, np.zeros(len(HORIZONS))
         if part.v is None:
@@ -135,7 +135,7 @@ class SlowMixture:
         charge = (estimates - mean) ** 2 / (2 * self._noise(part, done) / q.sum())
         return mean, np.where(np.isnan(charge), 0.0, charge)
 
-    def _of_block(self, part: Part, index: int) -> tuple[Array, Array, Array]:
+    def _block_terms(self, part: Part, index: int) -> tuple[Array, Array, Array]:
         place = slice(index * self.block, (index + 1) * self.block)
         return part.q[place], part.u[place], np.ones(self.block) if part.v is None else part.v[place]
 
@@ -216,7 +216,7 @@ class SlowMixture:
         squares = (((shorter - longer).repeat(self.block) * q) ** 2).sum()
         return (change * np.nan_to_num(means[:done])).sum() / span, self._noise(part, done) * squares / span**2
 
-    def _with_drift(self, history: list[list[tuple[float, ...]]]) -> list[Answer]:
+    def _drift_answers(self, history: list[list[tuple[float, ...]]]) -> list[Answer]:
         """The answers after the last block; a moment of the history ends with the trend and its variance."""
         sums = np.zeros((len(history[0]), 2))
         for moment in history:

@@ -29,7 +29,7 @@ def test_the_answer_compares_the_estimated_lift_of_an_arm_with_the_observed_one(
 
 
 def test_the_table_of_arms_has_the_average_that_decides_and_whether_the_check_passes() -> None:
-    report = make_report(candidates=1, averages=["cumulative", "decay"])
+    report = make_report(candidates=1, averages=("cumulative", "decay"))
     (row,) = report.calibration
     rows = (replace(row, average="cumulative", value=0.5), row)
     wrong = TrustCheck("challenger-a", "calibration", ok=False, reason="the propensities are wrong")

@@ -15,7 +15,7 @@ from support.paths import TESTS
 from tools.fuzz import RANGES, fuzz
 
 SECONDS, MEGABYTES = 5.0, 700.0
-MESSAGES = 12_000
+MESSAGES = 3_000
 """Of each range of rewards; `make fuzz` has ten million in all."""
 
 

@@ -239,17 +239,17 @@ def test_many_pages_decoded_at_once_are_those_decoded_one_by_one() -> None:
     shown = {"shown": ["a", 2, "c"], "clicked": [2]}
     cells = [{"ranks": {"2": 1}}, {"ranking": ["c", "a", 2]}, None, {"ranks": {}}]
     values = []
-    for number in range(700):
+    for number in range(70):
         policies = {"new": cells[number % 4], "old": cells[number % 3]}
         event = {"event_id": number, "timestamp": number, "ranking": shown, "policies": policies}
         values.append(json.dumps(event).encode())
-    values[300], values[690] = b"{}", page(ranking={"clicked": ["x"]})
-    decoder, origin = RankingDecoder(["new", "old"]), Origin.of("pages", [(0, range(1000, 1700))])
+    values[30], values[69] = b"{}", page(ranking={"clicked": ["x"]})
+    decoder, origin = RankingDecoder(["new", "old"]), Origin.of("pages", [(0, range(1000, 1070))])
     whole = decoder.decode_batch(values, origin)
     parts = EventBatch.concat([decoder.decode_batch([value]) for value in values])
     assert [(each.place, each.origin, each.reason) for each in whole.rejected] == [
-        (300, ("pages", 0, 1300), "missing_field"),
-        (690, ("pages", 0, 1690), "unknown_action"),
+        (30, ("pages", 0, 1030), "missing_field"),
+        (69, ("pages", 0, 1069), "unknown_action"),
     ]
     assert whole.timestamp.tolist() == parts.timestamp.tolist()
     for name in ("offsets", "rank", "clicked", "ranks", "shown", "list_length"):

@@ -91,3 +91,9 @@ def test_rows_with_lists_of_actions_have_action_sets() -> None:
     batch = RowDecoder(**OPTIONS).decode_batch(encoded([row | {"reward": "1", "new": "[0.25, 0.75]"}]))
     assert batch.action_sets is not None
     assert batch.action_sets.probabilities.tolist() == [[0.25], [0.75]]
+
+
+def test_nan_in_a_list_of_a_record_is_rejected() -> None:
+    record = SETS | {"propensities": [float("nan"), 0.5]}
+    (rejected,) = RecordDecoder(lambda _: record, **OPTIONS).decode_batch([b"-"]).rejected
+    assert (rejected.reason, rejected.detail) == ("malformed", "propensities[0]: expected float, got null")

@@ -41,14 +41,17 @@ PROMOTABLE = {"promotable": True, "since_timestamp": NOON, "since_event": 12_300
 
 
 def report(*candidates: Candidate, decisions: Any = (), trust: Any = (), hours: float | None = 10.0) -> Report:
-    names = ["logging", *(each.name for each in candidates)]
+    names = ["logging", *(candidate.name for candidate in candidates)]
     first = None if hours is None else NOON - 3600 * hours
     return Report(
         confidence=0.95,
         production="logging",
         events=EventCounts(10_000, {}, None if hours is None else NOON, first),
         policies=tuple(PolicyCounts(name, name == "logging", 10_000, 0) for name in names),
-        estimates=(make_estimate("logging", "snips", "mixture", 0.166), *(each.estimate() for each in candidates)),
+        estimates=(
+            make_estimate("logging", "snips", "mixture", 0.166),
+            *(candidate.estimate() for candidate in candidates),
+        ),
         promotion=tuple(decisions),
         trust=tuple(trust),
     )

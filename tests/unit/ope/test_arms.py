@@ -26,7 +26,7 @@ def evaluator(**settings: Any) -> Evaluator:
 def values(columns: dict[str, Any], **settings: Any) -> dict[tuple[str, str], float | None]:
     found = evaluator(**settings)
     found.update(EventBatch.from_arrays(**columns))
-    return {(each.policy, each.estimator): each.value for each in found.report().estimates}
+    return {(estimate.policy, estimate.estimator): estimate.value for estimate in found.report().estimates}
 
 
 def test_balanced_weights_are_those_of_the_mixture_as_logged_propensity() -> None:

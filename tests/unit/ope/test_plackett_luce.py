@@ -182,7 +182,7 @@ def test_extreme_scores_leave_no_number_that_is_not_finite() -> None:
     assert ((batch.propensity > 0) & (batch.propensity <= 1)).all()
     evaluator = Evaluator([POLICY], [PseudoInverse(), IPS()], [Cumulative()])
     evaluator.update(batch)
-    assert all(each.value is None or math.isfinite(each.value) for each in evaluator.report().estimates)
+    assert all(estimate.value is None or math.isfinite(estimate.value) for estimate in evaluator.report().estimates)
 
 
 def test_faulty_scores_are_rejected_with_the_reason() -> None:

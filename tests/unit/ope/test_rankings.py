@@ -67,7 +67,7 @@ def test_the_expectation_over_all_patterns_of_looks_is_the_metric(metric: Any, p
     attractive, ranks, looks = page
     patterns = list(product([0, 1], repeat=len(looks)))
     chance = [
-        np.prod([look if seen else 1 - look for look, seen in zip(looks, each, strict=True)]) for each in patterns
+        np.prod([look if seen else 1 - look for look, seen in zip(looks, pattern, strict=True)]) for pattern in patterns
     ]
     clicks = np.array(patterns) * np.array(attractive)
     batch = EventBatch.from_rankings(clicks=clicks, ranks={"new": [ranks] * len(patterns)})
@@ -269,7 +269,7 @@ def test_a_model_stands_in_for_what_the_cap_cuts_off() -> None:
     found = report(batch, estimators=[ClickIPS(), ClippedClickIPS(cap=2.0), *caps], averages=["cumulative"])
     truth = (relevant @ gains(METRICS[0], ranks[0])).mean()
     value = {label: found.get("new", label, "cumulative").value or 0 for label in ("click_ips", "clipped_click_ips")}
-    value |= {each.label: found.get("new", each.label, "cumulative").value or 0 for each in caps}
+    value |= {cap.label: found.get("new", cap.label, "cumulative").value or 0 for cap in caps}
     assert value["all"] == pytest.approx(value["click_ips"])
     assert value["model"] == pytest.approx(truth, rel=0.1)
     assert abs(value["some"] - truth) < abs(value["clipped_click_ips"] - truth) / 3

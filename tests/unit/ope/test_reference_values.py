@@ -164,7 +164,7 @@ def test_the_diagnostics_of_snips_are_the_published_ones() -> None:
     assert expected(case)["max_share"] == pytest.approx(4.5 / (6 * 1.825), rel=1e-12)
 
 
-def after_each(stream: Stream, average: Average, estimator: AnyEstimator, block: int) -> list[float | None]:
+def values_after_events(stream: Stream, average: Average, estimator: AnyEstimator, block: int) -> list[float | None]:
     """The candidate's value after each event; these inputs have rewards up to 4."""
     evaluator = Evaluator([CANDIDATE], estimators=[estimator], averages=[average], reward_range=(0.0, 4.0), block=block)
     values = []
@@ -179,8 +179,8 @@ def test_window_and_decay_are_the_published_ones_after_each_event(block: int) ->
     case = "wsdm19_windows"
     given = inputs(case)
     stream = from_weights(np.ones(len(given["wr"])), given["wr"])
-    windowed = after_each(stream, Window(tau=given["tau"], resolution=1), IPS(), block)
-    decayed = after_each(stream, Decay(alpha=given["alpha"]), IPS(), block)
+    windowed = values_after_events(stream, Window(tau=given["tau"], resolution=1), IPS(), block)
+    decayed = values_after_events(stream, Decay(alpha=given["alpha"]), IPS(), block)
     assert windowed == close(case, "window_mean")
     assert decayed == close(case, "exp_mean")
 
@@ -190,7 +190,7 @@ def test_decayed_snips_is_the_published_one_after_each_event(block: int) -> None
     case = "vw_discounted_snips"
     given = inputs(case)
     stream = from_weights(given["w"], given["r"])
-    assert after_each(stream, Decay(alpha=given["tau"]), SNIPS(), block) == close(case, "value")
+    assert values_after_events(stream, Decay(alpha=given["tau"]), SNIPS(), block) == close(case, "value")
 
 
 def test_the_published_rule_chooses_the_published_alpha_and_tau() -> None:

@@ -164,7 +164,7 @@ def test_a_candidate_without_a_value_is_missing_for_itself_alone_and_plain_event
     assert values(batch, "production", **options)["scored_snips"] == close(0.5)
     evaluated = evaluator()
     evaluated.update(batch)
-    counts = {each.policy: (each.events, each.missing) for each in evaluated.report().policies}
+    counts = {row.policy: (row.events, row.missing) for row in evaluated.report().policies}
     assert counts == {"production": (3, 0), "challenger": (2, 1)}
 
 
@@ -188,7 +188,7 @@ def log(n: int, seed: int = 1, with_hidden: bool = True) -> list[bytes]:
     shown = rng.random(n) < propensity
     rows = zip(propensity.tolist(), (-error).tolist(), (-other).tolist(), shown.tolist(), strict=True)
     messages = [scored(p, *both) if is_shown else hidden() for p, *both, is_shown in rows]
-    return messages if with_hidden else [each for each in messages if b"revealed" not in each]
+    return messages if with_hidden else [text for text in messages if b"revealed" not in text]
 
 
 def every_value(evaluated: Evaluator) -> dict[str, Any]:
@@ -205,8 +205,8 @@ def test_every_average_finds_the_value() -> None:
 @pytest.mark.parametrize("kind", ["empirical_likelihood", "normal", "empirical_bernstein"])
 @pytest.mark.parametrize("with_hidden", [True, False])
 def test_intervals_cover_the_value_and_the_lift_in_most_streams(kind: str, with_hidden: bool) -> None:
-    covered = of = 0
-    for seed in range(30):
+    covered = total = 0
+    for seed in range(20):
         estimators = BOTH if with_hidden else BOTH[1:]
         evaluated = evaluator(
             estimators=estimators, intervals={"cumulative": kind}, reward_range=(-1.0, 0.0), promotion=None, drift=None
@@ -220,11 +220,11 @@ def test_intervals_cover_the_value_and_the_lift_in_most_streams(kind: str, with_
                 assert estimate.lift_upper is not None
                 covered += estimate.lower <= -0.4 <= estimate.upper
                 covered += estimate.lift_lower <= 0.2 <= estimate.lift_upper
-                of += 2
-    assert covered >= 0.9 * of
+                total += 2
+    assert covered >= 0.9 * total
 
 
-@pytest.mark.parametrize("estimator", BOTH, ids=lambda each: each.label)
+@pytest.mark.parametrize("estimator", BOTH, ids=lambda estimator: estimator.label)
 def test_a_mean_weight_away_from_1_matters_for_the_mean_over_all_decisions_alone(estimator: Any) -> None:
     evaluated = evaluator(
         estimators=[estimator],

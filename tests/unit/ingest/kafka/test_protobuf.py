@@ -17,10 +17,6 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch
-from streameval.ingest.pipeline import EventPipeline
-from streameval.service.daemon import Daemon
-from support.factories import ListSource, Recorder, records, running, wait_until
-from support.ports import free_port
 from support.protobuf_messages import choice_file, decision, event_file, framed, serialized
 from support.schema_registry import EVENT_COLUMNS, Registry, schema_registry
 
@@ -33,11 +29,18 @@ def register(registry: Registry, number: int = 7, **changes: Any) -> None:
     registry.register(number, serialized(event_file()), **options)
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[Registry]:
+    with schema_registry() as started:
+        yield started
+
+
 @pytest.fixture
-def registry() -> Iterator[Registry]:
-    with schema_registry() as server:
-        register(server)
-        yield server
+def registry(server: Registry) -> Registry:
+    """Register the schema of an event, and nothing else."""
+    server.clear()
+    register(server)
+    return server
 
 
 def configured(url: str, **columns: Any) -> Config:
@@ -113,26 +116,13 @@ def test_messages_without_a_schema_or_a_type_are_rejected(registry: Registry, me
 
 def test_damaged_messages_are_rejected_or_read(registry: Registry) -> None:
     decoder, chance, whole = configured(registry.url).event_format(), random.Random(17), framed(decision(0), 7)
-    for _ in range(300):
+    for _ in range(100):
         damaged = bytearray(whole)
         for _ in range(chance.randrange(1, 5)):
             damaged[chance.randrange(5, len(damaged))] = chance.randrange(256)
         batch = decoder.decode_batch([bytes(damaged[: chance.randrange(5, len(damaged) + 1)])])
         assert len(batch) + len(batch.rejected) == 1
         assert np.isfinite(batch.reward).all()
-
-
-def test_a_daemon_waits_for_the_registry_and_loses_no_message() -> None:
-    port, learner = free_port(), Recorder()
-    config = configured(f"http://127.0.0.1:{port}")
-    source = ListSource([[records(framed(decision(number), 7))] for number in range(2)], exhausted=False)
-    daemon = Daemon(source, EventPipeline(config.event_format(), config.required_source()), learner)
-    with running(daemon):
-        wait_until(lambda: "the schema registry at" in daemon.published.detail)
-        assert not learner.rewards
-        with schema_registry(port) as registry:
-            register(registry)
-            wait_until(lambda: daemon.published.ready and len(learner.rewards) == 2)
 
 
 def described(folder: Path, message: str = "shop.Decision", **columns: Any) -> Config:

@@ -50,16 +50,16 @@ def prefixes(
 ) -> Iterator[tuple[int, dict[tuple[str, str], Estimate]]]:
     """The number of events so far and the candidate's estimates by (estimator, average).
 
-    After each event of the first two blocks, and after every seventh event from then on.
+    After each event up to the second of the second block, and after every 13th event from then on.
     """
     evaluator = Evaluator([CANDIDATE], estimators, averages, **{"block": BLOCK} | ALONE | settings)
-    for place in range(len(stream)):
-        evaluator.update(stream[place : place + 1].batch())
-        if place >= 2 * evaluator.config.block and place % 7:
+    for index in range(len(stream)):
+        evaluator.update(stream[index : index + 1].batch())
+        if index > evaluator.config.block + 1 and index % 13:
             continue
         evaluator.fold_pending()
-        found = {(e.estimator, e.average): e for e in evaluator.report().estimates if e.policy == CANDIDATE}
-        yield place + 1, found
+        rows = {(e.estimator, e.average): e for e in evaluator.report().estimates if e.policy == CANDIDATE}
+        yield index + 1, rows
 
 
 def assert_estimate(found: Estimate, kernel: np.ndarray, given: brute_force.Terms) -> None:
@@ -167,12 +167,12 @@ def test_events_that_lack_the_policy_still_age_what_came_before() -> None:
 
 
 def test_evidence_that_has_faded_away_is_not_known_rather_than_rounded() -> None:
-    stream, silence = random_stream(3, 400, rewards="real"), random_stream(4, 100)
-    silence = silence.with_(target=np.full(100, np.nan))
+    stream, silence = random_stream(3, 400, rewards="real"), random_stream(4, 500)
+    silence = silence.with_(target=np.full(500, np.nan))
     evaluator = Evaluator([CANDIDATE], estimators=[SNIPS()], averages=[Decay(alpha=0.9)])
     evaluator.update(stream.batch())
     before = evaluator.report().get(CANDIDATE, "snips", "decay")
-    for _ in range(100):
+    for _ in range(20):
         evaluator.update(silence.batch())
         evaluator.fold_pending()
         found = evaluator.report().get(CANDIDATE, "snips", "decay")
@@ -236,22 +236,22 @@ DECAYS = {
 
 
 def adaptive_cases() -> list[tuple[Stream, AnyEstimator, list[int]]]:
-    places = [30, 499, 550, 1_000, 1_050, 1_051, 1_099, 2_020, 2_500, 3_333, 5_000, 6_240, 7_950, 8_000]
-    return [(drifting(8_000, seed=31), SNIPS(), places), (drifting(8_000, seed=32), IPS(), places)]
+    ends = [30, 550, 1_050, 1_051, 2_500, 3_333, 6_240, 8_000]
+    return [(drifting(8_000, seed=31), SNIPS(), ends), (drifting(8_000, seed=32), IPS(), ends)]
 
 
-def reports_at(stream: Stream, places: list[int], **settings: Any) -> Iterator[tuple[int, Any]]:
+def reports_at(stream: Stream, ends: list[int], **settings: Any) -> Iterator[tuple[int, Any]]:
     evaluator, done = Evaluator([CANDIDATE], block=LONG_BLOCK, **ALONE | settings), 0
-    for place in places:
-        evaluator.update(stream[done:place].batch())
+    for end in ends:
+        evaluator.update(stream[done:end].batch())
         evaluator.fold_pending()
-        done = place
-        yield place, evaluator.report()
+        done = end
+        yield end, evaluator.report()
 
 
-@pytest.mark.parametrize(("stream", "estimator", "places"), adaptive_cases(), ids=["snips", "ips"])
+@pytest.mark.parametrize(("stream", "estimator", "ends"), adaptive_cases(), ids=["snips", "ips"])
 def test_an_adaptive_window_is_the_one_of_the_definition(
-    stream: Stream, estimator: AnyEstimator, places: list[int]
+    stream: Stream, estimator: AnyEstimator, ends: list[int]
 ) -> None:
     given_terms = terms(estimator, stream, LONG_BLOCK)
     choices = {
@@ -265,7 +265,7 @@ def test_an_adaptive_window_is_the_one_of_the_definition(
         for label, average in WINDOWS.items()
     }
     lengths: dict[str, set[float]] = {label: set() for label in WINDOWS}
-    for n, report in reports_at(stream, places, estimators=[estimator], averages=list(WINDOWS.values())):
+    for n, report in reports_at(stream, ends, estimators=[estimator], averages=list(WINDOWS.values())):
         for label, average in WINDOWS.items():
             found = report.get(CANDIDATE, estimator.label, label)
             kernel = brute_force.adaptive_window(n, LONG_BLOCK, choices[label], average.growth)
@@ -275,9 +275,9 @@ def test_an_adaptive_window_is_the_one_of_the_definition(
     assert all(min(held) < 0.5 for held in lengths.values()), "the drift must have shortened every window"
 
 
-@pytest.mark.parametrize(("stream", "estimator", "places"), adaptive_cases(), ids=["snips", "ips"])
+@pytest.mark.parametrize(("stream", "estimator", "ends"), adaptive_cases(), ids=["snips", "ips"])
 def test_an_adaptive_decay_is_the_one_of_the_definition(
-    stream: Stream, estimator: AnyEstimator, places: list[int]
+    stream: Stream, estimator: AnyEstimator, ends: list[int]
 ) -> None:
     given_terms = terms(estimator, stream, LONG_BLOCK)
     choices = {
@@ -286,7 +286,7 @@ def test_an_adaptive_decay_is_the_one_of_the_definition(
         )
         for label, average in DECAYS.items()
     }
-    for n, report in reports_at(stream, places, estimators=[estimator], averages=list(DECAYS.values())):
+    for n, report in reports_at(stream, ends, estimators=[estimator], averages=list(DECAYS.values())):
         for label in DECAYS:
             found = report.get(CANDIDATE, estimator.label, label)
             kernel = brute_force.adaptive_decay(n, LONG_BLOCK, choices[label])
@@ -309,7 +309,7 @@ def _choice_of(average: AdaptiveDecay) -> brute_force.Choice:
 def test_the_chosen_alpha_has_the_least_risk_of_all(bias: typing.Literal["published", "exact"]) -> None:
     rng = np.random.default_rng(20240817)
     average, best = AdaptiveDecay(bias=bias, bias_weight=0.7), brute_force.mse_alpha(0.7, bias)
-    for _ in range(60):
+    for _ in range(20):
         k, variance, events = 10 ** rng.uniform(-9, -3), 10 ** rng.uniform(-6, 2), round(10 ** rng.uniform(3, 7))
         risks = [
             brute_force.decay_risk(np.array(1 / (1 - alpha)), k, variance, events, 0.7, bias)
@@ -413,16 +413,18 @@ def test_a_window_that_shrank_grows_back_as_configured(growth: typing.Literal["b
     reward = np.where(np.arange(n) < jump, 0.2, 0.8) + rng.uniform(-0.1, 0.1, n)
     average = AdaptiveWindow(drift_span=1_000, growth=growth)
     evaluator = Evaluator([CANDIDATE], [IPS()], [average], block=100, drift=None, promotion=None)
-    stream, held = from_weights(np.ones(n), reward), []
-    for first in range(0, n, 100):
-        evaluator.update(stream[first : first + 100].batch())
+    stream, held, first = from_weights(np.ones(n), reward), [], 0
+    ends = [*range(jump, jump + 6_000, 200), *range(jump + 6_000, n + 1, 500)]
+    for end in ends:
+        evaluator.update(stream[first:end].batch())
         evaluator.fold_pending()
         held.append(evaluator.report().get(CANDIDATE, "ips", "adaptive_window").details["window_events"])
+        first = end
     steps = np.diff(held)
-    assert min(held[200:260]) <= 600, "the jump must shorten the window"
-    assert max(held[320:]) > 5_000, "and it must become longer again"
+    assert min(held[:30]) <= 600, "the jump must shorten the window"
+    assert max(held[42:]) > 5_000, "and it must become longer again"
     if growth == "by_event":
-        assert steps.max() <= 100
+        assert (steps <= np.diff(ends)).all()
     else:
         assert steps.max() > 1_000
 
@@ -592,7 +594,7 @@ def assert_same(found: Any, expected: Any) -> None:
 # The buckets of a long window.
 
 
-@pytest.mark.parametrize("every", [1, 7, 1_000, 8_000], ids=str)
+@pytest.mark.parametrize("every", [7, 8_000], ids=str)
 def test_buckets_of_a_ladder_are_at_most_a_hundredth_as_long_as_they_are_old(every: int) -> None:
     rng, count, capacity = np.random.default_rng(1), 8_000, 5_000
     blocks, maxima = rng.random((count, 2, 3)), np.array([False, False, True])

@@ -87,7 +87,7 @@ def test_windows_and_decays_by_the_clock_are_their_definition_at_every_prefix(mi
     }
     for n in range(1, len(stream) + 1):
         evaluator.update(dated(stream[n - 1 : n], time[n - 1 : n]))
-        if n > 2 * BLOCK and n % 13:
+        if n > BLOCK + 1 and n % 17:
             continue
         for found in candidates(evaluator):
             kernel = kernel_of(found.average, time[:n])
@@ -136,7 +136,7 @@ def test_where_an_event_comes_every_second_time_and_number_are_one() -> None:
     ]
     evaluator = evaluator_of(averages, block=100)
     evaluator.update(dated(stream, np.arange(5000.0)))
-    found = {(each.estimator, each.average): each for each in candidates(evaluator)}
+    found = {(candidate.estimator, candidate.average): candidate for candidate in candidates(evaluator)}
     for one, other in (("events", "seconds"), ("after events", "after minutes")):
         by_event, by_time = found["ips", one], found["ips", other]
         assert by_time.value == pytest.approx(by_event.value, rel=0.01)
@@ -155,7 +155,11 @@ def test_by_time_and_by_number_the_variance_is_remembered_equally_long() -> None
     ]
     evaluator = evaluator_of(averages, intervals={average.label: "normal" for average in averages})
     evaluator.update(dated(stream, np.arange(4000.0)))
-    width = {each.average: each.upper - each.lower for each in candidates(evaluator) if each.estimator == "ips"}
+    width = {
+        candidate.average: candidate.upper - candidate.lower
+        for candidate in candidates(evaluator)
+        if candidate.estimator == "ips"
+    }
     assert width["seconds"] == pytest.approx(width["events"], rel=0.05)
     assert width["after a minute"] == pytest.approx(width["after events"], rel=0.05)
 
@@ -163,7 +167,7 @@ def test_by_time_and_by_number_the_variance_is_remembered_equally_long() -> None
 def test_events_without_a_time_count_in_other_averages_only() -> None:
     evaluator = evaluator_of([Cumulative(), *AVERAGES])
     evaluator.update(random_stream(3, 50).batch())
-    values = {each.average: each.value for each in candidates(evaluator) if each.estimator == "ips"}
+    values = {candidate.average: candidate.value for candidate in candidates(evaluator) if candidate.estimator == "ips"}
     assert values.pop("cumulative") is not None
     assert values == dict.fromkeys([*SPANS, *HALF_LIVES])
 

@@ -62,7 +62,7 @@ def linearised(kernel: Array, own: Terms, production: Terms) -> tuple[float, Arr
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("estimator", ["ips", "snips", "clipped_ips", "control_variate"])
 def test_a_lift_is_the_difference_on_the_events_that_both_have(name: str, estimator: str, production: str) -> None:
-    log = Log(1, 2_030, missing=0.2, downsampled=True)
+    log = Log(1, 1_030, missing=0.2, downsampled=True)
     average, kernel = KERNELS[name]
     found = estimate(log, "a", estimator, average, production=production)
     expected, _, _ = linearised(kernel(len(log)), log.terms(estimator, "a"), log.terms(estimator, production))
@@ -83,7 +83,7 @@ def test_its_empirical_bernstein_interval_is_that_of_the_paired_differences(esti
     sums = difference[: len(log) // BLOCK * BLOCK].reshape(-1, BLOCK) * q[: len(log) // BLOCK * BLOCK].reshape(
         -1, BLOCK
     )
-    spans = [range_of(estimator, each) / each_mean(each, q) for each in (own, other)]
+    spans = [weight_range(estimator, each) / mean_denominator(each, q) for each in (own, other)]
     effect = max(1.0, design_effect(log, estimator, production))
     width = np.sqrt(2 * log_term * variance * effect / count) + 7 * sum(spans) * log_term / (3 * (count - 1))
     assert sums.size
@@ -91,11 +91,11 @@ def test_its_empirical_bernstein_interval_is_that_of_the_paired_differences(esti
     assert found.lift_lower == pytest.approx(max(-1.0, value - width), rel=1e-9)
 
 
-def range_of(estimator: str, given: Terms) -> float:
+def weight_range(estimator: str, given: Terms) -> float:
     return min(CAP, given.w.max()) if estimator == "clipped_ips" else given.w.max()
 
 
-def each_mean(given: Terms, q: Array) -> float:
+def mean_denominator(given: Terms, q: Array) -> float:
     return float(np.average(given.v, weights=given.q))
 
 

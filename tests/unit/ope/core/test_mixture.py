@@ -130,7 +130,7 @@ def assert_equal(report: Report, kind: str, policies: list[str], slow: list[Answ
 
 
 @pytest.mark.parametrize(("kind", "candidates"), [("ips", 1), ("ips", 3), ("snips", 3), ("stratified_ips", 3)])
-@pytest.mark.parametrize(("block", "blocks"), [(100, 1), (100, 2), (100, 7), (50, 40), (100, 61)])
+@pytest.mark.parametrize(("block", "blocks"), [(100, 1), (100, 2), (100, 7), (50, 24)])
 def test_it_equals_a_plain_reimplementation(kind: str, candidates: int, block: int, blocks: int) -> None:
     log = Log(seed=blocks, n=block * blocks, candidates=candidates)
     report = on_mixture(log, block).report()
@@ -139,18 +139,29 @@ def test_it_equals_a_plain_reimplementation(kind: str, candidates: int, block: i
 
 @pytest.mark.parametrize("kind", ["ips", "stratified_ips"])
 @pytest.mark.parametrize("production", ["logging", "c0"])
-@pytest.mark.parametrize(("block", "blocks"), [(100, 7), (50, 40), (100, 61)])
+@pytest.mark.parametrize(("block", "blocks"), [(100, 7), (50, 24)])
 def test_the_lift_equals_a_plain_reimplementation(kind: str, production: str, block: int, blocks: int) -> None:
     log = Log(seed=blocks, n=block * blocks, candidates=3)
     slow = log.slow_lifts(kind, block, production)
     estimators = [IPS(), StratifiedIPS(threshold=THRESHOLD)]
     evaluator = Evaluator(list(slow), estimators, [Mixture()], production=production, block=block, drift=None)
     evaluator.update(log.batch())
+    report = evaluator.report()
     for policy, answer in slow.items():
-        found = evaluator.report().get(policy, kind, "mixture")
-        assert found.lift == pytest.approx(answer.value, rel=1e-9, abs=1e-12)
-        assert found.details["lift_se"] == pytest.approx(answer.se, rel=1e-9)
-        assert found.details["lift_spread"] == pytest.approx(answer.spread, rel=1e-6, abs=1e-10)
+        row = report.get(policy, kind, "mixture")
+        assert row.lift == pytest.approx(answer.value, rel=1e-9, abs=1e-12)
+        assert row.details["lift_se"] == pytest.approx(answer.se, rel=1e-9)
+        assert row.details["lift_spread"] == pytest.approx(answer.spread, rel=1e-6, abs=1e-10)
+
+
+def test_over_40_blocks_with_gaps_a_mixture_equals_a_plain_reimplementation() -> None:
+    log = Log(seed=61, n=4_100, candidates=3)
+    evaluator = Evaluator(log.names, [StratifiedIPS(threshold=THRESHOLD)], [Mixture()], block=100, drift=None)
+    evaluator.update(log.batch())
+    report = evaluator.report()
+    assert_equal(report, "stratified_ips", ["logging", *log.names], log.slow("stratified_ips", 100))
+    for policy, answer in log.slow_lifts("stratified_ips", 100, "logging").items():
+        assert report.get(policy, "stratified_ips", "mixture").lift == pytest.approx(answer.value, rel=1e-9)
 
 
 def test_a_ratio_is_known_from_its_first_weight_on_and_its_lift_soon_after() -> None:
@@ -169,7 +180,7 @@ def test_a_ratio_is_known_from_its_first_weight_on_and_its_lift_soon_after() -> 
 
 
 def test_the_drift_part_equals_a_plain_reimplementation_from_50_000_events_on() -> None:
-    log = Log(seed=5, n=53_000, candidates=3)
+    log = Log(seed=5, n=53_000, candidates=1)
     slow = log.slow("stratified_ips", block=1_000)
     assert all(answer.drift >= 0 for answer in slow)
     assert max(answer.drift for answer in slow) > 1e-3

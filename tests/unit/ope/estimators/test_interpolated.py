@@ -307,7 +307,7 @@ def test_intervals_with_the_limit_that_is_looked_for_are_those_with_the_exact_on
     evaluator = Evaluator([CANDIDATE], rows, [Cumulative()], intervals={"cumulative": interval})
     evaluator.update(random_bandit(seed=5, smallest=0.02).log(2_000, seed=5))
     report = evaluator.report()
-    found, exact = (report.get(CANDIDATE, each.label, "cumulative") for each in rows)
+    found, exact = (report.get(CANDIDATE, row.label, "cumulative") for row in rows)
     assert None not in (found.lower, exact.lower)
     assert found.lower == pytest.approx(exact.lower, abs=0.02 * (exact.upper - exact.lower))
     assert found.upper == pytest.approx(exact.upper, abs=0.02 * (exact.upper - exact.lower))

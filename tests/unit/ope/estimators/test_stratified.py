@@ -234,7 +234,7 @@ def test_by_default_an_estimator_without_evidence_has_no_rows(features: bool, ro
     evaluator = Evaluator(["a"])
     evaluator.update(offers.batch() if features else offers.batch(features=None))
     report = evaluator.report()
-    assert {each.estimator for each in report.estimates if each.average == "mixture"} == rows
+    assert {estimate.estimator for estimate in report.estimates if estimate.average == "mixture"} == rows
     assert (report.reward_model is not None) == features
     resumed = Evaluator.from_state(evaluator.state())
     assert resumed.report().to_json() == report.to_json()

@@ -37,7 +37,7 @@ def evaluator(
     estimators: Sequence[Any] = ESTIMATORS,
     averages: Sequence[Any] = AVERAGES,
 ) -> se.Evaluator:
-    intervals = {each.label: INTERVALS[each.label] for each in averages if each.label in INTERVALS}
+    intervals = {average.label: INTERVALS[average.label] for average in averages if average.label in INTERVALS}
     return se.Evaluator(candidates, estimators, averages, intervals=intervals, drift="PageHinkley", promotion=PROMOTION)
 
 
@@ -202,8 +202,8 @@ FEW = {
 def computed(changing: Evaluator) -> tuple[list[str], list[tuple[str, str]]]:
     """The policies and cells of an evaluator."""
     report = se.Evaluator.from_state(changing.state()).report()
-    cells = dict.fromkeys((each.estimator, each.average) for each in report.estimates)
-    return [each.policy for each in report.policies], list(cells)
+    cells = dict.fromkeys((estimate.estimator, estimate.average) for estimate in report.estimates)
+    return [policy.policy for policy in report.policies], list(cells)
 
 
 @pytest.mark.parametrize("live", [True, False])
@@ -229,7 +229,7 @@ def test_a_latecomer_that_is_no_longer_wanted_is_not_computed_once_it_has_joined
     changing.activate(late)
     assert computed(changing)[0] == ["logging", "early", "later"]
     changing.update(events(10))
-    assert {each.policy: each.events for each in changing.report().policies}["later"] == 310
+    assert {policy.policy: policy.events for policy in changing.report().policies}["later"] == 310
 
 
 def test_the_numbers_of_latecomers_are_shared_with_all_that_were_ever_added() -> None:
@@ -276,7 +276,11 @@ def test_a_latecomer_has_the_rows_that_its_own_events_can_fill(first: bool) -> N
     adopt(changing, config("early", "late"))
     changing.update(events(150, described=not first))
     cells = {
-        policy: {(each.estimator, each.average) for each in changing.report().estimates if each.policy == policy}
+        policy: {
+            (estimate.estimator, estimate.average)
+            for estimate in changing.report().estimates
+            if estimate.policy == policy
+        }
         for policy in changing.policies
     }
     best = ("stratified_dr", "mixture")
@@ -285,4 +289,4 @@ def test_a_latecomer_has_the_rows_that_its_own_events_can_fill(first: bool) -> N
     assert cells["late"] == cells["early"] - ({best} if first else set())
     adopt(changing, config("early", "late", **FEW))
     adopt(changing, config("early", "late"))
-    assert {each.policy for each in changing.report().estimates} == {"logging", "early", "late"}
+    assert {estimate.policy for estimate in changing.report().estimates} == {"logging", "early", "late"}

@@ -502,7 +502,7 @@ def test_a_page_whose_gain_overflows_for_the_order_shown_counts_for_the_candidat
     evaluator = Evaluator(["new"], ranking=ranking)
     evaluator.update(EventBatch.from_rankings(clicks=clicks.tolist(), ranks={"new": ranks.tolist()}))
     report = evaluator.report()
-    assert [(each.policy, each.events, each.missing) for each in report.policies] == [
+    assert [(policy.policy, policy.events, policy.missing) for policy in report.policies] == [
         ("logging", 249, 1),
         ("new", 250, 0),
     ]

@@ -103,10 +103,10 @@ def test_every_interval_is_one_for_any_range_of_rewards(low: float, high: float,
     columns, asked = log(3, low, high), evaluator("now", low, high, **options)
     for piece in pieces(columns, (3, 90, 650)):
         asked.update(piece)
-        for each in asked.report().estimates:
-            where = (each.policy, each.estimator, each.average)
-            for lower, upper in ((each.lower, each.upper), (each.lift_lower, each.lift_upper)):
+        for estimate in asked.report().estimates:
+            where = (estimate.policy, estimate.estimator, estimate.average)
+            for lower, upper in ((estimate.lower, estimate.upper), (estimate.lift_lower, estimate.lift_upper)):
                 assert (lower is None) == (upper is None), where
                 assert lower is None or upper is None or lower <= upper, where
-            if each.kind in ("normal", "empirical_bernstein", "drift_aware") and each.lower is not None:
-                assert each.lower <= np.clip(each.value, low, high) <= each.upper, where  # type: ignore[arg-type, operator]
+            if estimate.kind in ("normal", "empirical_bernstein", "drift_aware") and estimate.lower is not None:
+                assert estimate.lower <= np.clip(estimate.value, low, high) <= estimate.upper, where  # type: ignore[arg-type, operator]

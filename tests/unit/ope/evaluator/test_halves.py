@@ -69,7 +69,7 @@ def sums_of(evaluator: Evaluator, events: EventBatch) -> Sums:
     return msgspec.structs.replace(halves.summarise_blocks(*known, weighed, events, evaluator._monitor), grids=())
 
 
-def by_block(value: Any, path: str = "") -> dict[str, Any]:
+def blocks_by_path(value: Any, path: str = "") -> dict[str, Any]:
     """All arrays and numbers inside a value, by their path."""
     if isinstance(value, msgspec.Struct):
         value = {name: getattr(value, name) for name in value.__struct_fields__}
@@ -80,7 +80,9 @@ def by_block(value: Any, path: str = "") -> dict[str, Any]:
     elif isinstance(value, list | tuple):
         value = dict(enumerate(value))
     if isinstance(value, dict):
-        return {key: each for name, part in value.items() for key, each in by_block(part, f"{path}/{name}").items()}
+        return {
+            key: each for name, part in value.items() for key, each in blocks_by_path(part, f"{path}/{name}").items()
+        }
     return {path: value}
 
 
@@ -89,8 +91,8 @@ def test_the_sums_of_blocks_do_not_depend_on_how_the_stream_is_cut(case: str) ->
     """Signs of units, which depend on the number of events before, are the same if every event has a unit."""
     events, options = LOGS[case]
     evaluator = Evaluator(CANDIDATES, block=BLOCK, **cast(Any, options))
-    whole = by_block(sums_of(evaluator, events))
-    parts = [by_block(sums_of(evaluator, events[first : first + 500])) for first in range(0, EVENTS, 500)]
+    whole = blocks_by_path(sums_of(evaluator, events))
+    parts = [blocks_by_path(sums_of(evaluator, events[first : first + 500])) for first in range(0, EVENTS, 500)]
     blocks = [key for key, each in whole.items() if isinstance(each, np.ndarray) and len(each) == EVENTS // BLOCK]
     assert len(blocks) > 20
     for key in blocks:

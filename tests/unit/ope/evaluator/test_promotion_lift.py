@@ -55,8 +55,12 @@ def test_a_better_candidate_is_found_and_dropped_when_it_has_become_worse() -> N
     evaluator = evaluated(log(24_000, turns=12_000))
     found = decisions(evaluator.report())
     for rule in ("paired", "anytime"):
-        changes = [each for each in evaluator.report().transitions if (each.policy, each.rule) == ("second", rule)]
-        assert [each.promotable for each in changes] == [True, False]
+        changes = [
+            transition
+            for transition in evaluator.report().transitions
+            if (transition.policy, transition.rule) == ("second", rule)
+        ]
+        assert [change.promotable for change in changes] == [True, False]
         assert changes[0].event < 8_000
         assert 12_000 < changes[1].event < 16_000
         assert not found["second", rule].promotable
@@ -95,7 +99,10 @@ def test_rules_agree_with_the_lift_of_the_report() -> None:
 
 
 def transitions(report: Report) -> list[tuple[Any, ...]]:
-    return [(each.policy, each.rule, each.event, each.promotable) for each in report.transitions]
+    return [
+        (transition.policy, transition.rule, transition.event, transition.promotable)
+        for transition in report.transitions
+    ]
 
 
 def test_rules_that_are_configured_later_start_from_zero() -> None:

@@ -127,7 +127,7 @@ def test_propensities_of_all_arms_together_give_the_same_estimate_and_pass_the_c
     columns = three_actions(15, 60_000)
     mixed = sum(share * columns["policies"][arm] for arm, share in SHARES.items())
     found, own = (report({**columns, "propensity": each}, logging=None) for each in (mixed, columns["propensity"]))
-    assert all(each.ok for each in checks(found, "calibration").values())
+    assert all(check.ok for check in checks(found, "calibration").values())
     for one, other in zip(found.calibration, own.calibration, strict=True):
         assert one.estimated == pytest.approx(other.estimated, abs=0.02)
         assert one.error_lower is not None
@@ -155,7 +155,7 @@ def test_balanced_weights_do_not_change_the_comparison() -> None:
 
 def test_wrong_propensities_fail_the_check_and_nothing_is_promotable() -> None:
     right, wrong = (report(three_actions(5, 40_000, wrong=factor), promotion="bsea") for factor in (1.0, 1.2))
-    assert all(each.ok for each in checks(right, "calibration").values())
+    assert all(check.ok for check in checks(right, "calibration").values())
     found = checks(wrong, "calibration")
     assert not found["challenger"].ok
     assert "the propensities are wrong" in found["challenger"].reason
@@ -210,7 +210,7 @@ def test_rewards_that_drift_while_the_share_grows_pass_the_check() -> None:
     joined["reward"] = np.concatenate([early["reward"], np.maximum(late["reward"], np.arange(30_000) % 2)])
     joined["policies"] = {arm: np.concatenate([early["policies"][arm], late["policies"][arm]]) for arm in ARMS}
     found = report(joined, logging={"arms": ARMS, "weights": "logged"})
-    assert all(each.ok for each in checks(found, "calibration").values())
+    assert all(check.ok for check in checks(found, "calibration").values())
     (row,) = (each for each in found.calibration if (each.policy, each.average) == ("challenger", "cumulative"))
     assert row.error_upper is not None
     assert row.error_upper < 0, "the plain means differ"

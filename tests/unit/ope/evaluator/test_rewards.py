@@ -13,7 +13,7 @@ from streameval.events import JsonDecoder
 from streameval.events.further_rewards import RewardField
 from support.rewards import assert_equal
 
-EVENTS = 2_050
+EVENTS = 1_250
 
 
 def rewards(seed: int = 1, events: int = EVENTS) -> dict[str, Array]:
@@ -22,7 +22,7 @@ def rewards(seed: int = 1, events: int = EVENTS) -> dict[str, Array]:
     return {"click": clicks, "revenue": 200 * rng.random(events) * clicks, "hide": -1.0 * (rng.random(events) < 0.1)}
 
 
-def batch_of(columns: Mapping[str, Array], kept: Array | slice = slice(None), seed: int = 2) -> EventBatch:
+def batch(columns: Mapping[str, Array], kept: Array | slice = slice(None), seed: int = 2) -> EventBatch:
     """A log whose first column is the goal."""
     first, *others = columns
     count = len(columns[first])
@@ -43,7 +43,7 @@ LIMITS: dict[str, dict[str, Any]] = {"click": {}, "revenue": {"max": 200.0}, "hi
 def test_each_reward_has_the_numbers_of_its_own_evaluator() -> None:
     columns = rewards()
     together = Evaluator(["one", "other"], rewards=LIMITS, intervals={"cumulative": "confidence_sequence"})
-    together.update(batch_of(columns))
+    together.update(batch(columns))
     report = together.report()
     assert report.rewards == ["click", "revenue", "hide"]
     for name, limits in LIMITS.items():
@@ -52,11 +52,11 @@ def test_each_reward_has_the_numbers_of_its_own_evaluator() -> None:
             reward_range=(limits.get("min", 0.0), limits.get("max", 1.0)),
             intervals={"cumulative": "confidence_sequence"},
         )
-        alone.update(batch_of({name: columns[name]}))
+        alone.update(batch({name: columns[name]}))
         own = alone.report().estimates
         assert len(own) == len(report.of_reward(name).estimates)
-        for each in own:
-            assert_equal(report.get(each.policy, each.estimator, each.average, name), each)
+        for row in own:
+            assert_equal(report.get(row.policy, row.estimator, row.average, name), row)
 
 
 def test_a_reward_that_events_lack_is_missing_for_this_reward_alone() -> None:
@@ -64,14 +64,14 @@ def test_a_reward_that_events_lack_is_missing_for_this_reward_alone() -> None:
     lacking = np.random.default_rng(3).random(EVENTS) < 0.3
     columns["revenue"] = np.where(lacking, np.nan, columns["revenue"])
     together = Evaluator(["one", "other"], rewards=LIMITS)
-    together.update(batch_of(columns))
+    together.update(batch(columns))
     report = together.report()
     goal = Evaluator(["one", "other"])
-    goal.update(batch_of({"click": columns["click"]}))
-    for each in goal.report().estimates:
-        assert_equal(report.get(each.policy, each.estimator, each.average, "click"), each)
+    goal.update(batch({"click": columns["click"]}))
+    for row in goal.report().estimates:
+        assert_equal(report.get(row.policy, row.estimator, row.average, "click"), row)
     alone = Evaluator(["one", "other"], reward_range=(0.0, 200.0))
-    alone.update(batch_of({"revenue": columns["revenue"]}, ~lacking))
+    alone.update(batch({"revenue": columns["revenue"]}, ~lacking))
     for name in ("ips", "snips"):
         own = alone.report().get("one", name, "cumulative")
         found = report.get("one", name, "cumulative", "revenue")
@@ -82,9 +82,9 @@ def test_a_reward_that_events_lack_is_missing_for_this_reward_alone() -> None:
 def test_the_goal_may_be_missing_too() -> None:
     columns = rewards()
     whole, lacking = Evaluator(["one", "other"], rewards=LIMITS), np.arange(EVENTS) % 3 == 0
-    whole.update(batch_of({**columns, "click": np.where(lacking, np.nan, columns["click"])}))
+    whole.update(batch({**columns, "click": np.where(lacking, np.nan, columns["click"])}))
     alone = Evaluator(["one", "other"])
-    alone.update(batch_of({"click": columns["click"]}, ~lacking))
+    alone.update(batch({"click": columns["click"]}, ~lacking))
     report = whole.report()
     own = alone.report().get("one", "ips", "cumulative")
     assert report.get("one", "ips", "cumulative").value == pytest.approx(own.value, rel=1e-12)
@@ -93,9 +93,9 @@ def test_the_goal_may_be_missing_too() -> None:
 
 def test_one_reward_is_labelled_with_its_name() -> None:
     evaluator = Evaluator(["one", "other"], rewards={"click": {}})
-    evaluator.update(batch_of({"click": rewards()["click"]}))
-    assert {each.reward for each in evaluator.report().estimates} == {"click"}
-    assert {each.reward for each in evaluator.report().promotion} == {"click"}
+    evaluator.update(batch({"click": rewards()["click"]}))
+    assert {row.reward for row in evaluator.report().estimates} == {"click"}
+    assert {row.reward for row in evaluator.report().promotion} == {"click"}
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_wrong_rewards_are_refused(settings: Mapping[str, Any], message: str) ->
         Evaluator(["one"], rewards=settings)
 
 
-def slates_of(columns: Mapping[str, Array]) -> EventBatch:
+def slates(columns: Mapping[str, Array]) -> EventBatch:
     """Slates with two slots, each filled by one of two actions; the first column is the goal."""
     first, *others = columns
     rng = np.random.default_rng(4)
@@ -132,48 +132,54 @@ def slates_of(columns: Mapping[str, Array]) -> EventBatch:
 def test_each_reward_of_slates_has_the_numbers_of_its_own_evaluator(estimator: str) -> None:
     columns, parts = rewards(), {"estimators": [estimator], "averages": ["cumulative", "mixture"]}
     together = Evaluator(["one", "other"], rewards=LIMITS, **parts)
-    together.update(slates_of(columns))
+    together.update(slates(columns))
+    report = together.report()
     for name, limits in LIMITS.items():
         span = (limits.get("min", 0.0), limits.get("max", 1.0))
         alone = Evaluator(["one", "other"], reward_range=span, **parts)
-        alone.update(slates_of({name: columns[name]}))
-        for each in alone.report().estimates:
-            assert each.value is not None
-            assert_equal(together.report().get(each.policy, each.estimator, each.average, name), each)
+        alone.update(slates({name: columns[name]}))
+        for row in alone.report().estimates:
+            assert row.value is not None
+            assert_equal(report.get(row.policy, row.estimator, row.average, name), row)
 
 
-def of_slots(columns: Mapping[str, Array]) -> dict[str, Array]:
+def split_over_slots(columns: Mapping[str, Array]) -> dict[str, Array]:
     """The rewards shared out over two slots, [n, 2]."""
     share = np.random.default_rng(5).choice([0.0, 0.5, 1.0], EVENTS)
     return {name: np.stack([share * column, (1 - share) * column], axis=1) for name, column in columns.items()}
 
 
 def test_each_reward_of_slots_has_the_numbers_of_its_own_evaluator() -> None:
-    columns, parts = of_slots(rewards()), {"estimators": ["iips", "rips"], "averages": ["cumulative", "mixture"]}
-    first, log = Evaluator(["one", "other"], rewards=LIMITS, drift=None, **parts), slates_of(columns)
+    columns, parts = (
+        split_over_slots(rewards()),
+        {"estimators": ["iips", "rips"], "averages": ["cumulative", "mixture"]},
+    )
+    first, log = Evaluator(["one", "other"], rewards=LIMITS, drift=None, **parts), slates(columns)
     first.update(log[:730])
     together = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(first.state())))
     together.update(EventBatch.concat([log[730:1_000], log[1_000:]]))
+    report = together.report()
     for name, limits in LIMITS.items():
         span = (limits.get("min", 0.0), limits.get("max", 1.0))
         alone = Evaluator(["one", "other"], reward_range=span, drift=None, **parts)
-        alone.update(slates_of({name: columns[name]}))
-        for each in alone.report().estimates:
-            assert each.value is not None
-            assert_equal(together.report().get(each.policy, each.estimator, each.average, name), each)
+        alone.update(slates({name: columns[name]}))
+        for row in alone.report().estimates:
+            assert row.value is not None
+            assert_equal(report.get(row.policy, row.estimator, row.average, name), row)
 
 
 def test_a_reward_that_slots_lack_is_missing_for_this_reward_alone() -> None:
     whole, lacking = rewards(), np.arange(EVENTS) % 7 == 0
-    columns, parts = of_slots(whole), {"estimators": ["iips"], "averages": ["cumulative"], "drift": None}
+    columns, parts = split_over_slots(whole), {"estimators": ["iips"], "averages": ["cumulative"], "drift": None}
     columns["revenue"][lacking] = np.nan
     together = Evaluator(["one", "other"], rewards=LIMITS, **parts)
-    together.update(slates_of(columns))
+    together.update(slates(columns))
     for name, kept in {"click": lacking | True, "revenue": ~lacking}.items():
         alone = Evaluator(["one", "other"], reward_range=(0.0, 200.0), **parts)
-        alone.update(slates_of({name: np.nan_to_num(columns[name])}).take(np.flatnonzero(kept)))
+        alone.update(slates({name: np.nan_to_num(columns[name])}).take(np.flatnonzero(kept)))
         found, own = (
-            each.report().get("one", "iips", "cumulative", reward) for each, reward in ((together, name), (alone, None))
+            evaluator.report().get("one", "iips", "cumulative", reward)
+            for evaluator, reward in ((together, name), (alone, None))
         )
         for number in ("value", "lift"):
             assert getattr(found, number) == pytest.approx(getattr(own, number), rel=1e-12), number
@@ -194,11 +200,11 @@ def test_rewards_of_slots_add_up_to_the_reward_of_their_name() -> None:
         {"revenue": 3, "slots": [{**slot, "revenue": 3}, slot]},
         {"revenue": 9, "slots": [{**slot, "revenue": 10}, {**slot, "revenue": -1}]},
     ]
-    batch = decoder.decode_batch([msgspec.json.encode(event | each) for each in messages])
+    batch = decoder.decode_batch([msgspec.json.encode(event | message) for message in messages])
     assert batch.slates is not None
     assert batch.slates.further is not None
     assert batch.slates.further.tolist() == [[1.0], [2.0]]
-    assert [each.detail for each in batch.rejected] == [
+    assert [rejected.detail for rejected in batch.rejected] == [
         "revenue: 4, but the rewards of its slots sum to 3",
         "slots.1.revenue: missing, and another slot has one",
         "slots: rewards of one sign sum to 10, which is not in [0, 9]",
@@ -267,7 +273,7 @@ def test_a_decision_says_of_each_guardrail_whether_it_is_kept_and_by_which_bound
 def test_a_goal_has_no_guardrails() -> None:
     evaluator = Evaluator(["new"], ["stratified_ips"], ["mixture"], drift=None)
     evaluator.update(guarded_log(1_000, 0.0, seed=11))
-    assert [each.guardrails for each in evaluator.report().promotion] == [()]
+    assert [decision.guardrails for decision in evaluator.report().promotion] == [()]
 
 
 @pytest.mark.slow

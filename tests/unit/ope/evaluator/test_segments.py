@@ -91,20 +91,20 @@ def test_shares_times_lifts_add_up_to_the_lift(log: EventBatch, options: Mapping
     for policy in CANDIDATES:
         for segment in SEGMENTS:
             rows = rows_of(report, policy, segment).values()
-            estimator, average = {(each.estimator, each.average) for each in rows}.pop()
+            estimator, average = {(row.estimator, row.average) for row in rows}.pop()
             whole = report.get(policy, estimator, average)
-            assert sum(each.share or 0.0 for each in rows) == pytest.approx(1.0, abs=1e-12)
-            found = sum((each.share or 0.0) * (each.lift or 0.0) for each in rows)
+            assert sum(row.share or 0.0 for row in rows) == pytest.approx(1.0, abs=1e-12)
+            found = sum((row.share or 0.0) * (row.lift or 0.0) for row in rows)
             assert found == pytest.approx(whole.lift, abs=1e-9)
 
 
 def test_no_event_adds_a_value(log: EventBatch) -> None:
     closed = {"country": {"values": ["de", "fr"]}}
     rows = evaluated(log, segments=closed).report().segments
-    assert [(each.policy, each.segment_value) for each in rows] == [
+    assert [(row.policy, row.segment_value) for row in rows] == [
         (policy, value) for policy in ("logging", *CANDIDATES) for value in ("de", "fr")
     ]
-    assert sum(each.share or 0.0 for each in rows if each.policy == "one") < 0.5
+    assert sum(row.share or 0.0 for row in rows if row.policy == "one") < 0.5
     nothing = evaluated(replace(log, segments=None), segments=closed).report().segments
     assert len(nothing) == len(rows)
     assert all((each.events, each.share, each.value, each.lower) == (None, 0.0, None, None) for each in nothing)
@@ -134,7 +134,7 @@ def test_a_removed_candidate_leaves_the_others_and_a_late_one_starts_from_zero(l
     changing.update(log[1_000:])
     report = changing.report()
     expected = evaluated(log).report()
-    assert list(dict.fromkeys(each.policy for each in report.segments)) == ["logging", "two", "named"]
+    assert list(dict.fromkeys(segment.policy for segment in report.segments)) == ["logging", "two", "named"]
     for found, whole in zip(
         rows_of(report, "two", "country").values(), rows_of(expected, "two", "country").values(), strict=True
     ):

@@ -47,7 +47,10 @@ def test_a_state_of_an_earlier_schema_is_migrated(monkeypatch: pytest.MonkeyPatc
     early["occurrences"] = early.pop("events")
 
     def renamed(plain: Any) -> Any:
-        return {**{name: each for name, each in plain.items() if name != "occurrences"}, "events": plain["occurrences"]}
+        return {
+            **{name: value for name, value in plain.items() if name != "occurrences"},
+            "events": plain["occurrences"],
+        }
 
     monkeypatch.setattr(evaluator, "migrated", lambda plain: states.migrated(plain, [renamed]))
     found = se.Evaluator.from_state(early).report()
@@ -55,7 +58,7 @@ def test_a_state_of_an_earlier_schema_is_migrated(monkeypatch: pytest.MonkeyPatc
     assert found == se.Evaluator.from_state(state).report()
 
 
-def places_in(value: Any) -> Iterator[tuple[Any, Any]]:
+def entries_in(value: Any) -> Iterator[tuple[Any, Any]]:
     """Yield each entry that is a number, an array or a table, as its container and its key."""
     for key, entry in value.items() if isinstance(value, dict) else enumerate(value):
         if isinstance(entry, dict) and "__array__" in entry:
@@ -63,7 +66,7 @@ def places_in(value: Any) -> Iterator[tuple[Any, Any]]:
         elif isinstance(entry, dict | list):
             if isinstance(value, dict):
                 yield value, key
-            yield from places_in(entry)
+            yield from entries_in(entry)
         elif isinstance(entry, bool | int | float) and isinstance(value, dict):
             yield value, key
 
@@ -72,13 +75,13 @@ def places_in(value: Any) -> Iterator[tuple[Any, Any]]:
 @pytest.mark.parametrize("other", [to_plain(np.zeros((7, 7), dtype=bool)), "text"], ids=["array", "text"])
 def test_an_entry_of_another_type_is_found_by_its_path(case: str, other: Any) -> None:
     state = written(case)
-    parts = {name: part for name, part in state.items() if name not in {"schema", "settings", "pending"}}
-    accepted, places = [], list(places_in(parts))
-    assert len(places) > 200
-    for container, key in places[:: max(1, len(places) // 60)]:
+    tables = {name: table for name, table in state.items() if name not in {"schema", "settings", "pending"}}
+    accepted, entries = [], list(entries_in(tables))
+    assert len(entries) > 200
+    for container, key in entries[:: len(entries) // 25]:
         before, container[key] = container[key], other
         try:
-            se.Evaluator.from_state({**state, **parts})
+            se.Evaluator.from_state({**state, **tables})
             accepted.append((key, before))
         except DamagedError as error:
             assert str(key) in str(error) or isinstance(key, int)  # noqa: PT017

@@ -40,11 +40,13 @@ def given(changing: Evaluator, batch: EventBatch, size: int) -> Evaluator:
 
 
 def counts(report: Report) -> dict[str, int]:
-    return {each.policy: each.events for each in report.policies}
+    return {policy.policy: policy.events for policy in report.policies}
 
 
 def values(report: Report) -> dict[tuple[str, str, str], float]:
-    return {(each.policy, each.estimator, each.average): each.value or 0.0 for each in report.estimates}
+    return {
+        (estimate.policy, estimate.estimator, estimate.average): estimate.value or 0.0 for estimate in report.estimates
+    }
 
 
 def test_each_version_starts_with_the_next_event_and_the_oldest_is_retired() -> None:
@@ -89,14 +91,14 @@ RIVER = {"kind": "river", "model": "linear_model.LinearRegression"}
 GREEDY = {"apprentice": {"kind": "of_reward_model", "epsilon": 0.1}}
 
 
-def of_model(model: Any) -> EvaluatorConfig:
+def model_config(model: Any) -> EvaluatorConfig:
     return config(candidates=GREEDY, reward_model=asdict(model))
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_version_of_the_reward_models_policy_has_the_model_of_then(name: str) -> None:
     model, batch = MODELS[name], log(1_900)
-    changing = given(Evaluator.from_config(of_model(model)), batch, 333)
+    changing = given(Evaluator.from_config(model_config(model)), batch, 333)
     files = [None] * 3 if name == "tabular" else ["frozen-1.npz", "frozen-2.npz", "frozen-3.npz"]
     assert [made.file for made in changing.take_versions()] == files
     sets = batch.action_sets
@@ -115,12 +117,12 @@ def test_a_version_of_the_reward_models_policy_has_the_model_of_then(name: str) 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_versions_of_the_reward_models_policy_survive_an_interruption_but_not_another_model(name: str) -> None:
-    settings, batch = of_model(MODELS[name]), log(1_350)
+    settings, batch = model_config(MODELS[name]), log(1_350)
     evaluator = given(Evaluator.from_config(settings), batch, 450)
     resumed = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(evaluator.state())))
     resumed.apply_config(settings)
     assert resumed.report() == evaluator.report()
-    resumed.apply_config(of_model(Ridge(horizon=5_000)))
+    resumed.apply_config(model_config(Ridge(horizon=5_000)))
     assert resumed.policies == ("logging",)
 
 
@@ -219,7 +221,7 @@ def test_versions_that_cannot_be_made_are_refused(changes: dict[str, Any], probl
 def test_a_report_has_the_steps_the_regret_and_the_newest_version() -> None:
     changing = given(Evaluator.from_config(config()), log(1_250), 250)
     report = changing.report()
-    rows = {each.policy: each for each in report.learners}
+    rows = {learner.policy: learner for learner in report.learners}
     assert {name: (row.version, row.steps) for name, row in rows.items()} == {
         "apprentice": (2, 12),
         "frozen-1": (1, 6),
@@ -255,8 +257,8 @@ def test_every_bound_of_a_policy_that_learns_points_to_versions() -> None:
     assert (apprentice.policy, apprentice.promotable) == ("apprentice", False)
     assert apprentice.lower is not None
     assert "but it still learns" in apprentice.reason
-    assert not [each.policy for each in others if "still learns" in each.reason]
-    assert [each.policy for each in report.learners if each.learns] == ["apprentice"]
+    assert not [other.policy for other in others if "still learns" in other.reason]
+    assert [learner.policy for learner in report.learners if learner.learns] == ["apprentice"]
     assert "of candidates that still learn (apprentice) are about their past versions" in report.caution_about_learners
     assert report.caution_about_learners in report._repr_html_()
     fixed = se.Evaluator({"fixed": se.Learned(weights=((1.0, 0.0, 0.0),), step=0)}).report()

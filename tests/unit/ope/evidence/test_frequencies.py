@@ -55,11 +55,11 @@ def test_the_report_names_the_action_whose_logged_propensities_are_too_low_and_n
     evaluator = Evaluator(["new"])
     evaluator.update(decoded(evaluator, 1, 6_000, wrong=0.8))
     report = evaluator.report()
-    ((_, ok, reason),) = {each for each in findings(report) if each[0] == "new"}
+    ((_, ok, reason),) = {finding for finding in findings(report) if finding[0] == "new"}
     assert not ok
     assert reason.startswith("action sport: the logged propensities are")
     assert reason.endswith("% too low")
-    assert {each[0] for each in findings(report)} == {"new", "logging"}
+    assert {finding[0] for finding in findings(report)} == {"new", "logging"}
     (decision,) = report.promotion
     assert not decision.promotable
     assert decision.reason.startswith(f"{reason}; ")

@@ -33,13 +33,13 @@ def worthless(events: int, seed: int) -> Stream:
 @pytest.mark.parametrize("events", [30, 300])
 def test_a_candidate_without_a_reward_loses_what_production_earns(events: int) -> None:
     """Its true lift is -.45."""
-    logs, missed = 60, Counter[tuple[str, str]]()
+    logs, missed = 25, Counter[tuple[str, str]]()
     for seed in range(logs):
-        for each in evaluated(worthless(events, seed), estimators=ESTIMATORS, averages=KERNELS).report().estimates:
-            if each.policy == CANDIDATE:
-                assert each.lift_lower is not None
-                assert each.lift_upper is not None
-                missed[each.estimator, each.average] += not each.lift_lower <= -0.45 <= each.lift_upper
+        for estimate in evaluated(worthless(events, seed), estimators=ESTIMATORS, averages=KERNELS).report().estimates:
+            if estimate.policy == CANDIDATE:
+                assert estimate.lift_lower is not None
+                assert estimate.lift_upper is not None
+                missed[estimate.estimator, estimate.average] += not estimate.lift_lower <= -0.45 <= estimate.lift_upper
     assert len(missed) == len(ESTIMATORS) * len(KERNELS)
     assert max(missed.values()) <= logs * 0.05 + 3 * np.sqrt(logs * 0.05 * 0.95)
 
@@ -59,7 +59,7 @@ def test_a_production_policy_without_a_reward_has_no_normal_lift() -> None:
     assert (found.lift_lower, found.lift_upper) == (None, None)
 
 
-def with_one_heavy_event(weight: float, before: int = 1_000, after: int = 999) -> Stream:
+def heavy_stream(weight: float, before: int = 1_000, after: int = 999) -> Stream:
     """Rewards that weights do not depend on, and in the middle a rewarded event of a very small propensity."""
     rng, events = np.random.default_rng(5), before + 1 + after
     stream = Stream(
@@ -89,10 +89,14 @@ def holds(found: Estimate, truth: float) -> bool:
 @pytest.mark.parametrize("kind", [None, "normal"])
 def test_one_very_heavy_event_makes_no_estimate_certain(kind: str | None, weight: float) -> None:
     averages = [*KERNELS, *([Mixture()] if kind is None else [])]
-    report = asked(with_one_heavy_event(weight), kind, averages)
-    missed = [each for each in report.estimates if each.policy == CANDIDATE and not holds(each, CHANCE)]
+    report = asked(heavy_stream(weight), kind, averages)
+    missed = [estimate for estimate in report.estimates if estimate.policy == CANDIDATE and not holds(estimate, CHANCE)]
     assert missed == []
-    widths = [each.upper - each.lower for each in report.estimates if each.lower is not None and each.upper is not None]
+    widths = [
+        estimate.upper - estimate.lower
+        for estimate in report.estimates
+        if estimate.lower is not None and estimate.upper is not None
+    ]
     assert min(widths) > 0.01
 
 
@@ -100,7 +104,7 @@ def test_one_very_heavy_event_makes_no_estimate_certain(kind: str | None, weight
 def test_a_window_that_no_longer_holds_the_heavy_event_is_as_wide_as_if_it_had_not_occurred(
     kind: AnyInterval | str,
 ) -> None:
-    stream, windows = with_one_heavy_event(HEAVIEST), [Window(tau=500), Window(tau=200, resolution=1)]
+    stream, windows = heavy_stream(HEAVIEST), [Window(tau=500), Window(tau=200, resolution=1)]
     usual = stream.with_(propensity=np.full(len(stream), 0.5))
     for window in windows:
         found, expected = (
@@ -114,7 +118,7 @@ def test_a_window_that_no_longer_holds_the_heavy_event_is_as_wide_as_if_it_had_n
 
 @pytest.mark.parametrize("kind", ["normal", "empirical_likelihood"])
 def test_a_reward_that_has_always_been_1_is_not_certain_if_rounding_could_hide_another(kind: str) -> None:
-    always = with_one_heavy_event(HEAVIEST).with_(reward=np.ones(2_000))
+    always = heavy_stream(HEAVIEST).with_(reward=np.ones(2_000))
     found = asked(always, kind, [Cumulative()]).get(CANDIDATE, "snips", "cumulative")
     assert found.lower is None or found.lower < 0.1
 
@@ -131,8 +135,11 @@ def test_an_interval_includes_its_value_however_far_the_mean_weight_is_from_1(ki
     estimators: list[AnyEstimator] = [IPS(), SNIPS(), ControlVariate()]
     intervals = {average.label: kind for average in averages}
     report = evaluated(stream, estimators=estimators, averages=averages, intervals=intervals).report()
-    for each in report.estimates:
-        ends = [(each.value, each.lower, each.upper, 0.0), (each.lift, each.lift_lower, each.lift_upper, -1.0)]
+    for estimate in report.estimates:
+        ends = [
+            (estimate.value, estimate.lower, estimate.upper, 0.0),
+            (estimate.lift, estimate.lift_lower, estimate.lift_upper, -1.0),
+        ]
         for value, lower, upper, least in ends:
             if value is not None and lower is not None and upper is not None and lower <= upper:
                 assert lower <= min(max(value, least), 1.0) <= upper
@@ -140,7 +147,7 @@ def test_an_interval_includes_its_value_however_far_the_mean_weight_is_from_1(ki
 
 @pytest.mark.parametrize("limit", [1e6, 1e9, HEAVIEST, 1e40])
 def test_a_limit_far_above_all_weights_is_as_good_as_none(limit: float) -> None:
-    stream = with_one_heavy_event(2.0)
+    stream = heavy_stream(2.0)
     limited, unlimited = (
         evaluated(stream, estimators=ESTIMATORS, averages=[Cumulative()], intervals={"cumulative": interval}).report()
         for interval in (EmpiricalLikelihood(max_weight=limit), EmpiricalLikelihood(max_weight=HEAVIEST**3))

@@ -89,7 +89,9 @@ def estimates(batch: se.EventBatch, **options: object) -> dict[str, se.Estimate]
     settings = {"estimators": ["ips", "snips"], "averages": ["cumulative"], "promotion": "off", "drift": None}
     evaluator = se.Evaluator(["challenger"], **{**settings, **options})  # type: ignore[arg-type]
     evaluator.update(batch)
-    return {each.estimator: each for each in evaluator.report().estimates if each.policy == "challenger"}
+    return {
+        estimate.estimator: estimate for estimate in evaluator.report().estimates if estimate.policy == "challenger"
+    }
 
 
 def test_a_report_has_the_interval_of_fieller_with_the_covariance_of_both_terms() -> None:
@@ -114,15 +116,15 @@ def test_of_losses_the_ratio_is_positive_where_less_is_lost() -> None:
 
 
 def test_it_is_withheld_where_the_value_of_production_may_be_zero() -> None:
-    for each in estimates(log(4_000, 5, rewards=(0.0, 0.001))).values():
-        assert each.lift is not None
-        assert (each.lift_ratio, each.lift_ratio_lower, each.lift_ratio_upper) == (None, None, None)
+    for estimate in estimates(log(4_000, 5, rewards=(0.0, 0.001))).values():
+        assert estimate.lift is not None
+        assert (estimate.lift_ratio, estimate.lift_ratio_lower, estimate.lift_ratio_upper) == (None, None, None)
 
 
 def test_production_has_none() -> None:
     evaluator = se.Evaluator(["challenger"])
     evaluator.update(log(2_000, 5))
-    of_production = [each for each in evaluator.report().estimates if each.policy == "logging"]
+    of_production = [estimate for estimate in evaluator.report().estimates if estimate.policy == "logging"]
     assert {(each.lift_ratio, each.lift_ratio_upper) for each in of_production} == {(None, None)}
 
 
@@ -130,7 +132,7 @@ def test_on_every_average_it_is_the_lift_over_the_value_of_production() -> None:
     evaluator = se.Evaluator(["challenger"])
     evaluator.update(log(5_000, 6))
     report = evaluator.report()
-    compared = [each for each in report.estimates if each.policy == "challenger"]
+    compared = [estimate for estimate in report.estimates if estimate.policy == "challenger"]
     for each in compared:
         production = report.get("logging", each.estimator, each.average).value
         assert each.lift_ratio == pytest.approx(each.lift / production)

@@ -134,7 +134,7 @@ def test_best_baseline_gives_the_policy_of_the_best_self_normalised_value(penalt
         return np.asarray(minimize(loss, np.zeros(WIDTH), method="BFGS").x)
 
     directly = -minimize(lambda at: -self_normalised(at), np.zeros(WIDTH), method="BFGS").fun
-    swept = max(self_normalised(best_at(baseline)) for baseline in np.linspace(0.5, 1, 51))
+    swept = max(self_normalised(best_at(baseline)) for baseline in np.linspace(0.5, 1, 26))
     assert swept == pytest.approx(directly, abs=1e-3)
 
 
@@ -201,7 +201,7 @@ def test_events_without_usable_features_are_missing_for_this_policy_alone() -> N
     report = evaluated(Learned(), log(500, features=features)).report()
     logging, apprentice = report.policies
     assert (logging.missing, apprentice.missing) == (0, 100)
-    assert [(each.reason, each.count) for each in apprentice.failures] == [("missing_field", 100)]
+    assert [(failure.reason, failure.count) for failure in apprentice.failures] == [("missing_field", 100)]
 
 
 def test_events_without_features_give_no_value() -> None:

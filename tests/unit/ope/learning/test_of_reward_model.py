@@ -129,7 +129,7 @@ def test_a_model_without_features_serves_events_without_features() -> None:
     assert value(found) == pytest.approx(1, abs=0.1)
     lacking = evaluated(OfRewardModel(), batch).report().policies[1]
     assert lacking.missing == 4_000
-    assert [(each.reason, each.count) for each in lacking.failures] == [("missing_field", 4_000)]
+    assert [(failure.reason, failure.count) for failure in lacking.failures] == [("missing_field", 4_000)]
 
 
 def test_several_rewards_are_chosen_by_the_goal() -> None:

@@ -347,7 +347,7 @@ def test_the_daemon_counts_and_logs_the_failures_of_policies() -> None:
     daemon = Daemon(source, reading(policies), Evaluator(policies), stop_when_exhausted=True)
     with structlog.testing.capture_logs() as logs:
         daemon.run()
-    failed = [each for each in logs if each["event"] == "policy_failed"]
+    failed = [log for log in logs if log["event"] == "policy_failed"]
     assert [(each["policy"], each["reason"], each["count"]) for each in failed] == [("mine", "raised", 1)]
     page = metrics_text(daemon.published).decode()
     assert 'streameval_policy_failures_total{policy="mine",reason="raised"} 1' in page

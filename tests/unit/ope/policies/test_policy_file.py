@@ -89,7 +89,7 @@ def _evaluated(policy: Learned, batch: EventBatch) -> float:
 def test_events_with_another_number_of_features_are_missing() -> None:
     evaluator = Evaluator({"apprentice": Learned(weights=((1.0, 2.0, 3.0),))}, estimators=["ips"])
     evaluator.update(log(200))
-    assert [each.missing for each in evaluator.report().policies] == [0, 200]
+    assert [policy.missing for policy in evaluator.report().policies] == [0, 200]
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_a_log_that_draws_once_for_a_whole_session_is_sound_if_it_names_its_sess
 def test_propensities_that_are_wrong_are_found_in_a_log_that_names_its_sessions(wrong: float) -> None:
     rng = np.random.default_rng(2)
     weights = {name: rng.choice([0.5, 1.5], EVENTS) * wrong for name in NAMES}
-    assert blamed(weights, [str(each) for each in sessions(rng)]) == set(NAMES)
+    assert blamed(weights, [str(session) for session in sessions(rng)]) == set(NAMES)
 
 
 def test_the_design_effect_of_weights_is_the_sum_over_sessions_of_squared_sums() -> None:

@@ -62,7 +62,7 @@ class Log:
 def found(monitor: PromotionMonitor, state: Any, **more: Any) -> dict[tuple[str, str], Any]:
     """The decisions by candidate and rule."""
     decisions = decide(monitor, state, **trust_figures(**more))[0]
-    return {(each.policy, each.rule): each for each in decisions}
+    return {(decision.policy, decision.rule): decision for decision in decisions}
 
 
 def history(monitor: PromotionMonitor, log: Log, step: int = 7) -> list[tuple[Any, ...]]:
@@ -70,7 +70,7 @@ def history(monitor: PromotionMonitor, log: Log, step: int = 7) -> list[tuple[An
     state = None
     for first in range(0, len(log.value), step):
         state = log.folded(monitor, state, first, min(first + step, len(log.value)))
-    return [msgspec.structs.astuple(each) for each in state.transitions]
+    return [msgspec.structs.astuple(transition) for transition in state.transitions]
 
 
 def bernstein_by_hand(terms: list[float], largest: float, error: float) -> tuple[float, float]:

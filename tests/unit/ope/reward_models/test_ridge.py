@@ -104,17 +104,23 @@ def closed_form(offers: Offers, horizon: float, penalty: float) -> Array:
 
 @pytest.mark.parametrize(("horizon", "penalty"), [(10_000.0, 1.0), (100.0, 0.1), (500.0, 30.0)])
 def test_ridge_equals_weighted_ridge_regression_in_closed_form(horizon: float, penalty: float) -> None:
-    offers = Offers(1, 90)
-    found = predictions(offers.batch(), Ridge(horizon=horizon, penalty=penalty))
-    np.testing.assert_allclose(found, closed_form(offers, horizon, penalty).clip(0, 1), atol=1e-9)
+    offers = Offers(1, 5 * BLOCK)
+    regression = folded(offers, Ridge(horizon=horizon, penalty=penalty))
+    np.testing.assert_allclose(regression, closed_form(offers, horizon, penalty).clip(0, 1), atol=1e-9)
+
+
+def test_an_evaluator_predicts_with_the_regression_of_the_blocks_before() -> None:
+    offers = Offers(1, 3 * BLOCK + 7)
+    regression = predictions(offers.batch(), Ridge(horizon=100.0, penalty=0.1))
+    np.testing.assert_allclose(regression, closed_form(offers, 100.0, 0.1).clip(0, 1), atol=1e-9)
 
 
 def test_without_a_horizon_six_regressions_count_by_their_recent_errors() -> None:
     offers = Offers(1, 10 * BLOCK)
     n, logged = len(offers.reward), (np.arange(len(offers.reward)), offers.action)
     horizons = (1_250.0, 2_500.0, 5_000.0, 10_000.0, 40_000.0, np.inf)
-    each = np.array([closed_form(offers, horizon, 1.0) for horizon in horizons])
-    errors = np.array([(offers.reward - regression.clip(0, 1)[logged]) ** 2 for regression in each])
+    regressions = np.array([closed_form(offers, horizon, 1.0) for horizon in horizons])
+    errors = np.array([(offers.reward - regression.clip(0, 1)[logged]) ** 2 for regression in regressions])
     expected = np.empty((n, ACTIONS))
     for start in range(0, n, BLOCK):
         ages = BLOCK * (start // BLOCK - 1 - np.arange(start) // BLOCK)
@@ -123,7 +129,7 @@ def test_without_a_horizon_six_regressions_count_by_their_recent_errors() -> Non
         noise = losses.min() / weight.sum() if start else 1.0
         share = np.exp(-(losses - losses.min()) / (2 * noise))
         part = slice(start, start + BLOCK)
-        expected[part] = np.tensordot(share / share.sum(), each[:, part], axes=1).clip(0, 1)
+        expected[part] = np.tensordot(share / share.sum(), regressions[:, part], axes=1).clip(0, 1)
     np.testing.assert_allclose(folded(offers, Ridge()), expected, atol=1e-9)
 
 
@@ -160,19 +166,19 @@ def folded(offers: Offers, model: Ridge) -> Array:
 
 
 def test_ridge_predicts_before_it_learns() -> None:
-    offers = Offers(2, 3 * BLOCK + 7)
-    before = predictions(offers.batch(), Ridge())
-    for event in (BLOCK - 1, BLOCK, 3 * BLOCK + 6):
-        changed = offers.reward.copy()
-        changed[event] = 1 - changed[event]
-        after = predictions(offers.batch(reward=changed), Ridge())
+    offers = Offers(2, 4 * BLOCK)
+    before = folded(offers, Ridge())
+    for event in (BLOCK - 1, BLOCK, 4 * BLOCK - 1):
+        changed = copy(offers)
+        changed.reward = np.where(np.arange(4 * BLOCK) == event, 1 - offers.reward, offers.reward)
+        after = folded(changed, Ridge())
         own_block_ends = (event // BLOCK + 1) * BLOCK
         np.testing.assert_array_equal(after[:own_block_ends], before[:own_block_ends])
         assert own_block_ends >= len(before) or (after[own_block_ends:] != before[own_block_ends:]).any()
 
 
 def test_predictions_stay_inside_the_reward_range() -> None:
-    offers = Offers(3, 80)
+    offers = Offers(3, 2 * BLOCK + 1)
     offers.features *= 50
     found = predictions(offers.batch(reward=3 * offers.reward - 1), Ridge(), reward_range=(-1.0, 2.0))
     assert found.min() >= -1.0 - 1e-9
@@ -242,26 +248,26 @@ def root_mean_square(errors: Iterable[float]) -> float:
 
 @pytest.fixture(scope="module")
 def offers() -> list[Offers]:
-    return [Offers(seed, 2_500, exploration=0.1) for seed in range(20)]
+    return [Offers(seed, 2_500, exploration=0.1) for seed in range(10)]
 
 
 @pytest.fixture(scope="module")
 def error_of_ips(offers: list[Offers]) -> float:
-    return root_mean_square(error_of(StratifiedIPS(), each) for each in offers)
+    return root_mean_square(error_of(StratifiedIPS(), log) for log in offers)
 
 
 def test_with_features_stratified_dr_is_more_accurate_than_stratified_ips(
     offers: list[Offers], error_of_ips: float
 ) -> None:
-    assert root_mean_square(error_of(StratifiedDR(), each) for each in offers) < error_of_ips
+    assert root_mean_square(error_of(StratifiedDR(), log) for log in offers) < error_of_ips
 
 
-@pytest.mark.parametrize("nonsense", ["constant", "noise", "huge", "collinear", "one outlier"])
+@pytest.mark.parametrize("nonsense", ["noise", "huge", "one outlier"])
 def test_with_nonsense_stratified_dr_falls_back_to_the_accuracy_of_stratified_ips(
     offers: list[Offers], error_of_ips: float, nonsense: str
 ) -> None:
     features = NONSENSE[nonsense]
-    error = root_mean_square(error_of(StratifiedDR(), each, features=features(each.features)) for each in offers)
+    error = root_mean_square(error_of(StratifiedDR(), log, features=features(log.features)) for log in offers)
     assert error < 1.5 * error_of_ips
 
 
@@ -275,7 +281,7 @@ def test_a_wildly_wrong_model_is_corrected() -> None:
         evaluator.update(offers.batch())
         evaluator.update(turned.batch(features=-turned.features))
         value = evaluator.report().get("a", "stratified_dr", "cumulative").value
-        weights = [(1 / each.sampling).sum() for each in (offers, turned)]
+        weights = [(1 / log.sampling).sum() for log in (offers, turned)]
         truth = np.average([offers.truth, turned.truth], weights=weights)
         assert value is not None
         errors.append(value - truth)
@@ -308,6 +314,7 @@ def test_an_event_with_another_number_of_features_changes_no_prediction_of_other
     assert found[0] == pytest.approx(found[1], rel=1e-9)
 
 
+@pytest.mark.slow
 def test_many_features_take_the_memory_of_few_blocks() -> None:
     blocks, width, random = 30, 512, np.random.default_rng(9)
     batch = EventBatch.from_arrays(
