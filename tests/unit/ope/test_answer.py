@@ -1,4 +1,4 @@
-"""The answer of a Report: a sentence for each candidate, the best first."""
+"""Test the answer of a Report: a sentence for each candidate, the best first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAIR = {"estimator": "snips", "average": "mixture"}
 
 @dataclass
 class Candidate:
-    """A candidate with this lift over a production that is worth .166."""
+    """Hold a candidate with this lift over a production that is worth .166."""
 
     name: str = "challenger"
     lift: float | None = 0.0247

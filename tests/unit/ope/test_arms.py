@@ -1,4 +1,4 @@
-"""The arms of a ramp: balanced propensities, measured shares, and refused settings."""
+"""Test the arms of a ramp: balanced propensities, measured shares, and refused settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learned examination: the curve is true, its errors widen intervals, and a change of the layout is found."""
+"""Test learned examination: the curve is true, its errors widen intervals, and changes of the layout are found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rankings drawn by scores, action by action among those left, against the enumeration of all rankings."""
+"""Test rankings drawn by scores, action by action among those left, against the enumeration of all rankings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ quickly = examples(25)
 
 
 def chances(rankings: list[tuple[int, ...]], scores: Array) -> Array:
-    """The probability of each ranking, from its definition."""
+    """Return the probability of each ranking, from its definition."""
     weights, found = np.exp(scores), []
     for ranking in rankings:
         left = [weights.sum() - weights[list(ranking[:place])].sum() for place in range(len(ranking))]
@@ -36,7 +36,7 @@ def chances(rankings: list[tuple[int, ...]], scores: Array) -> Array:
 
 
 def indicators(rankings: list[tuple[int, ...]], actions: int) -> Array:
-    """Which rows each ranking shows, [rankings, slots x actions]."""
+    """Return which rows each ranking shows, [rankings, slots x actions]."""
     shown = np.zeros((len(rankings), len(rankings[0]), actions))
     for row, ranking in enumerate(rankings):
         shown[row, np.arange(len(ranking)), ranking] = 1
@@ -44,7 +44,11 @@ def indicators(rankings: list[tuple[int, ...]], actions: int) -> Array:
 
 
 def slate(ranking: tuple[int, ...], logits: Array, target: Array, turned: bool = False, **fields: Any) -> bytes:
-    """A ranking drawn by scores; `turned`: later slots list the same actions in the opposite order."""
+    """Return the message of a ranking drawn by scores.
+
+    Args:
+        turned: Whether later slots list the actions in the opposite order.
+    """
     actions, slots = list(range(len(logits))), []
     for place, action in enumerate(ranking):
         order = actions[::-1] if turned and place else actions
@@ -64,7 +68,7 @@ def batch_of(*messages: bytes) -> EventBatch:
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], Array, Array]:
-    """All rankings of l of m actions, the scores of the actions, and the marginals of a candidate."""
+    """Draw all rankings of l of m actions, the scores of the actions, and the marginals of a candidate."""
     actions = draw(st.integers(2, 5))
     slots = draw(st.integers(1, min(actions, 4)))
     rng = np.random.default_rng(draw(st.integers(0, 1000)))

@@ -1,4 +1,4 @@
-"""How many events it takes to see a lift: the arithmetic, and whether it comes true."""
+"""Test how many events it takes to see a lift: the arithmetic, and whether it comes true."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_alike_events_count_less_by_the_design_effect() -> None:
 
 @pytest.mark.parametrize("estimator", [IPS(), SNIPS()], ids=["ips", "snips"])
 def test_events_that_stand_for_different_numbers_of_events_count_less(estimator: AnyEstimator) -> None:
-    """Of every other event one in twenty was kept."""
+    """Keep one in twenty of the events with odd indices."""
     log, every = MILD.log(80_000, seed=3), np.arange(80_000)
     rare = every % 2 == 1
     log = replace(log, sampling_probability=np.where(rare, 0.05, 1.0)).take(~rare | (every % 40 == 1))

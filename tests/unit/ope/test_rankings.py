@@ -1,4 +1,4 @@
-"""Rankings from clicks: the estimates equal the metric in expectation, and carry over to every other part."""
+"""Test rankings from clicks: estimates equal the metric in expectation, and everything else works with them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SIX = {"kind": "dcg", "at": 6}
 
 
 def gains(metric: Any, ranks: Any) -> Array:
-    """The gain of attractive items at these ranks, written down once more."""
+    """Return the gain of attractive items at these ranks, written down once more."""
     rank = np.asarray(ranks, dtype=float)
     return np.array(
         {
@@ -52,7 +52,7 @@ def terms(batch: EventBatch, ranking: Ranking, estimator: Any = None) -> Array:
 
 @st.composite
 def pages(draw: Any) -> tuple[list[bool], list[float], list[float]]:
-    """Attractiveness of some items, the ranks that the candidate gives them, and how often users look at each rank."""
+    """Draw the attractiveness of some items, their ranks by the candidate, and how often users look at each rank."""
     size = draw(st.integers(1, 5))
     attractive = draw(st.lists(st.booleans(), min_size=size, max_size=size))
     ranks = draw(st.permutations(range(1, size + 1)))
@@ -79,7 +79,7 @@ def test_the_expectation_over_all_patterns_of_looks_is_the_metric(metric: Any, p
 
 
 def log(events: int, seed: int = 1, looks: Any = None, **options: Any) -> EventBatch:
-    """Pages of six items, the attractive ones at low ranks, which the candidate shows in the opposite order."""
+    """Draw pages of six items with attractive ones at low ranks. The candidate shows them in the opposite order."""
     rng = np.random.default_rng(seed)
     attractiveness = rng.choice([0.05, 0.9], size=(events, 6), p=[0.7, 0.3]) * np.linspace(0.5, 1, 6)
     theta = 1 / np.arange(1.0, 7.0) if looks is None else looks
@@ -315,7 +315,7 @@ def test_one_page_may_be_a_dictionary() -> None:
 
 
 def simulated(events: int, seed: int) -> tuple[EventBatch, float]:
-    """Pages of six ranks with clicks that are right with .9 and wrong with .05, and the true lift of the candidate."""
+    """Simulate pages of six ranks with clicks, right with .9 and wrong with .05, and the true lift of the candidate."""
     rng = np.random.default_rng(seed)
     relevant = rng.random((events, 6)) < np.array([0.1, 0.15, 0.2, 0.3, 0.4, 0.5])
     attractiveness = np.where(relevant, 0.9, 0.05)

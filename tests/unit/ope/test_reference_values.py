@@ -1,4 +1,4 @@
-"""Values that other people's code gives for the same inputs; `data/estimators.json` names the source of each."""
+"""Test values that other people's code gives for equal inputs. `data/estimators.json` names their sources."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def close(case: str, name: str) -> Any:
 
 
 def logged(case: str) -> EventBatch:
-    """The inputs of a case that lists both probabilities."""
+    """Return the inputs of a case that lists both probabilities."""
     given = inputs(case)
     target = given.get("p_target") or [
         row[int(a)] for row, a in zip(given["target_dist"], given["action"], strict=True)
@@ -61,7 +61,7 @@ def logged(case: str) -> EventBatch:
 
 
 def alternating() -> EventBatch:
-    """The rule of `vw_alternating_1000`."""
+    """Make the events of `vw_alternating_1000`."""
     return EventBatch.from_arrays(
         reward=[1.0, 0.0] * 500, propensity=[0.5] * 1000, policies={CANDIDATE: [0.2, 0.8] * 500}
     )
@@ -71,14 +71,14 @@ NORMAL = {"cumulative": "normal"}
 
 
 def estimates(batch: EventBatch, estimators: list[AnyEstimator]) -> dict[str, Estimate]:
-    """The cumulative estimates of the candidate, with normal intervals, by the label of the estimator."""
+    """Return the candidate's cumulative estimates, with normal intervals, by the label of the estimator."""
     evaluator = Evaluator([CANDIDATE], estimators=estimators, averages=[Cumulative()], intervals=NORMAL)
     evaluator.update(batch)
     return {e.estimator: e for e in evaluator.report().estimates if e.policy == CANDIDATE}
 
 
 def unlimited(monkeypatch: pytest.MonkeyPatch, batch: EventBatch, estimator: AnyEstimator) -> Estimate:
-    """The cumulative estimate with its normal interval, however few the events and whatever the range of rewards."""
+    """Return the cumulative estimate with its normal interval, for any number of events and any range of rewards."""
     monkeypatch.setattr("streameval.ope.intervals.base.MIN_NONZERO", 0)
     evaluator = Evaluator(
         [CANDIDATE],
@@ -165,7 +165,7 @@ def test_the_diagnostics_of_snips_are_the_published_ones() -> None:
 
 
 def values_after_events(stream: Stream, average: Average, estimator: AnyEstimator, block: int) -> list[float | None]:
-    """The candidate's value after each event; these inputs have rewards up to 4."""
+    """Return the candidate's value after each event. These inputs have rewards up to 4."""
     evaluator = Evaluator([CANDIDATE], estimators=[estimator], averages=[average], reward_range=(0.0, 4.0), block=block)
     values = []
     for place in range(len(stream)):
@@ -233,8 +233,11 @@ def means_of(weight: Array, reward: Array, q: Array, events: float) -> Means:
 
 
 def published_likelihood_interval(means: Means, quantile: float) -> list[float]:
-    """As it was published: the extra event weighs nothing or endlessly much, and whatever is allowed is counted from
-    the one that can bring the mean weight to 1; cut to the range of rewards."""
+    """Return the interval as published, cut to the range of rewards.
+
+    The extra event weighs nothing or infinitely much. Allowed distances count from the extra event that can bring the
+    mean weight to 1.
+    """
     one = np.ones(1)
     light, heavy = Extra(0 * one, 0 * one, 0 * one), Extra(np.inf * one, 0 * one, one)
     nearest = np.where(means.weight < 1 - 1e-12, likelihood.distance(means, heavy), likelihood.distance(means, light))

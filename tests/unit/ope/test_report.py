@@ -1,4 +1,4 @@
-"""Reports: the pairs of an estimator and an average that displays skip."""
+"""Test Reports: the pairs of an estimator and an average that displays skip."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.factories import make_estimate
 
 @dataclass(frozen=True)
 class Row:
-    """The effective sample size of production's row."""
+    """Hold an effective sample size of production."""
 
     estimator: str
     average: str

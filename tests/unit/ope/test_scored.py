@@ -1,4 +1,4 @@
-"""Scored events: what a revealed outcome is worth under each policy, from the message to the estimate."""
+"""Test scored events: what a revealed outcome is worth under each policy, from the message to the estimate."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_production_must_have_values() -> None:
 
 
 def log(n: int, seed: int = 1, with_hidden: bool = True) -> list[bytes]:
-    """Outcomes that are revealed more often where the error is small; the mean errors are .6 and .4."""
+    """Draw outcomes that are revealed more often if the error is small. The mean errors are .6 and .4."""
     rng = np.random.default_rng(seed)
     error = rng.uniform(0.2, 1.0, n)
     other = error * rng.uniform(1 / 3, 1.0, n)

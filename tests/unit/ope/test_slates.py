@@ -1,4 +1,4 @@
-"""Slates: events with slots, from the message to the estimate, against enumeration and published values."""
+"""Test slates, from the message to the estimate, against enumeration and published values."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def slate_message(**fields: Any) -> bytes:
 
 
 def coin(action: int, target: float = 0.8, **fields: Any) -> dict[str, Any]:
-    """A slot filled by a coin."""
+    """Return a slot filled by a coin."""
     return {"action": action, "propensity": 0.5, "policies": {POLICY: target}} | fields
 
 
@@ -63,7 +63,7 @@ def batch_of(messages: Iterable[bytes]) -> EventBatch:
 
 
 def weight(**fields: Any) -> float:
-    """`G` of the candidate on one event."""
+    """Return `G` of the candidate on one event."""
     return float(slate_weights(batch_of([slate_message(**fields)]), [POLICY])[0, 0])
 
 
@@ -73,7 +73,7 @@ def rejection(**fields: Any) -> tuple[str, str]:
 
 
 def log_of_coins(n: int, seed: int = 1, slots: int = 3) -> EventBatch:
-    """Slates of coins that the candidate throws with a bias, whose reward is the share of heads."""
+    """Draw slates of coins that the candidate throws with a bias. The reward is the share of heads."""
     heads = np.random.default_rng(seed).integers(0, 2, (n, slots))
     target = np.where(heads == 1, 0.7, 0.3)
     return EventBatch.from_arrays(
@@ -121,7 +121,7 @@ def test_the_slate_as_one_action_has_the_value_that_is_not_additive() -> None:
 
 
 def defined(slates: list[tuple[int, ...]], probability: Array, target: Array) -> Array:
-    """`q' Gamma^+ 1_s` for every slate (actions as places in their slots), straight from its definition."""
+    """Compute `q' Gamma^+ 1_s` for every slate of action indices, straight from its definition."""
     slots, actions = target.shape
     indicators = np.zeros((len(slates), slots, actions))
     for row, slate in enumerate(slates):
@@ -132,7 +132,7 @@ def defined(slates: list[tuple[int, ...]], probability: Array, target: Array) ->
 
 
 def in_slots(slate: Iterable[int], target: Array, logging: Array | None = None) -> list[dict[str, Any]]:
-    """Slots with full distributions."""
+    """Return slots with full distributions."""
     return [
         {"action": action, "actions": list(range(target.shape[1])), "policies": {POLICY: target[slot].tolist()}}
         | ({} if logging is None else {"propensities": logging[slot].tolist()})
@@ -153,7 +153,7 @@ def test_slots_filled_each_on_its_own_weigh_as_defined(case: tuple[Array, Array]
 
 @st.composite
 def ranked(draw: st.DrawFn) -> Array:
-    """The marginals of a mixture of rankings of l of m actions, [l, m]."""
+    """Draw the marginals of a mixture of rankings of l of m actions, [l, m]."""
     actions = draw(st.integers(2, 4))
     rankings = list(permutations(range(actions), draw(st.integers(1, actions))))
     shares = draw(distributions(len(rankings), most=20))
@@ -596,7 +596,7 @@ def test_a_policy_with_an_unusable_probability_is_missing_in_the_slot() -> None:
 
 
 def lifts_of(evaluator: Evaluator, policy: str = POLICY) -> tuple[list[float], float | None]:
-    """The lifts of the slots, and the lift."""
+    """Return the lifts of the slots, and the lift of the slate."""
     estimate = evaluator.report().get(policy, "pseudo_inverse", "cumulative")
     return estimate.details["slot_lifts"], estimate.lift
 

@@ -1,4 +1,4 @@
-"""Rewards of single slots: from the message to `iips` and `rips`, against enumeration and published values."""
+"""Test rewards of single slots: from the message to `iips` and `rips`, against enumeration and published values."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def rejection(*slots: dict[str, Any], **fields: Any) -> tuple[str, str]:
 
 
 def values(batch: EventBatch, policy: str = POLICY, **options: Any) -> dict[str, float | None]:
-    """The cumulative values of a policy by `iips` and `rips`."""
+    """Return the cumulative values of a policy by `iips` and `rips`."""
     given: dict[str, Any] = {"reward_range": (-10.0, 10.0), "estimators": BOTH, "averages": [Cumulative()]}
     evaluator = Evaluator([POLICY], **(given | options))
     evaluator.update(batch)
@@ -71,7 +71,7 @@ def values(batch: EventBatch, policy: str = POLICY, **options: Any) -> dict[str,
 
 
 def terms(batch: EventBatch) -> Array:
-    """The terms of the candidate by `iips` and `rips`, [2, n]."""
+    """Return the terms of the candidate by `iips` and `rips`, [2, n]."""
     seen = [(each, Evidence.of_slots(batch, [POLICY], form)) for each, form in zip(BOTH, REWARDED, strict=True)]
     return np.array([each.terms(evidence, {})[0].numerator[:, 0] for each, evidence in seen])
 
@@ -90,7 +90,7 @@ def test_the_values_of_six_slates_are_the_published_ones() -> None:
 
 
 def slate_of(slate: tuple[int, ...], target: Array, rewards: Array, **fields: Any) -> bytes:
-    """A slate of these actions with full distributions of the target."""
+    """Return a slate of these actions with full distributions of the target."""
     slots = [
         {"action": a, "actions": list(range(target.shape[1])), "policies": {POLICY: target[j].tolist()}, "reward": r}
         for j, (a, r) in enumerate(zip(slate, rewards.tolist(), strict=True))
@@ -134,7 +134,7 @@ def test_rewards_that_depend_on_the_slots_before_have_the_true_mean_by_rips(
 
 @pytest.mark.parametrize("way", ["uniform_ranking", "listed"])
 def test_rankings_are_weighed_by_the_probability_of_their_actions_up_to_each_slot(way: str) -> None:
-    """The candidate always shows one ranking, whose rewards depend on the slots before."""
+    """Let the candidate always show one ranking. Its rewards depend on the slots before."""
     rankings = list(permutations(range(4), 3))
     rng = np.random.default_rng(5)
     shares = np.full(len(rankings), 1 / len(rankings)) if way == "uniform_ranking" else rng.dirichlet(np.ones(24))
@@ -235,7 +235,7 @@ def test_an_evaluator_rejects_rewards_of_slots_outside_its_range() -> None:
 
 
 def coins(n: int, seed: int = 1, slots: int = 3) -> EventBatch:
-    """Slates of coins that the candidate throws with a bias; a slot earns a share of 1 where it shows heads."""
+    """Draw slates of coins that the candidate throws with a bias. A slot earns its share of 1 if it shows heads."""
     heads = np.random.default_rng(seed).integers(0, 2, (n, slots))
     policies = {POLICY: np.where(heads == 1, 0.7, 0.3)}
     return EventBatch.from_arrays(reward=heads / slots, propensity=np.full((n, slots), 0.5), policies=policies)

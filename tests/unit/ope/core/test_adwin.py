@@ -1,4 +1,4 @@
-"""ADWIN for several policies: the same windows and changes as river's, value by value, compiled or not."""
+"""Test ADWIN for several policies, compiled or not: its windows and changes equal those in river, value by value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every average against its definition, at every prefix of a stream."""
+"""Test every average against its definition, at every prefix of a stream."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def terms(estimator: AnyEstimator, stream: Stream, block: int = BLOCK) -> brute_
 def prefixes(
     stream: Stream, averages: Sequence[AnyAverage], estimators: Sequence[AnyEstimator] = (IPS(),), **settings: Any
 ) -> Iterator[tuple[int, dict[tuple[str, str], Estimate]]]:
-    """The number of events so far and the candidate's estimates by (estimator, average).
+    """Yield the number of events so far and the candidate's estimates by (estimator, average).
 
-    After each event up to the second of the second block, and after every 13th event from then on.
+    Report after each event up to the second of the second block, and after every 13th event from then on.
     """
     evaluator = Evaluator([CANDIDATE], estimators, averages, **{"block": BLOCK} | ALONE | settings)
     for index in range(len(stream)):
@@ -63,7 +63,7 @@ def prefixes(
 
 
 def assert_estimate(found: Estimate, kernel: np.ndarray, given: brute_force.Terms) -> None:
-    """The estimate is the kernel's mean, with its diagnostics."""
+    """Check that the estimate is the mean with this kernel, and check its diagnostics."""
     expected = brute_force.moments(kernel, given)
     if math.isnan(expected.value):
         assert (found.value, found.lower, found.effective_sample_size) == (None, None, None)
@@ -74,7 +74,7 @@ def assert_estimate(found: Estimate, kernel: np.ndarray, given: brute_force.Term
 
 
 def gappy(n: int, seed: int = 5) -> Stream:
-    """A downsampled stream that lacks the candidate often, and once for more than two blocks on end."""
+    """Return a downsampled stream that lacks the candidate often, and once for more than two blocks on end."""
     stream = random_stream(seed, n, missing=0.3, downsampled=True, rewards="real")
     gap = (np.arange(n) >= n // 3) & (np.arange(n) < n // 3 + 50)
     return stream.with_(target=np.where(gap, np.nan, stream.target))
@@ -212,7 +212,7 @@ SPAN, LONG_BLOCK = 1_000, 50
 
 
 def drifting(n: int, seed: int) -> Stream:
-    """Weights of mean about 1 and a reward whose mean jumps and slides, so that windows shrink and grow again."""
+    """Draw weights of mean about 1 and a reward with a mean that jumps and slides. Windows shrink and grow again."""
     rng = np.random.default_rng(seed)
     mean = np.where(np.arange(n) % 4_000 < 2_000, 0.2, 0.8) * np.linspace(1.0, 0.6, n)
     stream = from_weights(rng.gamma(2.0, 0.5, n), (rng.uniform(size=n) < mean) * 1.0)
@@ -297,7 +297,7 @@ def test_an_adaptive_decay_is_the_one_of_the_definition(
 
 
 def _choice_of(average: AdaptiveDecay) -> brute_force.Choice:
-    """The package's choice, which has its own test; here only its effect is tested."""
+    """Return the choice of the package. It has its own test, so that only its effect is tested here."""
 
     def choose(k: float, variance: float, events: int) -> float:
         return float(average.choose(np.array([[k]]), np.array([[variance]]), np.array([events]))[0, 0])
@@ -501,7 +501,7 @@ def test_a_resolution_that_fits_no_block_is_refused() -> None:
 
 
 def test_published_decay_and_window_agree_on_what_they_follow() -> None:
-    """The published alpha is the decay whose horizon is half the published window, plus a half."""
+    """Compare the horizon of the published alpha with half the published window, plus a half."""
     scaled = np.array([1e-9, 1e-7, 1e-5])
     horizons = 1 / (1 - choice.published_decay(scaled))
     np.testing.assert_allclose(horizons, choice.published_window(scaled) / 2 + 0.5, rtol=1e-9)
@@ -509,7 +509,7 @@ def test_published_decay_and_window_agree_on_what_they_follow() -> None:
 
 @dataclass(frozen=True, config=strict)
 class LastBlock(Fading):
-    """The events of the last whole block."""
+    """Average the events of the last whole block."""
 
     kind: Literal["last_block"] = field(default="last_block", kw_only=True, repr=False)
 
@@ -654,7 +654,7 @@ def test_the_bias_of_the_cumulative_mean_is_that_of_the_mean_rate_of_its_events(
     stream = drifting(n, seed=48)
 
     def smoothed(end: int) -> Array:
-        """Only a full window has a value."""
+        """Return NaN until the window is full."""
         return brute_force.window(end, smoothing) * (end >= smoothing)
 
     rates = np.array(brute_force.drift_rates(terms(SNIPS(), stream, block), block, span, smoothed)).repeat(block)

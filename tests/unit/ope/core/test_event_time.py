@@ -1,4 +1,4 @@
-"""Windows and decays that are measured by the clock, against their definition at every prefix of a stream."""
+"""Test windows and decays in time against their definition, at every prefix of a stream."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HALF_LIVES = {"slow": 15.0, "fast": 0.8}
 
 
 def times(n: int, seed: int = 1) -> Array:
-    """Bursts and pauses, disorder, some clocks that run far ahead, some events without a time."""
+    """Draw bursts and pauses, disorder, some clocks that run far ahead, and some events without a time."""
     rng = np.random.default_rng(seed)
     gaps = rng.choice([0.0, 0.01, 0.3, 20.0], n, p=[0.2, 0.5, 0.28, 0.02])
     time = 1e9 + np.cumsum(gaps) - rng.choice([0.0, 1.0, 10.0], n, p=[0.8, 0.15, 0.05])
@@ -47,7 +47,7 @@ def dated(stream: Stream, time: Array) -> EventBatch:
 
 
 def clocks(time: Array, block: int = BLOCK) -> Array:
-    """The clock at the end of the block of each event, when no more events than these have come."""
+    """Return the clock at the end of the block of each event, if the stream ends with the last one."""
     enough, clock, path = math.ceil(block / 10), -math.inf, []
     for first in range(0, len(time), block):
         part = time[first : first + block]
@@ -58,7 +58,7 @@ def clocks(time: Array, block: int = BLOCK) -> Array:
 
 
 def kernel_of(label: str, time: Array, block: int = BLOCK) -> Array:
-    """The weight of each event now, by definition."""
+    """Return the weight that each event has at the end, by definition."""
     path = clocks(time, block)
     shown = np.minimum(time, path)
     if label in SPANS:

@@ -1,4 +1,4 @@
-"""The kernels, compiled and uncompiled: equal to arithmetic in numpy, to the bit if the order of a sum is defined."""
+"""Test the kernels, compiled and uncompiled, against numpy: to the bit if the order of a sum is defined."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ PAIRS = list(combinations_with_replacement(range(-1, 2 * SERIES), 2))
 
 
 class Events:
-    """Series of a few policies and their weights, some of them 0, cut into pieces."""
+    """Hold series of a few policies and their weights, some of them 0, cut into pieces."""
 
     def __init__(self, *edges: int, plain: bool = False) -> None:
         rng, count = np.random.default_rng(edges[-1]), edges[-1]
@@ -66,7 +66,7 @@ class Events:
         return [slice(first, last) for first, last in pairwise(self.edges.tolist())]
 
     def of(self, number: int, policy: int) -> Array:
-        """The series with this number, as a policy sees it."""
+        """Return the series with this number, as a policy sees it."""
         if number < 0:
             return np.ones(self.series.shape[-1])
         return self.series[number - SERIES, 0] if number >= SERIES else self.series[number, policy]
@@ -183,7 +183,7 @@ def in_parts(fold: Callable[[slice], None], cut: bool) -> None:
 
 
 def taken(seed: int) -> tuple[Array, Array, Integers]:
-    """A state, the rows of blocks, and which of these the state sums."""
+    """Draw a state, the rows of blocks, and the indices of rows that the state sums."""
     rng = np.random.default_rng(seed)
     state, rows = rng.random((POLICIES, ESTIMATORS, ROWS)), rng.random((BLOCKS, POLICIES, 6))
     return state, rows, rng.integers(0, 6, (ESTIMATORS, ROWS))
@@ -243,7 +243,7 @@ LATEST, LAG, SPAN = 5, 3, 300.0
 
 
 def rates(sums: Array, window: int, fading: float, least: int) -> Array:
-    """The mean rate after each block, [B, P, E]."""
+    """Return the mean rate after each block, [B, P, E]."""
     blocks = len(sums)
     known = np.where(np.arange(blocks) >= least, 1.0, np.nan)
     weights = [
@@ -307,7 +307,12 @@ POOLS, RATES = numbers(1, 0, 0), np.array([0.4, 1.0])
 
 
 class Mixed:
-    """A mixture of four decays for three policies with two components, the second one a ratio if `ratio`."""
+    """Draw blocks for a mixture of four decays, for three policies with two components.
+
+    Args:
+        ratio: Whether the second component is a ratio.
+        alike: Whether all blocks have equal weights.
+    """
 
     def __init__(self, blocks: int, ratio: bool = False, alike: bool = False) -> None:
         rng, shape = np.random.default_rng(blocks), (blocks, POLICIES, 2)
@@ -345,7 +350,7 @@ class Mixed:
         return [path, decays, columns, overlap]
 
     def expected(self) -> list[Array]:
-        """The same in numpy."""
+        """Compute the mixture in numpy."""
         shape = (POLICIES, 2, DECAYS)
         weight, total, age, excess = np.zeros((4, *shape))
         recent, learned = np.zeros((POLICIES, 2, 6)), np.zeros((POLICIES, 2, 2))

@@ -1,4 +1,4 @@
-"""Lifts: paired differences to production, against two-pass arithmetic on the same events."""
+"""Test lifts as paired differences to production, against two-pass arithmetic on the same events."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def estimate(log: Log, policy: str, estimator: str, average: Any, every: int = 0
 
 
 def linearised(kernel: Array, own: Terms, production: Terms) -> tuple[float, Array, Array]:
-    """The lift, each event's linearised difference around it, and how much each event counts."""
+    """Return the lift, the linearised difference of each event, and the weight of each event."""
     q = kernel * np.where(production.q > 0, own.q, 0.0)
     mean_v, mean_pv = np.average(own.v, weights=q), np.average(production.v, weights=q)
     value = np.average(own.u, weights=q) / mean_v
@@ -100,7 +100,7 @@ def mean_denominator(given: Terms, q: Array) -> float:
 
 
 def design_effect(log: Log, estimator: str, production: str) -> float:
-    """Variance of the differences of successive blocks over that of as many independent events."""
+    """Divide the variance of differences between successive blocks by the variance for independent events."""
     whole = len(log) // BLOCK * BLOCK
     own, other = log.terms(estimator, "a")[:whole], log.terms(estimator, production)[:whole]
     _, difference, q = linearised(cumulative(whole), own, other)

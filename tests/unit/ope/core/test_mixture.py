@@ -1,4 +1,4 @@
-"""The mixture against a plain reimplementation, its guarantees on any stream, and whether it follows the world."""
+"""Test the mixture against a plain reimplementation, its guarantees on any stream, and how it follows a drift."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DETAILS = {"horizon": "horizon_events", "se": "se", "spread": "spread", "drift":
 
 
 class Log:
-    """A log of random weights up to 20 in a drifting world: propensity, rewards, and candidates, some missing."""
+    """Draw a log of random weights up to 20 in a drifting world, with candidates that some events lack."""
 
     def __init__(self, seed: int, n: int, candidates: int, *, gaps: bool = True) -> None:
         random = np.random.default_rng(seed)
@@ -53,13 +53,13 @@ class Log:
         return log
 
     def weights(self) -> list[tuple[Array, Array]]:
-        """Importance and averaging weight of the logging policy and each candidate."""
+        """Yield the importance weight and averaging weight of the logging policy and each candidate."""
         inverse = 1 / self.sampling
         candidates = [(np.nan_to_num(t / self.propensity), np.where(np.isnan(t), 0.0, inverse)) for t in self.target]
         return [(np.ones_like(self.reward), inverse), *candidates]
 
     def slow(self, kind: str, block: int) -> list[Answer]:
-        """The slow mixture's reading of it."""
+        """Return the answers of the slow mixture to this log."""
         inverse = 1 / self.sampling
         reward = decayed_mean(self.reward, inverse, block)
         reward_square = decayed_mean(self.reward**2, inverse, block)
@@ -79,7 +79,7 @@ class Log:
         return SlowMixture(policies, [False] + [True] * len(self.names), block).answers()
 
     def slow_lifts(self, kind: str, block: int, production: str) -> dict[str, Answer]:
-        """The slow mixture's reading of the differences of all terms to those of production."""
+        """Return the answers of the slow mixture to the differences of all terms to production."""
         weights = dict(zip(["logging", *self.names], self.weights(), strict=True))
         reward_square = decayed_mean(self.reward**2, 1 / self.sampling, block)
         base, present = weights[production]
@@ -92,7 +92,7 @@ class Log:
         return dict(zip(names, SlowMixture(policies, [True] * len(names), block).answers(), strict=True))
 
     def components(self, kind: str, w: Array, q: Array, block: int) -> list[Array]:
-        """The components of a policy's term: all of it, or below and above the threshold."""
+        """Return the components of a term of a policy: all of it, or below and above the threshold."""
         wr, small = w * self.reward, w <= THRESHOLD
         if kind == "ips":
             return [wr]
@@ -100,7 +100,7 @@ class Log:
 
 
 def distances(w: Array, q: Array, base: Array, present: Array, block: int) -> Array:
-    """Of each event the mean squared distance of the weights, on the events of its block that both policies have."""
+    """Return the mean squared distance of weights in the block of each event, on events that both policies have."""
     found = np.empty_like(w)
     for first in range(0, len(w), block):
         part = slice(first, first + block)
@@ -111,7 +111,7 @@ def distances(w: Array, q: Array, base: Array, present: Array, block: int) -> Ar
 
 
 def on_mixture(log: Log, block: int = 100, **options: Any) -> Evaluator:
-    """An evaluator of the log on a mixture with these options."""
+    """Return an evaluator of the log on a mixture with these options."""
     estimators = [IPS(), SNIPS(), StratifiedIPS(threshold=THRESHOLD)]
     settings = {"estimators": estimators, "averages": [Mixture(**options)], "block": block, "drift": None}
     return evaluated(log.batch(), candidates=log.names, **settings)
@@ -250,7 +250,7 @@ def test_one_event_of_a_candidate_is_enough_for_an_estimate() -> None:
 
 
 def a_lucky_start(events: int) -> Log:
-    """A still world in which 5 % of the events have the candidate: those of the first block earn everything."""
+    """Draw a still world with the candidate in 5 % of the events. Those in the first block all earn 1."""
     log = Log(seed=4, n=events, candidates=1, gaps=False)
     random = np.random.default_rng(5)
     log.propensity, log.reward = np.full(events, 0.5), (random.random(events) < 0.2).astype(float)

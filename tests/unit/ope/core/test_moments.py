@@ -1,4 +1,4 @@
-"""Moments of terms, against arithmetic on the terms themselves."""
+"""Test moments of terms against arithmetic on the terms themselves."""
 
 from __future__ import annotations
 

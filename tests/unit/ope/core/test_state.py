@@ -1,4 +1,4 @@
-"""Structs as plain values, and back."""
+"""Test structs as plain values, and back."""
 
 from __future__ import annotations
 

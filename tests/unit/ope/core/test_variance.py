@@ -1,4 +1,4 @@
-"""Clustered events: what units (users, sessions) do to variances, against arithmetic by unit and by simulation."""
+"""Test what units (users, sessions) do to variances, against arithmetic by unit and by simulation."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ AVERAGES: tuple[AnyAverage, ...] = (
 
 
 def consecutive(rng: np.random.Generator, count: int, size: int = 20) -> Units:
-    """Sessions one after the other."""
+    """Return sessions one after the other."""
     return np.arange(count) // size
 
 
 def side_by_side(rng: np.random.Generator, count: int, size: int = 20, open_sessions: int = 50) -> Units:
-    """Sessions of `size` events, this many of them open at a time."""
+    """Return sessions of `size` events, this many of them open at a time."""
     left, names = rng.integers(1, size + 1, open_sessions), np.arange(open_sessions)
     units, new = np.empty(count, dtype=np.int64), open_sessions
     for event, place in enumerate(rng.integers(0, open_sessions, count)):
@@ -67,7 +67,7 @@ def side_by_side(rng: np.random.Generator, count: int, size: int = 20, open_sess
 
 
 class Log:
-    """Events of two candidates, whose rewards have an intra-class correlation within units; mean 1/2."""
+    """Draw events of two candidates and rewards of mean 1/2, with an intra-class correlation within units."""
 
     def __init__(self, seed: int, units: Units, correlation: float = 0.2, missing: float = 0.0) -> None:
         rng = np.random.default_rng(seed)
@@ -127,7 +127,7 @@ def effect(log: Log, units: Sequence[Any] | None, policy: str, estimator: str, *
 
 
 def residual_of(terms: Terms, q: Array) -> Array:
-    """Each event's linearised residual times its weight."""
+    """Return the linearised residual of each event times its weight."""
     value = np.average(terms.u, weights=q) / np.average(terms.v, weights=q)
     return q * (terms.u - value * terms.v) / float(np.average(terms.v, weights=q))
 
@@ -142,18 +142,20 @@ def by_block(values: Array) -> Array:
 
 
 def fading(count: int, factor: float) -> Array:
-    """By how much each block has faded."""
+    """Return the fading factor of each block."""
     return factor ** np.arange(count // BLOCK - 1, -1, -1.0)
 
 
 def contrasts(values: Array, width: int, *signs: float) -> Array:
-    """Sums over `width` blocks, times these signs side by side; the squares of the factors sum to 1."""
+    """Add up `width` blocks times each of these signs, side by side, with squares of factors that sum to 1."""
     kernel = np.repeat(signs, width) / math.sqrt(width * np.square(signs).sum())
     return np.lib.stride_tricks.sliding_window_view(values, len(kernel), axis=0) @ kernel
 
 
 def expected_effect(residual: Array, q: Array, signs: Array, faded: Array) -> float:
-    """Blocks + units - (units inside of blocks), over independent events, or what ten blocks against others show."""
+    """Return the design effect by definition: blocks plus units less units inside of blocks, or ten blocks against
+    others.
+    """
     independent = (np.repeat(faded, BLOCK) * residual**2).sum() / (np.repeat(faded, BLOCK) * q).sum()
     weight, totals, signed = by_block(q**2), by_block(residual), by_block(signs * residual[:, None])
 
@@ -242,7 +244,7 @@ WAVE = 0.2 * np.sin(2 * np.pi * np.arange(50_000) / 25_000)
 
 
 def long_effects(seed: int, arrange: Any, correlation: float, wave: Array) -> list[float]:
-    """The design effects of the mean reward, of a candidate's value and of its lift."""
+    """Return the design effects of the mean reward, of a candidate's value and of its lift."""
     log = Log(seed, arrange(np.random.default_rng(seed), len(WAVE)), correlation)
     log.reward = 0.2 + 4 * (log.reward - 0.5) + wave
     report = evaluated_units(log, None, estimators=[IPS()], block=100).report()
@@ -431,7 +433,7 @@ RUNS = 300
 
 
 class Course:
-    """Intervals of many runs, for one policy: how wide they are for their errors, and how often they cover."""
+    """Hold intervals of one policy from many runs: their widths relative to errors, and their coverage."""
 
     def __init__(self, arrange: Any, named: bool, seed: int, average: AnyAverage) -> None:
         rng = np.random.default_rng(seed)
@@ -460,7 +462,7 @@ class Course:
 
 
 def _kept(given: Array, truth: float) -> tuple[float, float]:
-    """Mean estimated standard error over the true one, and the coverage."""
+    """Return the mean estimated standard error over the true one, and the coverage."""
     value, lower, upper = given.T
     ratio = (upper - lower).mean() / (2 * 1.959964) / value.std()
     return float(ratio), float(np.mean((lower <= truth) & (truth <= upper)))

@@ -1,4 +1,4 @@
-"""The terms of each estimator against its definition; and properties that hold on any data."""
+"""Test the terms of each estimator against its definition, and properties that hold on any data."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ quickly = examples(40)
 def values(
     stream: Stream, estimators: list[AnyEstimator], policy: str = CANDIDATE, **options: object
 ) -> dict[str, float]:
-    """The value of `policy` under estimator/average."""
+    """Return the values of `policy` by the label estimator/average."""
     report = evaluated(stream, estimators=estimators, averages=AVERAGES, block=BLOCK, **options).report()
     found = {f"{e.estimator}/{e.average}": e.value for e in report.estimates if e.policy == policy}
     return {label: math.nan if value is None else value for label, value in found.items()}
@@ -188,7 +188,7 @@ def test_the_control_variate_remembers_sums_that_fade_over_a_hundred_thousand_ev
 
 
 def described(n: int, seed: int) -> EventBatch:
-    """Events with the full logging distribution, the candidate's, and features of four actions."""
+    """Draw events with full distributions of the logging policy and the candidate, and features of four actions."""
     rng = np.random.default_rng(seed)
     logging, target = rng.dirichlet(np.ones(4), n), rng.dirichlet(np.ones(4), n)
     action, features = rng.integers(4, size=n), rng.normal(size=(n, 4, 2))

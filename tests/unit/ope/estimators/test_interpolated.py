@@ -1,4 +1,4 @@
-"""The family of estimators between the reward model and the importance weight: identities, bias, and missing parts."""
+"""Test estimators between the reward model and the importance weight: identities, bias, and missing fields."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def distributions(events: int, actions: int, shares: st.SearchStrategy[float]) -
 
 @st.composite
 def full_support(draw: st.DrawFn) -> Evidence:
-    """Any events of equal size whose actions the logging policy takes at times, with any predictions."""
+    """Draw events of equal size with actions that the logging policy may take, and any predictions."""
     events, actions = draw(st.integers(1, 6)), draw(st.integers(1, 5))
     numbers = arrays.arrays(float, (events, actions), elements=st.floats(-1, 1))
     return Evidence.of_actions(
@@ -183,7 +183,7 @@ on_every_estimator = pytest.mark.parametrize(
 
 
 def rescaled(evidence: Evidence, scale: float, shift: float) -> Evidence:
-    """The evidence with rewards and predictions times `scale` plus `shift`."""
+    """Return the evidence with rewards and predictions times `scale` plus `shift`."""
     assert evidence.actions is not None
     moved = replace(evidence, reward=evidence.reward * scale + shift)
     return moved.with_predictions(evidence.actions.prediction * scale + shift)
@@ -222,7 +222,7 @@ def test_no_term_lies_outside_its_range(
 
 @dataclass(frozen=True, config=strict)
 class Shrunk(Interpolated):
-    """A row of a user, `beta(w) = shrinkage / (w^2 + shrinkage)`: the product with w is largest at its root."""
+    """Define a row as a user may, `beta(w) = s / (w^2 + s)`. Its product with w is largest at the root of s."""
 
     is_biased_by_design: ClassVar[bool] = True
     shrinkage: float = 10.0
@@ -235,7 +235,7 @@ class Shrunk(Interpolated):
 
 @dataclass(frozen=True, config=strict)
 class ShrunkDR(Shrunk):
-    """The optimistic shrinkage of Su et al., ICML 2020."""
+    """Correct the model by the optimistic shrinkage of Su et al., ICML 2020."""
 
     needs: ClassVar[Requirements] = PREDICTED
     corrected: ClassVar[bool] = True
@@ -243,7 +243,7 @@ class ShrunkDR(Shrunk):
 
 @dataclass(frozen=True, config=strict)
 class Exact(ShrunkDR):
-    """The same with its own limit."""
+    """State the exact limit of `ShrunkDR`."""
 
     @property
     def limit(self) -> float:
@@ -252,14 +252,14 @@ class Exact(ShrunkDR):
 
 @dataclass(frozen=True, config=strict)
 class ShrunkBlend(Shrunk):
-    """The model stands in for what is cut off."""
+    """Let the model stand in for the share that is cut off."""
 
     needs: ClassVar[Requirements] = WEIGHED
 
 
 @dataclass(frozen=True, config=strict)
 class Late(Interpolated):
-    """Small weights count less: the model stands in for them."""
+    """Weigh small weights less, and let the model stand in for them."""
 
     needs: ClassVar[Requirements] = WEIGHED
     kind: Literal["late"] = field(default="late", kw_only=True, repr=False)
@@ -270,7 +270,7 @@ class Late(Interpolated):
 
 @dataclass(frozen=True, config=strict)
 class Twice(Interpolated):
-    """The product with w rises to 3, falls, and rises again to 2."""
+    """Define a product with w that rises to 3, falls, and rises again to 2."""
 
     kind: Literal["twice"] = field(default="twice", kw_only=True, repr=False)
 
@@ -314,7 +314,7 @@ def test_intervals_with_the_limit_that_is_looked_for_are_those_with_the_exact_on
 
 
 def test_a_range_holds_for_weights_below_the_largest_too() -> None:
-    """Of a weight of 3.16 with a shrinkage of 10, half counts: a correction of 1.58 to either side, and the model."""
+    """Check a weight of 3.16 with a shrinkage of 10: half of it counts, which corrects the model by up to 1.58."""
     widths = ShrunkDR().term_range((0.0, 1.0), np.array([1.0, 10**0.5, 100.0, np.inf, np.nan])).width
     assert widths[0] == pytest.approx(1 + 2 / 1.1, rel=0.007)
     assert widths[1:3] == pytest.approx(1 + 10**0.5, rel=0.007)
@@ -346,7 +346,11 @@ def test_terms_of_a_row_of_a_user_lie_inside_its_range(
 
 
 def described(**gone: bool) -> EventBatch:
-    """A hundred events; every other one lacks what is named."""
+    """Draw a hundred events.
+
+    Args:
+        gone: Names of the fields that every other event lacks.
+    """
     batch = random_bandit(seed=3, smallest=0.1).log(100, seed=3)
     sets = batch.action_sets
     assert sets is not None

@@ -1,4 +1,4 @@
-"""The loops of estimators, compiled and uncompiled, against the same formulas in numpy."""
+"""Test the loops of estimators, compiled and uncompiled, against numpy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strata: terms against a plain reimplementation, unbiasedness by enumeration, and what happens at the edges."""
+"""Test terms of strata against a plain reimplementation, unbiasedness by enumeration, and edge cases."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ACTIONS, FEATURES = 4, 2
 
 
 class Offers:
-    """Events with full distributions and features; the logging policy explores a little."""
+    """Draw events with full distributions and features. The logging policy explores a little."""
 
     def __init__(self, seed: int, n: int) -> None:
         random = np.random.default_rng(seed)
@@ -60,7 +60,7 @@ class Offers:
 
 
 def slow_predictions(offers: Offers, block: int, penalty: float = 1.0) -> Array:
-    """[n, actions]: ridge regression on all events of the blocks before, each weighted by its age, solved from zero."""
+    """Return predictions of ridge regression on all events in earlier blocks, weighted by age, [n, actions]."""
     n = len(offers.reward)
     design = np.concatenate([np.ones((n, ACTIONS, 1)), offers.features], axis=2)
     predictions = np.zeros((n, ACTIONS))
@@ -75,7 +75,7 @@ def slow_predictions(offers: Offers, block: int, penalty: float = 1.0) -> Array:
 
 
 def slow_dr(offers: Offers, block: int) -> list[Part]:
-    """The three components of stratified_dr."""
+    """Return the three components of stratified_dr."""
     q, large = slow_predictions(offers, block), offers.weights > THRESHOLD
     w, ones = offers.weights[offers.logged], np.ones(len(offers.reward))
     small = w <= THRESHOLD
@@ -131,7 +131,7 @@ def test_stratified_ips_equals_a_plain_reimplementation() -> None:
 
 
 def every_choice(offers: Offers, estimator: Any, prediction: Array | None = None) -> Array:
-    """Expected term of each event over the logging policy's choice, were it to choose each action in turn; [n]."""
+    """Return the expected term of each event over all actions that the logging policy may choose, [n]."""
     n, expected, value = len(offers.reward), np.zeros(len(offers.reward)), estimator.start(1)
     warm = evidence(offers, offers.action, offers.reward, prediction)
     _, value = estimator.terms(warm, value)

@@ -1,4 +1,4 @@
-"""Candidates that come and go: each from its own start, and none affects the others."""
+"""Test candidates that come and go: each counts from its own start, and none affects the others."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_state_of_another_schema_is_refused() -> None:
 
 
 def opened(count: int = 0, **options: Any) -> tuple[Evaluator, se.EventBatch]:
-    """An evaluator that has had this many of 2,000 events."""
+    """Return an evaluator that has had `count` of 2,000 events, and the events."""
     batch = events(2000, described=True)
     changing = Evaluator.from_config(config("early", **options))
     if count:
@@ -169,7 +169,7 @@ def opened(count: int = 0, **options: Any) -> tuple[Evaluator, se.EventBatch]:
 
 
 def ranks_of(changing: Evaluator) -> dict[str, int]:
-    """The position of each candidate among all that were ever added, which determines its part of the error."""
+    """Return the index of each candidate among all that were ever added. It determines its share of the error."""
     ranks: dict[str, int] = changing.state()["settings"]["candidate_order"]
     return ranks
 

@@ -1,4 +1,4 @@
-"""However a stream is cut, interrupted and resumed, and whenever a Report is made, the numbers are the same bits."""
+"""Test that cutting, interrupting, resuming and reporting change no bit of any number."""
 
 from __future__ import annotations
 
@@ -52,6 +52,6 @@ def test_cuts_restarts_and_reports_change_no_number_of_any_variant(case: str) ->
 
 
 def require_equal(case: str, events: int, variants: int | None) -> None:
-    """Compare a case of at most so many events at a time, cut and restarted, with the same events all at once."""
+    """Compare a case in cut and restarted batches of at most so many events with all events at once."""
     whole = CASES[case](Feed(most=events, variants=variants))
     assert CASES[case](Feed(1, restarts=True, most=events, variants=variants)) == whole

@@ -1,4 +1,4 @@
-"""Dropped parts of a running evaluator are gone; the others do not change, except for pooled evidence."""
+"""Test that dropped parts of an evaluator are gone, and that others do not change except for pooled evidence."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def evaluator(
 
 
 def reported(some: se.Evaluator, *keys: tuple[str, str, str]) -> list[str]:
-    """The rows of the report to the last bit, of these policies, estimators and averages."""
+    """Return the rows of the Report with these policies, estimators and averages, to the last bit."""
     report = some.report()
     return [msgspec.json.encode(report.get(*key)).decode() for key in keys]
 
 
 def numbers(state: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """All that is in a state, by where it is."""
+    """Yield each value in a state with its path."""
     if isinstance(state, dict):
         for key, value in state.items():
             yield from numbers(value, f"{path}.{key}")
@@ -131,7 +131,7 @@ def test_remaining_parts_are_unchanged_to_the_last_bit() -> None:
 
 @pytest.mark.parametrize("kept", [["a"], ["c"], ["a", "b"], []])
 def test_candidates_that_are_dropped_leave_no_trace(kept: list[str]) -> None:
-    """Those that remain keep their order, whatever the order of the configuration."""
+    """Keep the order of the others, whatever the order of the configuration."""
     log = Log(3, 2_530, missing=0.1)
     some, others = evaluator(["a", "b", "c"], averages=AVERAGES[:-1]), evaluator(kept, averages=AVERAGES[:-1])
     for each in (some, others):
@@ -200,7 +200,7 @@ FEW = {
 
 
 def computed(changing: Evaluator) -> tuple[list[str], list[tuple[str, str]]]:
-    """The policies and cells of an evaluator."""
+    """Return the policies and cells of an evaluator."""
     report = se.Evaluator.from_state(changing.state()).report()
     cells = dict.fromkeys((estimate.estimator, estimate.average) for estimate in report.estimates)
     return [policy.policy for policy in report.policies], list(cells)

@@ -1,4 +1,4 @@
-"""Properties of every estimator on every average: cutting, resuming, bounded memory, nothing known, extremes."""
+"""Test properties of every estimator on every average: cutting, resuming, bounded memory, no evidence, extremes."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ on_every_average = pytest.mark.parametrize("wanted", [EVERYTHING, MIXED], ids=["
 
 
 def numbers(estimate: Estimate) -> dict[str, float | None]:
-    """All numbers of an estimate by name."""
+    """Return all numbers of an estimate by name."""
     fields = ("value", "lower", "upper", "effective_sample_size", "importance_weight_mean", "importance_weight_max")
     named = {name: getattr(estimate, name) for name in fields}
     return named | {name: value for name, value in estimate.details.items() if not isinstance(value, str)}
 
 
 def assert_same(found: Report, expected: Report, rel: float = 1e-9) -> None:
-    """The same rows with the same numbers."""
+    """Require equal rows with equal numbers."""
     assert found.events == expected.events
     assert found.policies == expected.policies
     assert len(found.estimates) == len(expected.estimates)
@@ -96,7 +96,7 @@ MAY_BE_UNKNOWN += ("lift", "lower", "more", "staying", "present", "since", "firs
 
 
 def arrays(value: Any, name: str = "") -> Iterator[tuple[str, Array]]:
-    """All arrays inside a state, with the names under which they are kept."""
+    """Yield all arrays inside a state with their names."""
     if isinstance(value, np.ndarray):
         yield name, value
     elif isinstance(value, dict):
@@ -112,7 +112,7 @@ def packed(evaluator: Evaluator) -> bytes:
 
 
 def resumed(evaluator: Evaluator) -> Evaluator:
-    """Another one that continues from the state as stored in a file."""
+    """Return another evaluator that continues from the state as stored in a file."""
     return Evaluator.from_state(msgspec.msgpack.decode(packed(evaluator)))
 
 
@@ -196,7 +196,7 @@ def test_the_state_of_fixed_averages_does_not_grow_with_the_stream() -> None:
 
 
 def known(report: Report, policy: str) -> dict[str, float]:
-    """All known numbers of a policy, except those that an average has without events."""
+    """Return all known numbers of a policy, except those that an average has without events."""
     of_itself = ("alpha", "horizon_events", "window_events")
     return {
         f"{e.estimator}/{e.average}/{name}": number
@@ -307,7 +307,7 @@ def test_the_logging_policy_has_weight_one_and_the_mean_reward() -> None:
 
 
 def test_the_effective_number_of_rewarded_events_is_that_of_clicks_where_weights_are_equal() -> None:
-    """Of the candidate's weighted rewards 4, 1 and 0 it is (4 + 1)^2 / (4^2 + 1^2)."""
+    """Weigh the candidate's rewards by 4, 1 and 0, which gives (4 + 1)^2 / (4^2 + 1^2)."""
     evaluator = Evaluator([CANDIDATE], ["ips"], ["cumulative"])
     weights = EventBatch.from_arrays(reward=[1, 1, 0], propensity=[0.25, 0.5, 0.5], policies={CANDIDATE: [1, 0.5, 1]})
     evaluator.update(weights)
@@ -341,7 +341,7 @@ def test_the_unsupported_probability_is_the_mass_on_actions_that_are_never_logge
 
 
 def assert_finite(evaluator: Evaluator) -> None:
-    """Every sum in the state and every number of the report is finite."""
+    """Require that every sum in the state and every number of the Report is finite."""
     state = evaluator.state()
     found = list(arrays(from_plain({name: part for name, part in state.items() if name != "pending"})))
     assert found
@@ -478,7 +478,7 @@ def test_report_get_names_what_there_is() -> None:
 
 @pytest.mark.parametrize("averages", [None, [Mixture()], [Cumulative(), Window(tau=100), AdaptiveDecay(), Mixture()]])
 def test_memory_of_a_fold_is_freed_without_the_garbage_collector(averages: list[AnyAverage] | None) -> None:
-    """Arrays in a reference cycle would stay until a collection, and add up to hundreds of megabytes."""
+    """Avoid reference cycles. Their arrays would stay until a collection, and add up to hundreds of megabytes."""
     evaluator = Evaluator([CANDIDATE], ESTIMATORS, averages, block=BLOCK)
     first, second = pieces(random_stream(1, 20 * BLOCK), [0.5])
     evaluator.update(first.batch())

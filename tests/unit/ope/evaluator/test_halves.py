@@ -1,4 +1,4 @@
-"""The two halves of a fold: sums that are a pure function of events, and the state that follows from them alone."""
+"""Test the two halves of a fold: sums as a pure function of events, and the state that follows from sums alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RULES = ["paired", "anytime", "sea", "bsea"]
 
 
 def log(units: bool = False, thinned: bool = False) -> EventBatch:
-    """Events of two candidates, some of which lack the second one."""
+    """Draw events of two candidates. Some events lack the second one."""
     rng = np.random.default_rng(3)
     propensity = rng.uniform(0.1, 1.0, EVENTS)
     policies = {name: np.clip(propensity * rng.gamma(2, 0.5, EVENTS), 0, 1) for name in CANDIDATES}
@@ -38,7 +38,7 @@ def log(units: bool = False, thinned: bool = False) -> EventBatch:
 
 
 def slates() -> EventBatch:
-    """Slates of three slots."""
+    """Draw slates of three slots."""
     rng = np.random.default_rng(4)
     shown = rng.integers(0, 2, (EVENTS, 3))
     policies = {name: np.where(shown == 1, share, 1 - share) for name, share in (("one", 0.7), ("two", 0.4))}
@@ -57,20 +57,20 @@ LOGS = {
 
 
 def weighed_by(evaluator: Evaluator, events: EventBatch) -> Weighed:
-    """Events as an evaluator weighs them."""
+    """Return events as an evaluator weighs them."""
     config = evaluator.config
     return weighing.weighed(config, evaluator._grids, evaluator._state, events.with_policies(config.columns))
 
 
 def sums_of(evaluator: Evaluator, events: EventBatch) -> Sums:
-    """Half 1 of some events by what an evaluator knows, without grids, whose coefficients follow the blocks before."""
+    """Compute half 1 of some events, without grids because their coefficients follow the blocks before."""
     weighed = weighed_by(evaluator, events)
     known = evaluator.config, evaluator._grids, evaluator._state
     return msgspec.structs.replace(halves.summarise_blocks(*known, weighed, events, evaluator._monitor), grids=())
 
 
 def blocks_by_path(value: Any, path: str = "") -> dict[str, Any]:
-    """All arrays and numbers inside a value, by their path."""
+    """Return all arrays and numbers inside a value by their path."""
     if isinstance(value, msgspec.Struct):
         value = {name: getattr(value, name) for name in value.__struct_fields__}
     elif isinstance(value, tuple) and hasattr(value, "_asdict"):
@@ -88,7 +88,7 @@ def blocks_by_path(value: Any, path: str = "") -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", LOGS)
 def test_the_sums_of_blocks_do_not_depend_on_how_the_stream_is_cut(case: str) -> None:
-    """Signs of units, which depend on the number of events before, are the same if every event has a unit."""
+    """Compare signs of units too, which depend on earlier events. They are equal if every event has a unit."""
     events, options = LOGS[case]
     evaluator = Evaluator(CANDIDATES, block=BLOCK, **cast(Any, options))
     whole = blocks_by_path(sums_of(evaluator, events))
@@ -121,7 +121,7 @@ def test_sums_that_come_from_another_process_make_the_same_state(case: str) -> N
 
 
 def received(data: bytes) -> Sums:
-    """The sums in these bytes."""
+    """Decode sums from bytes."""
     return msgspec.msgpack.decode(data, type=Sums, dec_hook=rooms.decoded)
 
 

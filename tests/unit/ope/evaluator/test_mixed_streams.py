@@ -1,4 +1,4 @@
-"""Streams in which some events have full distributions and features, and others the logged action's numbers alone."""
+"""Test streams of events with full distributions, mixed with events that have numbers of the logged action alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EVENTS = 12_000
 
 
 class Log:
-    """Events twice: as they are with full distributions and features, and without."""
+    """Hold events twice, with full distributions and features, and without."""
 
     def __init__(self, count: int, seed: int = 1) -> None:
         rng = np.random.default_rng(seed)
@@ -51,7 +51,7 @@ class Log:
         )
 
     def mixed(self, full: NDArray[np.bool_]) -> se.EventBatch:
-        """The events, those of the mask with all that they have."""
+        """Return the events with full distributions and features if `full`."""
         both = se.EventBatch.concat([self.plain, self.full])
         return both.take(np.arange(len(full)) + len(full) * full)
 
@@ -80,7 +80,7 @@ def reported_by(evaluator: se.Evaluator) -> list[int]:
 
 
 def deciding_pairs(evaluator: se.Evaluator) -> dict[str, tuple[str | None, str | None]]:
-    """The estimator and average whose lift decides each candidate, where one does."""
+    """Return the estimator and average with the deciding lift of each candidate, if there is one."""
     return {row.policy: (row.estimator, row.average) for row in evaluator.report().promotion if row.estimator}
 
 
@@ -93,7 +93,7 @@ def rows(report: se.Report) -> dict[tuple[str, str, str], float | None]:
 
 
 def choices(batch: se.EventBatch, every: int = 100) -> list[int]:
-    """By which lift it was decided for the first candidate, after every block or every few."""
+    """Return which lift decided for the first candidate, after every block or every few."""
     evaluator = se.Evaluator(["better", "worse"], promotion=EARLY, drift=None)
     indices = []
     for first in range(0, len(batch), every):

@@ -1,4 +1,4 @@
-"""States of other versions are refused; of other states, the code that the caller does not name is left out."""
+"""Test that states of other versions are refused, and that other states run only code that the caller names."""
 
 from __future__ import annotations
 

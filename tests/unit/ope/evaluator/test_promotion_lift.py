@@ -1,4 +1,4 @@
-"""Decisions of an evaluator: by which lift, whenever asked, over restarts, and when candidates and settings change."""
+"""Test the lift that decides, whenever it is asked, over restarts, and when candidates and settings change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EARLY = se.Promotion(rule=("paired", "anytime", "sea", "bsea"), min_events=2_000
 
 
 def log(events: int, turns: int | None = None, seed: int = 1, timestamp: bool = False) -> se.EventBatch:
-    """A log in which the second action is the best, until after `turns` events it is the worst."""
+    """Draw a log with the second action as the best, until it is the worst after `turns` events."""
     rng = np.random.default_rng(seed)
     action = rng.choice(4, events, p=PROPENSITIES)
     means = np.tile([0.3, 0.6, 0.3, 0.3], (events, 1))
@@ -36,7 +36,7 @@ def log(events: int, turns: int | None = None, seed: int = 1, timestamp: bool = 
 
 
 def evaluated(batch: se.EventBatch, sizes: Sequence[int] = (), ask: bool = False, **options: Any) -> se.Evaluator:
-    """An evaluator of all targets that was given the log in pieces of these sizes, in turn, and the rest at once."""
+    """Return an evaluator of all targets after the log in batches of these sizes, and the rest at once."""
     evaluator = se.Evaluator(list(TARGETS), **{"promotion": EARLY, **options})
     for size in sizes:
         evaluator.update(batch[:size])

@@ -1,4 +1,4 @@
-"""Estimated propensities: of logs that lack them."""
+"""Test estimated propensities of logs that lack them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COUNTRIES = np.array(["de", "fr", "jp"])
 
 
 class Log(NamedTuple):
-    """Choices of a policy that depends on the country, as does the reward; and the true value of the candidate."""
+    """Hold choices of a policy that depends on the country, and the true value of the candidate."""
 
     context: Array
     action: Array
@@ -38,7 +38,7 @@ class Log(NamedTuple):
     truth: float
 
     def batch(self, **columns: Any) -> EventBatch:
-        """The events, with the names of actions in place of propensities."""
+        """Return the events with names of actions in place of propensities."""
         given = {"action": [f"a{action}" for action in self.action]} | columns
         return EventBatch.from_arrays(
             reward=self.reward,
@@ -48,11 +48,11 @@ class Log(NamedTuple):
         )
 
     def with_propensities(self) -> EventBatch:
-        """The same events with their true propensities."""
+        """Return the events with their true propensities."""
         return self.batch(action=None, propensity=self.logging[self.context, self.action])
 
     def listed(self) -> EventBatch:
-        """The events with the positions of their actions, and full distributions of the candidate."""
+        """Return the events with indices of their actions, and full distributions of the candidate."""
         return EventBatch.from_arrays(
             reward=self.reward,
             action=self.action,
@@ -61,7 +61,7 @@ class Log(NamedTuple):
         )
 
     def messages(self) -> list[bytes]:
-        """The events in JSON, which list their actions in turn."""
+        """Return the events in JSON, with actions listed in random order."""
         rng = np.random.default_rng(1)
         names = np.array([f"a{action}" for action in range(ACTIONS)])
         rows = zip(self.context.tolist(), self.action.tolist(), self.reward.tolist(), strict=True)
@@ -77,7 +77,11 @@ class Log(NamedTuple):
 
 
 def world(seed: int, events: int = 5_000) -> Log:
-    """A log of the world that all tests share; `seed`: of the events."""
+    """Draw a log of the world that all tests share.
+
+    Args:
+        seed: Seed of the events.
+    """
     fixed, rng = np.random.default_rng(7), np.random.default_rng(seed)
     logging = np.exp(fixed.normal(size=(CONTEXTS, ACTIONS)))
     logging /= logging.sum(axis=1, keepdims=True)
@@ -91,7 +95,7 @@ def world(seed: int, events: int = 5_000) -> Log:
 
 
 def evaluated(batch: EventBatch, propensity: Any = BY_COUNTRY, cuts: Sequence[int] = (), **options: Any) -> Evaluator:
-    """An evaluator of the events, which come cut at these places."""
+    """Return an evaluator of the events, cut into batches at these indices."""
     given: dict[str, Any] = {"estimators": ["snips"], "averages": ["cumulative"], "drift": None} | options
     evaluator = Evaluator(["challenger"], propensity=propensity, **given)
     for first, last in zip((0, *cuts), (*cuts, len(batch)), strict=True):
@@ -104,7 +108,7 @@ def challenger_estimate(report: Report, estimator: str = "snips") -> Estimate:
 
 
 def error(found: Estimate) -> float:
-    """The standard error of an estimate, from its interval."""
+    """Return the standard error of an estimate, from its interval."""
     assert found.upper is not None
     assert found.lower is not None
     return (found.upper - found.lower) / 2 / 1.96
@@ -113,7 +117,7 @@ def error(found: Estimate) -> float:
 def deviations(
     batch_of: Callable[[Log], EventBatch], propensity: Any, estimator: str = "snips", **options: Any
 ) -> Array:
-    """By how many standard errors the estimate misses the truth, and the squared error, of ten logs."""
+    """Return by how many standard errors the estimate misses the truth, and the squared error, of ten logs."""
     missed = []
     for seed in range(10):
         log = world(seed)
@@ -244,7 +248,7 @@ def test_the_score_of_the_model_shows_that_the_context_helps() -> None:
 
 
 def test_sampling_probabilities_weigh_the_choices() -> None:
-    """A log that keeps half of the events of one action has the propensities before it was downsampled."""
+    """Keep half of the events of one action. The propensities are those from before downsampling."""
     log = world(10, 20_000)
     rng = np.random.default_rng(3)
     sampling = np.where(log.action == 0, 0.5, 1.0)
@@ -451,7 +455,7 @@ def test_a_frozen_copy_starts_with_the_propensities_learned_so_far() -> None:
 
 
 def evaluator_with_late_candidate(batch: EventBatch, start: int, before: Any, after: Any, **options: Any) -> Evaluator:
-    """An evaluator of the events to which a candidate is added after the event `start`."""
+    """Return an evaluator of the events that gets a candidate after the event `start`."""
     changing = Evaluator.from_config(Evaluator(before, **options).config)
     changing.update(batch[:start])
     added = changing.change_candidates(Evaluator(after, **options).config)

@@ -1,4 +1,4 @@
-"""The evaluator as Python code uses it: names for classes, single events, and wrong types."""
+"""Test the evaluator as Python code uses it: names for classes, single events, and wrong types."""
 
 from __future__ import annotations
 

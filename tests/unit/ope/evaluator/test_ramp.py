@@ -1,4 +1,4 @@
-"""A ramp: what an arm earned itself, the estimate of it from the events of the others, and the checks of both."""
+"""Test a ramp: what an arm earned, its estimate from events of other arms, and the checks of both."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_on_a_mixture_both_values_are_near_the_plain_means_and_have_intervals() 
 
 
 def test_on_a_mixture_the_error_of_a_small_arm_is_never_many_times_as_uncertain_as_on_all_events() -> None:
-    """The first block has about five events of the arm, which may all have earned."""
+    """Start with about five events of the arm in the first block, which may all have earned."""
     widths: dict[str, list[float]] = {"cumulative": [], "mixture": []}
     for seed in range(12):
         columns = three_actions(seed, 10_000, share=0.05)
@@ -123,7 +123,7 @@ def test_on_a_mixture_the_error_of_a_small_arm_is_never_many_times_as_uncertain_
 
 
 def test_propensities_of_all_arms_together_give_the_same_estimate_and_pass_the_check() -> None:
-    """Weights of the others alone would be too small: what they lack is in the weights of the own events."""
+    """Use the own events too, because weights of the others alone would be too small."""
     columns = three_actions(15, 60_000)
     mixed = sum(share * columns["policies"][arm] for arm, share in SHARES.items())
     found, own = (report({**columns, "propensity": each}, logging=None) for each in (mixed, columns["propensity"]))
@@ -165,7 +165,7 @@ def test_wrong_propensities_fail_the_check_and_nothing_is_promotable() -> None:
 
 
 def test_the_reason_names_the_check_that_fails_and_then_a_guardrail_that_is_not_kept() -> None:
-    """Users of the action that the challenger prefers stay less often."""
+    """Let users of the action that the challenger prefers stay less often."""
     columns = three_actions(5, 40_000, wrong=1.2)
     preferred = columns["policies"]["challenger"] == 0.6
     stays = np.random.default_rng(1).uniform(size=40_000) < np.where(preferred, 0.5, 0.9)
@@ -202,7 +202,7 @@ def test_shares_other_than_the_configured_ones_fail_the_check_of_all_policies() 
 
 
 def test_rewards_that_drift_while_the_share_grows_pass_the_check() -> None:
-    """Most events of the challenger come late, when everyone earns more: means over all events would differ."""
+    """Let most events of the challenger come late, when everyone earns more. Means over all events would differ."""
     early, late = three_actions(7, 30_000, share=0.05), three_actions(8, 30_000, share=0.5)
     joined: dict[str, Any] = {
         name: np.concatenate([early[name], late[name]]) for name in ("propensity", "logging_policy")

@@ -1,4 +1,4 @@
-"""Segments: the estimate of a policy, split by the values of fields of the events."""
+"""Test segments: the estimate of a policy, split by the values of fields of the events."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +22,7 @@ CANDIDATES = ["one", "two"]
 
 @pytest.fixture(scope="module")
 def log() -> EventBatch:
-    """A log in which the candidate `two` is missing in a third of the events, and a downsampled one."""
+    """Draw a log with a third of the events without the candidate `two`, and with a downsampled one."""
     rng = np.random.default_rng(7)
     propensity = rng.choice([0.2, 0.8], EVENTS, p=[0.2, 0.8])  # of two actions, of which production prefers one
     preferred = {name: rng.choice([0.5, 0.7, 0.9], EVENTS) for name in ("named", *CANDIDATES)}
@@ -40,7 +40,7 @@ def log() -> EventBatch:
 
 
 def evaluated(log: EventBatch, cuts: Sequence[int] = (), **options: Any) -> Evaluator:
-    """An evaluator of the log, cut into batches at these places."""
+    """Return an evaluator of the log, cut into batches at these indices."""
     evaluator = Evaluator(CANDIDATES, **{"segments": SEGMENTS, "drift": None, "promotion": None, **options})
     for first, last in zip((0, *cuts), (*cuts, len(log)), strict=True):
         evaluator.update(log[first:last])
@@ -48,13 +48,13 @@ def evaluated(log: EventBatch, cuts: Sequence[int] = (), **options: Any) -> Eval
 
 
 def rows_of(report: Report, policy: str, segment: str) -> dict[str, SegmentEstimate]:
-    """The rows of one policy and segment, by value."""
+    """Return the rows of one policy and segment by value."""
     found = [each for each in report.segments if (each.policy, each.segment) == (policy, segment)]
     return {each.segment_value: each for each in found}
 
 
 def only(log: EventBatch, country: str) -> EventBatch:
-    """The events of one country, without segments."""
+    """Return the events of one country, without segments."""
     assert log.segments is not None
     wanted = EventBatch.from_arrays(reward=[0], propensity=[1], segments={"country": [country]}).segments
     assert wanted is not None
@@ -169,7 +169,7 @@ def test_memory_is_bounded_by_the_listed_values(log: EventBatch) -> None:
 
 
 def a_log_with_a_worse_country(seed: int, events: int = 4_000) -> EventBatch:
-    """The candidate takes the action that users prefer, but in the fifth of the events that are of fr, the other."""
+    """Draw a log of users who prefer the candidate's action, except in fr, which has a fifth of the events."""
     rng = np.random.default_rng(seed)
     country = np.where(rng.random(events) < 0.2, "fr", "de")
     action = rng.integers(0, 2, events)
@@ -197,7 +197,7 @@ def test_a_candidate_that_is_better_on_average_is_worse_in_one_segment() -> None
 
 @pytest.mark.slow
 def test_all_intervals_of_a_policy_hold_together() -> None:
-    """The lifts are .08 in de and -.08 in fr; of 200 runs with 95 % intervals, 13 misses or fewer are 3 sigma."""
+    """Check lifts of .08 in de and -.08 in fr. Of 200 runs with 95 % intervals, 13 misses or fewer are 3 sigma."""
     missed = 0
     for seed in range(200):
         segments = {"country": {"values": ["de", "fr"]}}

@@ -1,4 +1,4 @@
-"""The cap of `cap: auto`: SLOPE over the rows of fixed caps chooses it, and the row is that of the chosen cap."""
+"""Test `cap: auto`: SLOPE chooses among rows of fixed caps, and the row equals the row of the chosen cap."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RANGE = (-2.0, 3.0)
 
 
 def plain_slope(values: Sequence[float], half_widths: Sequence[float]) -> int:
-    """The last interval before the intersection of all so far is empty."""
+    """Return the index of the last interval that intersects all intervals before it."""
     low, high, width = -math.inf, math.inf, math.inf
     for place, (value, own) in enumerate(zip(values, half_widths, strict=True)):
         width = min(width, own)
@@ -44,7 +44,7 @@ def plain_slope(values: Sequence[float], half_widths: Sequence[float]) -> int:
 
 
 def heavy(events: int = 3_030, seed: int = 3) -> EventBatch:
-    """A log with weights of 0 to several hundred, and two policies that earn more where weights are large."""
+    """Draw a log with weights of 0 to several hundred, and two policies that earn more if weights are large."""
     rng = np.random.default_rng(seed)
     propensity = np.exp(-rng.uniform(0, 7, events))
     weights = [np.minimum(rng.exponential(size=events) ** power, 1 / propensity) for power in (1.0, 3.0)]
@@ -67,7 +67,7 @@ def fixed(kind: str) -> list[AnyEstimator]:
 
 
 def half_widths(rows: Sequence[Estimate], events: float) -> list[float]:
-    """Those that SLOPE gives to rows of falling caps with normal intervals."""
+    """Return the half-widths that SLOPE gives to rows of falling caps with normal intervals."""
     z, widths = NormalDist().inv_cdf(0.975), []
     for row, cap in zip(rows, CAPS, strict=True):
         assert row.value is not None
@@ -79,7 +79,7 @@ def half_widths(rows: Sequence[Estimate], events: float) -> list[float]:
 
 
 def assert_equal_but_wider(found: Estimate, row: Estimate, wider: float) -> None:
-    """One row is the other one, with this much added to both sides of its intervals."""
+    """Require equal rows, except for this much added to both sides of the intervals."""
     for name in ("value", "lift", "effective_sample_size", "importance_weight_mean", "importance_weight_max"):
         assert getattr(found, name) == close(getattr(row, name))
     for name, sign in (("lower", -1), ("upper", 1), ("lift_lower", -1), ("lift_upper", 1)):

@@ -1,4 +1,4 @@
-"""States of this and of earlier versions continue; states that were changed are found."""
+"""Test that states of this and of earlier versions continue, and that changed states are found."""
 
 from __future__ import annotations
 

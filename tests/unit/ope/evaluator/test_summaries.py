@@ -1,4 +1,4 @@
-"""Half 1 in several processes and half 2 in one, against an evaluator of one process."""
+"""Test half 1 in several processes and half 2 in one, against an evaluator of one process."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ CASES: dict[str, tuple[EvaluatorConfig, se.EventBatch]] = {
 def summarised(
     evaluator: PartitionedEvaluator, part: se.EventBatch, start: int, partition: int = 0, pieces: int = 1
 ) -> Summary:
-    """The summary of a range in which each offset is an event, by way of bytes."""
+    """Summarise a range with one event at each offset, and return the summary decoded from bytes."""
     summariser = Summariser(evaluator.config, partition, start, evaluator.knowledge(), evaluator.rests().get(partition))
     for piece in np.array_split(np.arange(len(part)), pieces):
         summariser.update(part[piece[0] : piece[-1] + 1])
@@ -82,7 +82,7 @@ def summarised(
 
 
 def reported(report: Report) -> Any:
-    """What an engine knows of a Report: without calibration, and what compares propensities with frequencies."""
+    """Return the fields of a Report that an engine knows: no calibration, and no check that compares propensities."""
     trust = [check for check in report.trust if check.check not in ("propensities", "calibration")]
     return msgspec.to_builtins(msgspec.structs.replace(report, calibration=(), trust=tuple(trust)))
 
@@ -139,7 +139,7 @@ def partitioned(events: se.EventBatch, partitions: int, seed: int) -> list[se.Ev
 def evaluated_in_batches(
     config: EvaluatorConfig, parts: Iterable[se.EventBatch], size: int, order: tuple[int, ...]
 ) -> PartitionedEvaluator:
-    """The evaluator of several partitions in batches of at most `size` events of each, folded in this order."""
+    """Evaluate several partitions in batches of at most `size` events of each, folded in this order."""
     evaluator, parts = PartitionedEvaluator.from_config(config), list(parts)
     for start in range(0, max(map(len, parts)), size):
         summaries = [
@@ -165,7 +165,7 @@ def test_the_order_of_summaries_changes_no_bit(name: str) -> None:
 
 @pytest.mark.parametrize("size", [40, 130, 999])
 def test_the_size_of_batches_changes_nothing_where_nothing_learns(size: int) -> None:
-    """Blocks are folded by the time of their last event, whatever came with the same batch."""
+    """Fold blocks by the time of their last event, whatever came with the same batch."""
     columns = logs.without(logs.plain(19, EVENTS), "unit")
     columns["timestamp"] = np.sort(columns["timestamp"])
     config = case(["now", "new"], [se.IPS(), se.SNIPS()], reward_range=(-0.125, 1.125))

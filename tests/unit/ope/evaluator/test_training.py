@@ -1,4 +1,4 @@
-"""Training on the same events several times: early stopping, the split by time, and the overfitting of propensities."""
+"""Test training on the same events several times: early stopping, the split by time, and propensity overfitting."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ACTIONS = 4
 
 
 def log(events: int, width: int = 3, seed: int = 1) -> EventBatch:
-    """The reward is most likely for the action with the largest first feature; the others mean nothing."""
+    """Draw a reward that is most likely for the action with the largest first feature. Others mean nothing."""
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(events, ACTIONS, width))
     action = rng.integers(ACTIONS, size=events)

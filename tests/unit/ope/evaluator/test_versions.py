@@ -1,4 +1,4 @@
-"""Frozen copies of a policy that learns: made at exact events, evaluated from the next one on, and retired."""
+"""Test frozen copies of a learning policy: made at exact events, evaluated from the next one on, and retired."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_versions_of_the_reward_models_policy_survive_an_interruption_but_not_an
 
 
 def weights(changing: Evaluator) -> dict[str, bytes]:
-    """Of each policy that learned the bytes of its weights."""
+    """Return the bytes of the weights of each policy that has learned."""
     return {name: learned["weights"]["data"] for name, learned in changing.state()["rooms"]["learning"].items()}
 
 

@@ -1,4 +1,4 @@
-"""Recent means of evidence, against arithmetic on its events."""
+"""Test recent means of evidence against arithmetic on its events."""
 
 from __future__ import annotations
 

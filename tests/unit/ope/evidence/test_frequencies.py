@@ -1,4 +1,4 @@
-"""The trust check `propensities`: how often a stream chose its actions, and what the logged propensities expect."""
+"""Test the check `propensities`: how often a stream chose its actions, and how often the propensities expect it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def judged(*batches: EventBatch) -> tuple[bool, str]:
 
 
 def decoded(evaluator: Evaluator, seed: int, events: int, wrong: float) -> EventBatch:
-    """Events of JSON; the challenger hardly differs from production, so that only this check can fail."""
+    """Decode events of JSON. The challenger hardly differs from production, so that only this check can fail."""
     batch = three_actions(seed, events, wrong)
     chosen = zip([NAMES[place] for place in action_numbers(batch)], batch.propensity.tolist(), strict=True)
     lines = [

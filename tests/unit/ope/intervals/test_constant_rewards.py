@@ -1,4 +1,4 @@
-"""A reward that is always 1: `snips` is 1 then, and what each kind of interval says of that."""
+"""Test rewards that are always 1: `snips` is 1, and each kind of interval says how certain that is."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ HONEST: list[AnyInterval] = [EmpiricalBernstein(max_weight=12.0), ConfidenceSequ
 def asked(
     reward: Array, average: AnyAverage, bound: AnyInterval | str | None, reward_range: tuple[float, float] = (0.0, 1.0)
 ) -> Report:
-    """Of events in the seconds of a quarter of an hour, with weights that average to 1; `bound` None: the default."""
+    """Return the Report on events in a quarter of an hour, with weights that average to 1.
+
+    Args:
+        bound: Interval of the average, or None for the default.
+    """
     weight = np.random.default_rng(7).choice([0.0, 0.5, 2.0, 10.0], p=[0.3, 0.5, 0.175, 0.025], size=len(reward)) / 0.85
     evaluator = Evaluator(
         [CANDIDATE],
@@ -92,7 +96,7 @@ def test_where_the_range_of_rewards_leaves_no_room_all_kinds_report_1(bound: Any
 
 @pytest.mark.parametrize("bound", HONEST, ids=lambda each: each.kind)
 def test_the_room_is_needed(bound: AnyInterval) -> None:
-    """Rewards of 1 but once in a thousand events: [1, 1] would be wrong until the first 0 comes."""
+    """Draw rewards of 1 but once in a thousand events. [1, 1] would be wrong until the first 0 comes."""
     reward = (np.random.default_rng(11).random(700) < 0.999).astype(float)
     assert reward.all()
     found = asked(reward, Cumulative(), bound).get(CANDIDATE, "snips", "cumulative")

@@ -1,4 +1,4 @@
-"""Intervals at the edges: before the first reward, after one very heavy event, far from a mean weight of 1."""
+"""Test intervals before the first reward, after one very heavy event, and far from a mean weight of 1."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEAVIEST = 1e12
 
 
 def worthless(events: int, seed: int) -> Stream:
-    """A candidate that takes a tenth of the actions, none of which earns anything; the others earn half the time."""
+    """Draw a candidate that takes a tenth of the actions, which earn nothing. The others earn half the time."""
     rng = np.random.default_rng([seed, events])
     taken = rng.random(events) < 0.1
     return from_weights(taken * 10.0, (~taken & (rng.random(events) < 0.5)) * 1.0)
@@ -32,7 +32,7 @@ def worthless(events: int, seed: int) -> Stream:
 
 @pytest.mark.parametrize("events", [30, 300])
 def test_a_candidate_without_a_reward_loses_what_production_earns(events: int) -> None:
-    """Its true lift is -.45."""
+    """Compare its lift with the truth, -.45."""
     logs, missed = 25, Counter[tuple[str, str]]()
     for seed in range(logs):
         for estimate in evaluated(worthless(events, seed), estimators=ESTIMATORS, averages=KERNELS).report().estimates:
@@ -45,7 +45,7 @@ def test_a_candidate_without_a_reward_loses_what_production_earns(events: int) -
 
 
 def test_a_production_policy_without_a_reward_has_no_normal_lift() -> None:
-    """Its variance is not known, however much the candidate has earned."""
+    """Withhold the lift, because its variance is not known, however much the candidate has earned."""
     rng = np.random.default_rng(4)
     played = rng.random(500) < 0.5
     batch = EventBatch.from_arrays(
@@ -60,7 +60,7 @@ def test_a_production_policy_without_a_reward_has_no_normal_lift() -> None:
 
 
 def heavy_stream(weight: float, before: int = 1_000, after: int = 999) -> Stream:
-    """Rewards that weights do not depend on, and in the middle a rewarded event of a very small propensity."""
+    """Draw rewards that weights do not depend on, with a rewarded event of a very small propensity in the middle."""
     rng, events = np.random.default_rng(5), before + 1 + after
     stream = Stream(
         reward=(rng.random(events) < CHANCE) * 1.0,
@@ -79,7 +79,7 @@ def asked(stream: Stream, kind: AnyInterval | str | None, averages: list[AnyAver
 
 
 def holds(found: Estimate, truth: float) -> bool:
-    """Whether an interval holds the truth, or is withheld."""
+    """Return whether an interval holds the truth or is withheld."""
     if found.lower is None or found.upper is None:
         return True
     return found.lower <= truth <= found.upper

@@ -1,4 +1,4 @@
-"""The empirical likelihood interval on its own: six sums in, an interval out; does it hold what it promises?"""
+"""Test the empirical likelihood interval on its own: an interval from six sums, and its coverage."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_one_more_event_of_the_largest_weight_there_is_will_do_too(world: str) -
 
 
 def simulated_lift(world: World, value: float, events: int, seed: int, production: Array) -> tuple[Means, float]:
-    """Means of the paired differences to a policy with these weights, of many logs at once, and the true lift."""
+    """Simulate means of paired differences to a policy with these weights, of many logs at once, and the true lift."""
     rng = np.random.default_rng(seed)
     weight, share, chance, _ = world.table(value)
     seen = rng.multinomial(events, share, size=RUNS)
@@ -60,7 +60,7 @@ def test_the_lift_over_production_is_missed_no_more_often_either(
 
 
 def test_mass_that_was_not_seen_counts_as_the_worst_and_as_the_best() -> None:
-    """A third of what the candidate does has not come yet: its reward may be anything."""
+    """Leave out a third of what the candidate does. Its reward may be anything."""
     events = 100_000
     reward = np.random.default_rng(0).random((1, events)) < 0.3
     lower, upper = interval(means_of(np.full((1, events), 2 / 3), reward.astype(float)))
@@ -118,7 +118,7 @@ def test_weights_of_ten_to_the_fiftieth_do_not_break_it() -> None:
 
 
 def worst_by_force(weight: Array, term: Array, extra: tuple[float, float], allowed: float) -> float:
-    """The lowest value by looking along every direction of probabilities: projected onto what the constraints leave."""
+    """Return the lowest value over all directions of probabilities that the constraints leave."""
     w, u = np.append(weight, extra[0]), np.append(term, extra[1])
     count = len(w)
     constraints = np.stack([np.ones(count), w])

@@ -1,4 +1,4 @@
-"""The empirical likelihood interval in a Report: from which sums it is made, on which average, for which estimator."""
+"""Test the empirical likelihood interval in a Report: its sums, for each average and estimator."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def estimate(
 
 
 def clicks(events: int, seed: int, chance: float = 0.3) -> Stream:
-    """Independent events with weights that average to 1, some of them large."""
+    """Draw independent events with weights that average to 1, some of them large."""
     rng = np.random.default_rng(seed)
     weight = rng.choice([0.0, 0.5, 2.0, 10.0], p=[0.3, 0.5, 0.175, 0.025], size=events)
     return from_weights(weight / 0.85, (rng.random(events) < chance).astype(float))
@@ -121,7 +121,7 @@ def test_it_lies_inside_the_range_of_rewards_and_holds_the_value_of_ips_unless_t
 
 
 def test_actions_that_are_never_logged_may_be_worth_nothing_or_everything() -> None:
-    """The candidate gives a third of its probability to actions that are never logged."""
+    """Give a third of the candidate's probability to actions that are never logged."""
     rng = np.random.default_rng(6)
     stream = from_weights(np.full(50_000, 2 / 3), (rng.random(50_000) < 0.3).astype(float))
     assert ends(estimate(stream, IPS(), Cumulative())) == (pytest.approx(0.2, abs=0.01), pytest.approx(0.533, abs=0.01))
@@ -152,7 +152,7 @@ def test_a_largest_weight_that_is_exceeded_is_not_believed() -> None:
 
 
 def test_the_weight_is_a_control_variate_in_all_of_them() -> None:
-    """Wherever the weight explains a term, `ips` has no wider interval than the control variate."""
+    """Compare `ips` with the control variate: its interval is no wider if the weight explains a term."""
     stream = clicks(20_000, seed=9, chance=0.9)
     plain, controlled, gaussian = (
         ends(estimate(stream, estimator, Cumulative(), bound))

@@ -1,4 +1,4 @@
-"""Intervals: their formulas, guarantees and coverage."""
+"""Test formulas, guarantees and coverage of intervals."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BLOCK = 20
 def estimates(
     stream: Stream, average: AnyAverage, bound: AnyInterval | str = "normal", **settings: Any
 ) -> dict[str, Estimate]:
-    """The candidate's estimates by estimator."""
+    """Return the candidate's estimates by estimator."""
     settings = {"estimators": ESTIMATORS, "block": BLOCK} | settings
     report = evaluated(stream, averages=[average], intervals={average.label: bound}, **settings).report()
     return {e.estimator: e for e in report.estimates if e.policy == CANDIDATE}
@@ -53,7 +53,7 @@ def half_width(estimate: Estimate) -> float:
 
 
 def standard_error(n_eff: float, variance: float, n: float, *, ratio: bool) -> float:
-    """`sqrt(s2 / n_eff)`; a mean divides by n - 1, a ratio by n."""
+    """Return `sqrt(s2 / n_eff)` of a mean, with s2 divided by n - 1, or of a ratio, with s2 divided by n."""
     return math.sqrt((variance if ratio else variance * n / (n - 1)) / n_eff)
 
 
@@ -62,7 +62,7 @@ def terms_of(estimator: AnyEstimator, stream: Stream) -> brute_force.Terms:
 
 
 def fading(n: int, horizon: float) -> Array:
-    """A memory that fades at block ends; the unfinished block has not faded."""
+    """Return weights that fade at block ends. The unfinished block has not faded."""
     ends_since = n // BLOCK - 1 - np.arange(n) // BLOCK
     return np.exp(-BLOCK / horizon) ** np.maximum(ends_since, 0)
 

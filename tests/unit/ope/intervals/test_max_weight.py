@@ -1,4 +1,4 @@
-"""`max_weight: auto`: the largest weight that the logged propensities allow, and the interval that uses it."""
+"""Test `max_weight: auto`: the largest weight that logged propensities allow, and the interval that uses it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def limit(evaluator: Evaluator, average: str = "cumulative", policy: str = NEW) 
 
 
 def explored(events: int, floor: float, seed: int = 1) -> tuple[Array, Array]:
-    """Propensities and probabilities of a candidate that prefers the action which the log explores with this floor."""
+    """Draw propensities, and probabilities of a candidate that prefers the action explored with this floor."""
     rare = np.random.default_rng(seed).random(events) < floor
     return np.where(rare, floor, 1 - floor), np.where(rare, 0.75, 0.25)
 
@@ -125,7 +125,7 @@ def test_the_weight_of_the_logging_policy_is_1() -> None:
 
 
 def test_a_policy_of_which_the_mean_weight_is_too_low_may_have_any_probability() -> None:
-    """It may take in other events what is rarely logged."""
+    """Let it take rarely logged actions in other events."""
     found = limit(evaluated(log(explored(2_000, 0.02)[0], np.full(2_000, 0.1))))
     assert found == pytest.approx(50)
 
@@ -159,7 +159,7 @@ def test_the_default_interval_is_as_narrow_as_with_the_right_limit_and_half_as_w
 
 
 def test_a_rare_action_of_production_widens_the_lift_before_it_is_logged() -> None:
-    """Production takes with .5 an action that the log has shown for another policy only."""
+    """Let production take with .5 an action that the log has shown for another policy only."""
     events = 400
     propensity = np.where(np.arange(events) % 50 == 7, 0.02, 0.98)
     reward = np.arange(events) % 3 == 0

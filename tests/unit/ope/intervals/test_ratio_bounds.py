@@ -1,4 +1,4 @@
-"""The interval of a ratio, and relative lifts in Reports: those of Fieller, also for intervals of other kinds."""
+"""Test the interval of a ratio, and relative lifts in Reports by Fieller for intervals of any kind."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def around(value: float, below: float, above: float | None = None) -> tuple[floa
 
 
 def fieller(value: float, base: float, variances: tuple[float, float], covariance: float) -> tuple[float, float]:
-    """The textbook formula, with `g = z^2 var(base) / base^2`."""
+    """Compute the textbook formula, with `g = z^2 var(base) / base^2`."""
     first, second = variances
     ratio, g = value / base, Z**2 * second / base**2
     root = np.sqrt(first - 2 * ratio * covariance + ratio**2 * second - g * (first - covariance**2 / second))
@@ -70,7 +70,7 @@ def test_it_is_withheld_unless_the_interval_of_the_base_is_above_zero(base: tupl
 
 
 def log(events: int, seed: int, rewards: tuple[float, float] = (0.3, 0.6), sign: float = 1.0) -> se.EventBatch:
-    """Two actions, the first one logged in 70 of 100 events; the challenger takes it in 30."""
+    """Draw two actions. The first is logged in 70 of 100 events, and the challenger takes it in 30."""
     rng = np.random.default_rng(seed)
     is_first = rng.random(events) < 0.7
     reward = rng.random(events) < np.where(is_first, *rewards)
@@ -85,7 +85,7 @@ TRUTH = (0.3 * 0.3 + 0.7 * 0.6) / (0.7 * 0.3 + 0.3 * 0.6) - 1
 
 
 def estimates(batch: se.EventBatch, **options: object) -> dict[str, se.Estimate]:
-    """By estimator, those of the challenger."""
+    """Return the challenger's estimates by estimator."""
     settings = {"estimators": ["ips", "snips"], "averages": ["cumulative"], "promotion": "off", "drift": None}
     evaluator = se.Evaluator(["challenger"], **{**settings, **options})  # type: ignore[arg-type]
     evaluator.update(batch)

@@ -1,4 +1,4 @@
-"""Policies that learn: gradients of the objectives, predictions before learning, any cut of the stream, resumption."""
+"""Test policies that learn: gradients of objectives, predictions before learning, cuts of the stream, resumption."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_best_baseline_gives_the_policy_of_the_best_self_normalised_value(penalt
     events, policy = scored(40, seed=8), Learned(objective="snips", variance=penalty)
 
     def self_normalised(at: np.ndarray) -> float:
-        """The objective of Norm-POEM: SNIPS less its standard error times the penalty."""
+        """Return the objective of Norm-POEM: SNIPS less its standard error times the penalty."""
         importance = events.probabilities(at.reshape(1, -1))[events.logged] / events.propensity
         value = importance @ events.reward / importance.sum()
         error = np.sqrt(importance**2 @ (events.reward - value) ** 2) / importance.sum()

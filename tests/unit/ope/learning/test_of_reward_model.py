@@ -1,4 +1,4 @@
-"""The policy of the reward model: its distributions, its order of prediction and learning, and its needs."""
+"""Test the policy of the reward model: its distributions, its order of prediction and learning, and its needs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVERY = {
 
 
 def log(events: int, seed: int = 1, **changes: Any) -> EventBatch:
-    """A log of a bandit: the mean reward is linear in the features of the action."""
+    """Draw a log of a bandit with a mean reward that is linear in the features of the action."""
     rng = np.random.default_rng(seed)
     features = rng.uniform(-0.5, 0.5, size=(events, ACTIONS, WIDTH))
     chance = 0.5 + features @ np.array([0.4, -0.4, 0.1])
@@ -50,7 +50,7 @@ def value(evaluator: Evaluator, estimator: str = "ips") -> float | None:
 
 
 def chosen(policy: OfRewardModel, prediction: list[float], *sizes: int) -> tuple[list[float], dict[int, Any]]:
-    """The distributions over events of these numbers of actions, the first of which is logged."""
+    """Return distributions over events of these numbers of actions. The first action of each is logged."""
     numbers, index = np.array(sizes), np.where(np.array(sizes) > 0, 0, -1)
     offsets = np.concatenate([[0], np.cumsum(numbers)])
     sets = ActionSets(offsets, index, np.full(numbers.sum(), 0.5), None, np.empty((0, numbers.sum())).T)
@@ -144,7 +144,7 @@ def test_several_rewards_are_chosen_by_the_goal() -> None:
 
 
 class Counting:
-    """A reward model in code that counts what it is given."""
+    """Count the events that a reward model in code is given."""
 
     def __init__(self) -> None:
         self.taught = 0

@@ -1,4 +1,4 @@
-"""Policies that learn in code of users and of river: after each block, resumed to the last bit, and never fatal."""
+"""Test policies that learn in code of users and of river: after each block, resumed to the last bit, never fatal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ EVERY: dict[str, dict[str, Any]] = {
 
 
 def log(events: int, seed: int = 1) -> EventBatch:
-    """Users of two countries; `c` is best in one, and `a` in the other."""
+    """Draw users of two countries. `c` is best in one, and `a` in the other."""
     rng = np.random.default_rng(seed)
     country = rng.choice(["de", "fr"], events)
     propensities = rng.dirichlet(np.full(3, 5.0), events)

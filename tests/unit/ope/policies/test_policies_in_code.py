@@ -1,4 +1,4 @@
-"""Candidates that are code: what they are asked, what becomes of their answers, and of their faults."""
+"""Test candidates in code: what they are asked, and what becomes of their answers and faults."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FAVOURITE = PythonPolicy("support.coded_policies:favourite", {"share": 0.6})
 
 
 def choice(**changes: Any) -> bytes:
-    """A choice among three actions, with scores and a context."""
+    """Return a choice among three actions, with scores and a context."""
     sets = {"actions": ["a", "b", "c"], "propensities": [0.25, 0.5, 0.25], "scores": [1.0, 3.0, 2.0]}
     fields = {"action": "b", "propensity": ..., "context": {"likes": "b"}} | sets
     return message(1, **(fields | changes))
@@ -53,7 +53,7 @@ def counts(report: Report, policy: str) -> PolicyCounts:
 
 
 def weight(policy: Any, event: bytes) -> float | None:
-    """The importance weight of the logged action, which has a propensity of one half."""
+    """Return the importance weight of the logged action, which has a propensity of one half."""
     return evaluated({"p": policy}, event).get("p", "ips", "cumulative").importance_weight_mean
 
 

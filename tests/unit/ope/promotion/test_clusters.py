@@ -1,4 +1,4 @@
-"""The trust check of clusters: logs without a `unit` whose sessions show in their rewards."""
+"""Test the trust check of clusters on logs without a `unit` that have sessions in their rewards."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ EVENTS, BLOCK, ERROR = 100_000, 100, 0.01
 
 
 def sessions(rng: np.random.Generator, events: int = EVENTS, at_a_time: int = 50) -> NDArray[np.int64]:
-    """The session of each event, of 20 events on average."""
+    """Return the session of each event, with 20 events on average."""
     return np.arange(events) // (20 * at_a_time) * at_a_time + rng.integers(at_a_time, size=events)
 
 
 def correlated_rewards(session: NDArray[np.int64], rng: np.random.Generator, mean: Array | float = 0.3) -> Array:
-    """Rewards of 0 or 1 whose correlation within a session is .2."""
+    """Draw rewards of 0 or 1 with a correlation of .2 within a session."""
     shared, own = rng.random(int(session.max()) + 1)[session], rng.random(len(session))
     return (np.where(rng.random(len(session)) < 0.2**0.5, shared, own) < mean).astype(float)
 
@@ -46,7 +46,7 @@ def waving(rng: np.random.Generator, events: int) -> Array:
 
 
 def cycling(rng: np.random.Generator, events: int) -> Array:
-    """As on a site whose rewards rise and fall by half, ten times in a log."""
+    """Draw rewards that rise and fall by half, ten times in a log."""
     return (rng.random(events) < 0.3 + 0.15 * np.sin(20 * np.pi * np.arange(events) / events)).astype(float)
 
 
@@ -60,7 +60,7 @@ def folded(reward: Array, state: ClusterState | None = None, block: int = BLOCK)
 
 
 def failures(rewards: list[Array], block: int = BLOCK) -> int:
-    """The number of logs of 1,000 blocks that fail the check at the end of any tenth."""
+    """Count the logs of 1,000 blocks that fail the check at the end of any tenth."""
     count = 0
     for reward in rewards:
         state, verdicts = clusters.start(), []
@@ -91,7 +91,7 @@ def test_sessions_one_after_the_other_pass_as_blocks_account_for_them() -> None:
 
 
 def checked(reward: Array, unit: list[str] | None) -> tuple[TrustCheck, str]:
-    """The check of a Report on a candidate, and the reason of its decision."""
+    """Return the check of a Report on a candidate, and the reason of its decision."""
     evaluator = Evaluator(["new"], [StratifiedIPS()], [Cumulative()], drift=None, promotion="bsea")
     weight = np.random.default_rng(104).choice([0.5, 1.5], len(reward))
     propensity = np.full(len(reward), 0.5)

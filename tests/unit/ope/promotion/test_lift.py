@@ -1,4 +1,4 @@
-"""The lift of the mixture that rules read after each block."""
+"""Test the lift of the mixture that rules read after each block."""
 
 from __future__ import annotations
 

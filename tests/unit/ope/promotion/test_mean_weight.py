@@ -1,4 +1,4 @@
-"""Weights that are alike within a unit: the trust check of the mean weight uses the units of events."""
+"""Test that the check of the mean weight uses units of events, if weights are alike within a unit."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ EVENTS = 6_000
 
 
 def sessions(rng: np.random.Generator) -> NDArray[np.int64]:
-    """The session of each event: fifty are open at a time, of about twenty events each."""
+    """Return the session of each event. Fifty are open at a time, with about twenty events each."""
     return np.arange(EVENTS) // 1_000 * 50 + rng.integers(0, 50, EVENTS)
 
 
 def blamed(weights: dict[str, Array], units: list[str] | None) -> set[str]:
-    """The candidates that are ever blamed for their mean weight."""
+    """Return the candidates that are ever blamed for their mean weight."""
     rng, found = np.random.default_rng(3), set()
     reward = (rng.random(EVENTS) < 0.3).astype(float)
     evaluator = Evaluator(list(weights), [StratifiedIPS()], [Cumulative()], drift=None, promotion="bsea")

@@ -1,4 +1,4 @@
-"""Promotion: rules against plain loops over events, holding, and trust."""
+"""Test promotion: rules against plain loops over events, holding, and trust."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OPEN_BANDIT = ROOT / "examples" / "open_bandit" / "data" / "bts_men.ndjson.gz"
 
 
 class Log:
-    """Random events of some policies, production first, and a made-up path of the lift."""
+    """Draw random events of some policies, production first, and make up a path of the lift."""
 
     def __init__(self, blocks: int, candidates: int = 2, seed: int = 1, missing: float = 0.1) -> None:
         rng = np.random.default_rng(seed)
@@ -48,7 +48,7 @@ class Log:
         self.variance[1] /= 4.0
 
     def folded(self, monitor: PromotionMonitor, state: Any = None, first: int = 0, last: int | None = None) -> Any:
-        """The promotion state after the blocks from `first` to `last`."""
+        """Return the promotion state after the blocks from `first` to `last`."""
         blocks = slice(first, len(self.value) if last is None else last)
         events = slice(blocks.start * BLOCK, blocks.stop * BLOCK)
         counts = self.present[:, 1:].reshape(len(self.value), BLOCK, -1).sum(axis=1)
@@ -60,13 +60,13 @@ class Log:
 
 
 def found(monitor: PromotionMonitor, state: Any, **more: Any) -> dict[tuple[str, str], Any]:
-    """The decisions by candidate and rule."""
+    """Return the decisions by candidate and rule."""
     decisions = decide(monitor, state, **trust_figures(**more))[0]
     return {(decision.policy, decision.rule): decision for decision in decisions}
 
 
 def history(monitor: PromotionMonitor, log: Log, step: int = 7) -> list[tuple[Any, ...]]:
-    """All transitions of a log that is folded `step` blocks at a time."""
+    """Return all transitions of a log that is folded `step` blocks at a time."""
     state = None
     for first in range(0, len(log.value), step):
         state = log.folded(monitor, state, first, min(first + step, len(log.value)))
@@ -74,7 +74,7 @@ def history(monitor: PromotionMonitor, log: Log, step: int = 7) -> list[tuple[An
 
 
 def bernstein_by_hand(terms: list[float], largest: float, error: float) -> tuple[float, float]:
-    """Mean and half-width of the one-sided empirical Bernstein bound, from the events themselves."""
+    """Return the mean and half-width of the one-sided empirical Bernstein bound, from the events themselves."""
     n = len(terms)
     mean = math.fsum(terms) / n
     variance = math.fsum((term - mean) ** 2 for term in terms) / (n - 1)
@@ -83,7 +83,7 @@ def bernstein_by_hand(terms: list[float], largest: float, error: float) -> tuple
 
 
 def sea_by_hand(log: Log, candidate: int, error: float, bounded: bool) -> list[float]:
-    """Lower bound of the candidate minus upper bound of production at every block end."""
+    """Return the lower bound of the candidate minus the upper bound of production at every block end."""
     lowers = []
     for end in range(BLOCK, len(log.reward) + 1, BLOCK):
         ends = []
@@ -97,7 +97,7 @@ def sea_by_hand(log: Log, candidate: int, error: float, bounded: bool) -> list[f
 
 
 def spans_by_hand(passed: list[bool], hold: int, kept: list[bool] | None = None) -> list[tuple[int, bool]]:
-    """The block ends at which a candidate became promotable, or ceased to be."""
+    """Return the block ends at which a candidate became promotable, or ceased to be."""
     changes, run, promotable = [], 0, False
     for place, ok in enumerate(passed, start=1):
         run = run + 1 if ok else 0
@@ -122,7 +122,7 @@ def test_sea_and_bsea_equal_loops_over_the_events(rule: str) -> None:
 
 
 def test_a_bound_that_wavers_about_the_margin_does_not_ring_each_time() -> None:
-    """Three block ends pass, then every other one; the narrower interval is above the margin all the while."""
+    """Pass three block ends, then every other one. The narrower interval stays above the margin."""
     log, monitor = Log(blocks=20, seed=2), make_monitor(rule="paired", hold=3, min_events=0)
     log.variance[:] = np.array([1e-4, 0.0])[:, None, None]
     log.value[:] = 0.019
@@ -148,13 +148,13 @@ def test_sea_finds_a_much_better_candidate_and_bsea_is_sooner() -> None:
 
 
 def recent(values: Sequence[float] | Array) -> float:
-    """The mean over blocks, in which the latest count most."""
+    """Return the mean over blocks, with more weight for later ones."""
     weights = [math.exp(-age * BLOCK / 30_000) for age in range(len(values))]
     return sum(value * weight for value, weight in zip(reversed(values), weights, strict=True)) / sum(weights)
 
 
 def moved(lifts: Array) -> float:
-    """The mean squared distance of the latest part of a path from its own mean."""
+    """Return the mean squared distance of a recent path from its own mean."""
     return recent([(lift - recent(lifts[: place + 1])) ** 2 for place, lift in enumerate(lifts)])
 
 
@@ -184,7 +184,7 @@ def test_paired_equals_a_loop_over_the_path() -> None:
 
 
 def best_of(candidates: int, lead: float, others: float) -> float:
-    """The lower bound of one candidate with this lift in units of its error, next to others."""
+    """Return the lower bound of one candidate next to others, with its lift in units of its error."""
     lift = np.full((1, candidates), others)
     lift[0, 0] = lead
     path = Lift(lift, np.ones_like(lift), np.zeros_like(lift), np.full_like(lift, 20_000.0))
@@ -226,7 +226,7 @@ def test_holding_counts_block_ends_in_a_row(passed: list[bool], before: int) -> 
 
 
 def constant_path(lowers: list[float], candidates: int = 1) -> Log:
-    """A log of one candidate whose lift is known exactly after each block."""
+    """Make a log of candidates with exactly known lifts after each block."""
     log = Log(blocks=len(lowers), candidates=candidates)
     log.value = np.tile(np.array(lowers)[:, None], (1, candidates))
     log.variance = np.zeros((2, len(lowers), candidates))
@@ -251,7 +251,7 @@ def test_a_candidate_that_falls_must_hold_again() -> None:
 
 @pytest.mark.parametrize("logged", [True, False])
 def test_a_candidate_that_is_production_is_promotable_by_no_rule(logged: bool) -> None:
-    """Not even where a lift of 0 is enough, or where only the lack of some events tells them apart."""
+    """Allow a lift of 0, and let only missing events distinguish the policies."""
     log = Log(blocks=40, candidates=2, seed=23, missing=0.3)
     log.present[:, 2] = 1.0
     log.weight[:, 0] = 1.0 if logged else log.weight[:, 0]
@@ -429,7 +429,7 @@ def test_all_candidates_ever_added_share_one_error() -> None:
 
 
 def checks_of(monitor: PromotionMonitor, state: Any, policy: str = "candidate-1", **more: Any) -> dict[str, Any]:
-    """The trust checks of a policy by name."""
+    """Return the trust checks of a policy by name."""
     return {each.check: each for each in decide(monitor, state, **trust_figures(**more))[1] if each.policy == policy}
 
 
@@ -531,7 +531,7 @@ def test_an_interval_that_holds_no_value_at_all_blocks_promotion() -> None:
 
 
 def rejected_check(evaluator: Evaluator) -> Any:
-    """The check of rejected events of the logging policy."""
+    """Return the check of rejected events of the logging policy."""
     return next(each for each in evaluator.report().trust if each.check == "rejected_share")
 
 
@@ -573,7 +573,11 @@ def test_an_effective_sample_that_is_too_small_blocks_promotion() -> None:
 
 
 def open_bandit_checks(planted: float | None) -> dict[str, Any]:
-    """The checks of the uniform policy on a real log (men); one propensity is `planted`."""
+    """Return the checks of the uniform policy on a real log (men).
+
+    Args:
+        planted: Propensity that replaces one in the log, or None.
+    """
     batch = EventBatch.concat(list(read_events(OPEN_BANDIT)))
     propensity = batch.propensity.copy()
     if planted is not None:

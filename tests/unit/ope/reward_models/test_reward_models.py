@@ -1,4 +1,4 @@
-"""Tables, river's regressors and code of users as reward models: what they know, when, and what their faults cost."""
+"""Test tables, river's regressors and code of users as reward models: what they know, and what faults cost."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def accuracy(evaluated: Evaluator) -> RewardModelAccuracy:
 
 
 def named(batch: EventBatch, names: list[Any], contexts: list[Any] | None = None) -> EventBatch:
-    """The batch with names for the actions of each event."""
+    """Return the batch with names for the actions of each event."""
     known = contexts or [None] * len(batch)
     return replace(batch, raw_fields=RawFields([{"context": each, "actions": list(names)} for each in known]))
 

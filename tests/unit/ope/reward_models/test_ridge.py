@@ -1,4 +1,4 @@
-"""Reward models: closed form, predict before learn, and estimates that survive nonsense."""
+"""Test ridge models: closed form, predictions before learning, and estimates that survive nonsense."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ACTIONS, FEATURES, BLOCK = 5, 3, 20
 
 
 class Offers:
-    """Events with features that predict the reward, in a drifting way; the candidate is greedy."""
+    """Draw events with features that predict the reward, in a drifting way. The candidate is greedy."""
 
     def __init__(self, seed: int, n: int, *, exploration: float = 0.25) -> None:
         random = np.random.default_rng(seed)
@@ -57,7 +57,7 @@ class Offers:
 
 
 def predictions(batch: EventBatch, model: Ridge, **options: Any) -> Array:
-    """[n, actions]: the model's expectations of policies that always choose one action, by differences of `dm`."""
+    """Return predictions for every action, [n, actions], from differences of `dm` of policies that always choose it."""
     policies = [str(action) for action in range(ACTIONS)]
     options = {"promotion": None, "drift": None, **options}
     evaluator = Evaluator(
@@ -88,7 +88,7 @@ def predictions(batch: EventBatch, model: Ridge, **options: Any) -> Array:
 
 
 def closed_form(offers: Offers, horizon: float, penalty: float) -> Array:
-    """[n, actions]: weighted ridge regression on all blocks before, solved from zero for each block; not clipped."""
+    """Return predictions of weighted ridge regression on all earlier blocks, not clipped, [n, actions]."""
     n = len(offers.reward)
     design = np.concatenate([np.ones((n, ACTIONS, 1)), offers.features], axis=2)
     expected = np.zeros((n, ACTIONS))
@@ -134,7 +134,7 @@ def test_without_a_horizon_six_regressions_count_by_their_recent_errors() -> Non
 
 
 def test_without_a_horizon_a_ridge_forgets_as_fast_as_the_world_turns() -> None:
-    """The features predict the opposite after 6,000 events."""
+    """Let features predict the opposite after 6,000 events."""
     still = Offers(11, 12_000)
     turned = replace_features(still, np.where(np.arange(12_000) < 6_000, 1.0, -1.0))
     for offers, rival in ((still, 1_250.0), (turned, 80_000.0)):
@@ -145,20 +145,20 @@ def test_without_a_horizon_a_ridge_forgets_as_fast_as_the_world_turns() -> None:
 
 
 def replace_features(offers: Offers, sign: Array) -> Offers:
-    """The same events with the features of each times its sign."""
+    """Return the events with the features of each times its sign."""
     turned = copy(offers)
     turned.features = offers.features * sign[:, None, None]
     return turned
 
 
 def late_error(offers: Offers, model: Ridge) -> float:
-    """Mean squared difference between predictions and expected rewards over the last quarter of the events."""
+    """Return the mean squared error of predictions over the last quarter of the events."""
     late = len(offers.reward) * 3 // 4
     return float(np.square(folded(offers, model) - offers.chance)[late:].mean())
 
 
 def folded(offers: Offers, model: Ridge) -> Array:
-    """[n, actions]: the predictions for events in whole blocks."""
+    """Return the predictions for events in whole blocks, [n, actions]."""
     sets = offers.batch().action_sets
     assert sets is not None
     log = LoggedActions(sets, offers.reward, 1 / offers.sampling, BLOCK, (0.0, 1.0))
@@ -272,7 +272,7 @@ def test_with_nonsense_stratified_dr_falls_back_to_the_accuracy_of_stratified_ip
 
 
 def test_a_wildly_wrong_model_is_corrected() -> None:
-    """It learned that features predict rewards; then the world turns around."""
+    """Learn that features predict rewards, then turn the world around."""
     errors = []
     for seed in range(8):
         offers = Offers(seed, 6_000)

@@ -1,4 +1,4 @@
-"""Observations of a confidence sequence: which are light, and which are withheld."""
+"""Test observations of a confidence sequence: which are light, and which are withheld."""
 
 from __future__ import annotations
 

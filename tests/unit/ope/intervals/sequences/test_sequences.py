@@ -1,4 +1,4 @@
-"""Confidence sequences: published values, their parts, and how often they miss."""
+"""Test confidence sequences: published values, their parts, and how often they miss."""
 
 from __future__ import annotations
 
@@ -65,27 +65,27 @@ def published(case: str, name: str) -> Any:
 
 
 def both_sides(weight: Any, reward: Any) -> Array:
-    """The sums behind the lower and the upper bound of a value, for rewards from 0 to 1."""
+    """Return the sums behind the lower and the upper bound of a value, for rewards from 0 to 1."""
     weight, reward = np.asarray(weight), np.asarray(reward)
     return np.stack([weight * reward, weight * (1 - reward)])
 
 
 def sums_of(engine: WealthProcess, observed: Array, present: Any = None) -> Array:
-    """The sums of whole streams as one block, [rows, width]: every observation has its own centre."""
+    """Return the sums of whole streams as one block, [rows, width], with a centre of its own for every observation."""
     there = None if present is None else np.asarray(present)[None, :, None]
     rows = Observations(np.asarray(observed, dtype=float)[None, :, None], there)
     return measure(engine, rows, np.zeros((len(observed), 1, 2)), [1])[0][0, :, 0]
 
 
 def own_centres(observed: Array, before: tuple[float, float] = (0.0, 0.0)) -> Array:
-    """The centres of observations [rows, events] when each has its own, from those before it."""
+    """Return the centre of each observation from those before it, [rows, events]."""
     count, total = before[0] + np.arange(observed.shape[1]), before[1] + np.cumsum(observed, axis=1) - observed
     centre: Array = np.minimum((total + 0.5) / (count + 1), 1.0)
     return centre
 
 
 def costs_of(engine: WealthProcess, deviation: Array, shared: bool) -> Array:
-    """The costs of single deviations [events], added up."""
+    """Return the sum of costs of single deviations, [events]."""
     seen = Observations(np.zeros((1, 1, 1, len(deviation))), light=np.zeros((1, 1, 1, len(deviation)), dtype=bool))
     return engine.costs(seen, deviation[None, None, None].copy(), np.zeros(1, dtype=np.int64), shared)[0, 0, 0]
 
@@ -96,7 +96,7 @@ def interval(engine: WealthProcess, observed: Array, error: float) -> list[float
 
 
 def exact_up_to_a_line(engine: WealthProcess, deviation: float) -> Array:
-    """The cost of one deviation from the centre of a block."""
+    """Return the cost of one deviation from the centre of a block."""
     if isinstance(engine, BernsteinWealth):
         return np.array([deviation**2])
     least, most = (end * engine.lambdas for end in (-1.0, 3.0))
@@ -106,8 +106,14 @@ def exact_up_to_a_line(engine: WealthProcess, deviation: float) -> Array:
 
 
 def bound_of_blocks(engine: WealthProcess, observed: Array, present: Array | None = None, since: int = 0) -> Array:
-    """The sums of one row of observations from event `since` on, block by block: the centre of each is that known
-    at its start, but every observation has its own while fewer than 100 came before the block."""
+    """Return the sums of one row of observations, block by block.
+
+    A block uses the centre that is known at its start. If fewer than 100 observations came before it, every observation
+    has its own centre.
+
+    Args:
+        since: Index of the first observation in the sums.
+    """
     sums, count, total = np.zeros(engine.width), 0.0, 0.0
     there = np.ones(len(observed), dtype=bool) if present is None else present
     for first in range(0, len(observed), 100):
@@ -188,7 +194,7 @@ def test_the_robust_sequence_is_the_published_one(name: str) -> None:
 
 
 def heavy_tailed(rng: np.random.Generator, rows: int, events: int, largest: float = 50.0) -> Array:
-    """Weights of mean 1 of a deterministic policy under an exploring one: 0, a little above 1, and `largest`."""
+    """Draw weights of mean 1 of a deterministic policy under an exploring one: 0, a little above 1, and `largest`."""
     rare = 0.1 / largest
     common = (1 - rare * largest) / 1.11
     drawn = rng.random((rows, events))
@@ -247,7 +253,7 @@ def test_absent_observations_are_as_if_they_had_never_been(engine: WealthProcess
 
 @pytest.mark.parametrize("engine", ENGINES, ids=["heavy", "bernstein"])
 def test_no_centre_knows_its_own_block_or_a_later_one(engine: WealthProcess) -> None:
-    """The cost of earlier blocks does not depend on later observations; nor does the centre of the block between."""
+    """Change later observations. Neither the cost of earlier blocks nor the centre of the block between changes."""
     observed = stream(8).reshape(6, 1, 9, 100).transpose(2, 0, 1, 3) / 50
     changed = observed.copy()
     changed[5:] = 1.0
@@ -284,7 +290,13 @@ def test_an_observation_above_its_promised_limit_withholds_the_empirical_bernste
 def evidence(
     seed: int, events: int = 900, policies: int = 4, low: float = 0.0, high: float = 1.0, named: bool = False
 ) -> Evidence:
-    """Events of rewards `low` and `high`; the first policy took the logged actions, or is one among others."""
+    """Draw evidence of several policies.
+
+    Args:
+        low: Smaller of the two rewards.
+        high: Larger of the two rewards.
+        named: Whether production is one of the drawn policies. Otherwise the first policy took the logged actions.
+    """
     rng = np.random.default_rng(seed)
     weight = heavy_tailed(rng, policies, events)
     if not named:
@@ -316,7 +328,7 @@ def watching(
 
 
 def terms_of(estimators: list[AnyEstimator], events: Evidence) -> list[Terms]:
-    """Terms of estimators at the start of a stream; those of biased ones do not depend on the past here."""
+    """Return terms of estimators at the start of a stream. Terms of biased ones do not depend on the past here."""
     policies = events.importance_weight.shape[1]
     return [estimator.terms(events, estimator.start(policies))[0] for estimator in estimators]
 
@@ -327,7 +339,7 @@ def folded(
     cuts: tuple[int, ...] = (),
     state: Any = None,
 ) -> Any:
-    """The state after these events, cut before these."""
+    """Return the state after these events, cut at these indices."""
     sequences, estimators = watching
     policies = whole.importance_weight.shape[1]
     state = sequences.start(policies) if state is None else state
@@ -338,7 +350,7 @@ def folded(
 
 
 def seen(watching: Tracked, whole: Evidence, error: float = 0.05) -> TrackedBounds:
-    """The intervals after these events, by policy and estimator; an unfinished block is the tail."""
+    """Return the intervals after these events by policy and estimator. An unfinished block is the tail."""
     sequences, estimators = watching
     full = len(whole.reward) // whole.block * whole.block
     state = folded(watching, select_part(whole, slice(0, full)))
@@ -492,7 +504,7 @@ def test_folding_changes_nothing_in_the_state_it_is_given() -> None:
 
 
 def flat(state: Any) -> list[Array]:
-    """All arrays and numbers in a state, in order."""
+    """List all arrays and numbers in a state, in order."""
     if isinstance(state, msgspec.Struct):
         state = msgspec.structs.asdict(state)
     if isinstance(state, dict):
@@ -659,7 +671,7 @@ def test_a_negative_weight_ends_all_evidence() -> None:
 
 
 def test_large_weights_may_follow_a_negative_one() -> None:
-    """As among slates: nothing can be proven of that policy any more, and the others continue."""
+    """Weigh as among slates. Nothing can be proven of that policy any more, and the others continue."""
     whole = evidence(30, events=400)
     proof = LiftTest((0.0, 1.0))
     alone, _ = proof.fold(proof.start(4), proof.observed(whole))
