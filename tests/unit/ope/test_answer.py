@@ -62,7 +62,7 @@ def only(*args: Any, **options: Any) -> tuple[str, str]:
     return found.verdict, found.sentence
 
 
-def test_a_promotable_candidate_earns_so_much_more_since_a_time() -> None:
+def test_the_sentence_of_a_promotable_candidate_has_its_lift_and_since_when() -> None:
     assert only(Candidate(), decisions=[decision(**PROMOTABLE)]) == (
         "promotable",
         "challenger earns +14.9 % [12, 18] more than production (0.1907 against 0.1660), "
@@ -81,7 +81,7 @@ def test_a_promotable_candidate_whose_interval_reaches_below_0_names_the_bound_t
     assert sentence.endswith(f"promotable since event 12,300{end}")
 
 
-def test_a_rule_without_a_bound_is_named_too_where_the_interval_reaches_below_0() -> None:
+def test_a_rule_without_a_bound_is_named_if_the_interval_reaches_below_0() -> None:
     decided = decision(promotable=True, since_event=12_300, rule="sea", reason="lift 0.02 over margin 0")
     _, sentence = only(Candidate(width=0.03), decisions=[decided])
     assert sentence.endswith("(not by the interval, but by the rule sea: lift 0.02 over margin 0)")
@@ -102,7 +102,7 @@ def test_the_sentence_gives_the_missing_events_and_their_time() -> None:
     assert sentence.endswith(": needs about 1 more event")
 
 
-def test_where_no_number_of_events_is_known_the_reason_of_the_rule_is_given() -> None:
+def test_the_reason_of_the_rule_is_given_if_no_number_of_events_is_known() -> None:
     _, sentence = only(Candidate(lift=0.002), decisions=[decision(reason="the lift varies too much")])
     assert "more than production: the lift varies too much; so far" in sentence
 

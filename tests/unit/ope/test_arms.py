@@ -29,7 +29,7 @@ def values(columns: dict[str, Any], **settings: Any) -> dict[tuple[str, str], fl
     return {(estimate.policy, estimate.estimator): estimate.value for estimate in found.report().estimates}
 
 
-def test_balanced_weights_are_those_of_the_mixture_as_logged_propensity() -> None:
+def test_balanced_weights_divide_by_the_mixture_of_all_arms() -> None:
     columns, _ = ramp(1, events=2050)
     policies = columns["policies"]
     mixture = sum(share * policies[name] for name, share in SHARES.items())
@@ -45,7 +45,7 @@ def test_measured_shares_come_near_the_configured_ones() -> None:
     assert measured != configured
 
 
-def test_measured_shares_are_those_before_each_block() -> None:
+def test_measured_shares_come_from_events_before_each_block() -> None:
     batch = EventBatch.from_arrays(**ramp(3, events=3000)[0])
     measured = Arms(ARMS)
     balanced, state = arms.fold(measured, arms.start(measured), batch, block=100)
@@ -55,7 +55,7 @@ def test_measured_shares_are_those_before_each_block() -> None:
     assert state.counts[1] / state.counts.sum() == pytest.approx(0.1, abs=0.02)
 
 
-def test_distributions_over_actions_are_balanced_too() -> None:
+def test_distributions_over_actions_are_balanced() -> None:
     both = {"production": [[0.8, 0.2], [0.8, 0.2]], "challenger": [[0.0, 1.0], [0.0, 1.0]]}
     batch = EventBatch.from_arrays(reward=[1, 0], action=[0, 1], propensities=both["production"], policies=both)
     found, _ = arms.fold(Arms(SHARES), arms.start(Arms(SHARES)), batch, block=2)

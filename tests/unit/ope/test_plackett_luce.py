@@ -80,7 +80,7 @@ def cases(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], Array, Array]:
 
 @quickly
 @given(cases(), st.booleans())
-def test_slates_weigh_as_defined_by_the_second_moments_of_all_rankings(
+def test_slates_have_the_weights_defined_by_the_second_moments_of_all_rankings(
     case: tuple[list[tuple[int, ...]], Array, Array], turned: bool
 ) -> None:
     rankings, scores, target = case
@@ -136,7 +136,7 @@ def test_rips_weighs_by_the_probability_of_the_actions_up_to_each_slot() -> None
 
 
 @pytest.mark.parametrize(("actions", "slots"), [(6, 3), (5, 5), (12, 2)])
-def test_chances_of_pairs_of_slots_are_those_of_all_rankings(actions: int, slots: int) -> None:
+def test_probabilities_of_pairs_of_slots_equal_the_sum_over_all_rankings(actions: int, slots: int) -> None:
     scores = np.random.default_rng(actions).normal(size=(3, actions))
     single, joint = draws(np.exp(scores), slots, pairs=True)
     assert joint is not None
@@ -150,7 +150,7 @@ def test_chances_of_pairs_of_slots_are_those_of_all_rankings(actions: int, slots
         assert np.where(later[:, None, :, None], both, 0.0) == pytest.approx(joint[row], rel=1e-12, abs=1e-15)
 
 
-def test_equal_scores_are_a_uniform_ranking() -> None:
+def test_equal_scores_make_a_uniform_ranking() -> None:
     target, rankings = np.full((3, 5), 0.2), list(permutations(range(5), 3))[:20]
     drawn = batch_of(*[slate(ranking, np.zeros(5), target) for ranking in rankings])
     uniform = batch_of(*[slate(each, np.zeros(5), target, slate_logging="uniform_ranking") for each in rankings])
@@ -158,7 +158,7 @@ def test_equal_scores_are_a_uniform_ranking() -> None:
     assert slate_weights(drawn, [POLICY]) == pytest.approx(slate_weights(uniform, [POLICY]))
 
 
-def test_slates_of_different_shapes_and_kinds_weigh_as_each_alone() -> None:
+def test_slates_of_different_shapes_and_kinds_have_the_weight_of_each_alone() -> None:
     messages = [
         slate((1, 0), np.array([0.0, 1.0]), np.full((2, 2), 0.5)),
         slate((2,), np.array([0.0, 1.0, 2.0]), np.full((1, 3), 1 / 3)),

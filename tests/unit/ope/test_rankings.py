@@ -151,7 +151,7 @@ def test_clicks_with_noise_keep_the_order_of_candidates() -> None:
         assert values == sorted(values, key=lambda value: -(value or 0))
 
 
-def test_fewer_is_better_for_positions_so_lifts_and_rules_turn_round() -> None:
+def test_lower_positions_are_better_so_that_lifts_and_rules_are_reversed() -> None:
     found = report(
         log(20_000), ranking={"metric": METRICS[3]}, promotion={"rule": ["paired", "bsea"], "min_events": 100}
     )
@@ -211,7 +211,7 @@ def test_a_confidence_sequence_needs_a_limit_to_the_terms() -> None:
     assert bounded.lower < bounded.value < bounded.upper
 
 
-def test_anytime_proves_lifts_only_where_terms_of_production_are_limited() -> None:
+def test_anytime_proves_lifts_only_if_terms_of_production_are_limited() -> None:
     events, rule = log(8_000), {"rule": "anytime", "min_events": 1_000}
     known = report(events, promotion=rule).promotion[0]
     assert known.promotable
@@ -241,7 +241,7 @@ def test_the_share_of_clicks_below_the_cut_and_the_unsupported_gain_are_reported
     assert "over 10%" in check.reason
 
 
-def test_with_ranks_of_clicked_items_alone_the_support_is_not_known() -> None:
+def test_the_support_is_unknown_if_only_clicked_items_have_ranks() -> None:
     found = report(log(100))
     assert found.get("new", "click_ips", "cumulative").details["unsupported_probability"] is None
     (check,) = [each for each in found.trust if each.check == "unsupported" and each.policy == "new"]
@@ -257,7 +257,7 @@ def test_pages_without_a_candidate_are_missing_for_it_alone() -> None:
     assert found.get("new", "click_ips", "cumulative").value == pytest.approx((1 / np.log2(3) + 1) / 2)
 
 
-def test_a_model_stands_in_for_what_the_cap_cuts_off() -> None:
+def test_a_model_replaces_what_the_cap_removes() -> None:
     rng = np.random.default_rng(7)
     events = 4_000
     relevant = rng.random((events, 6)) < np.linspace(0.1, 0.5, 6)
@@ -308,7 +308,7 @@ def test_decisions_and_rankings_are_not_mixed_and_other_metrics_are_refused_with
         Evaluator(["new"], ranking=Ranking()).update(EventBatch.from_arrays(reward=[1], propensity=[1]))
 
 
-def test_one_page_may_be_a_dictionary() -> None:
+def test_a_single_page_may_be_a_dictionary() -> None:
     evaluator = Evaluator(["new"], averages=["cumulative"], ranking=Ranking())
     evaluator.update_one({"ranking": {"shown": ["a", "b"], "clicked": ["b"]}, "policies": {"new": {"ranks": {"b": 1}}}})
     assert evaluator.report().get("new", "click_ips", "cumulative").value == pytest.approx(2)

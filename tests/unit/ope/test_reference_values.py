@@ -92,7 +92,7 @@ def unlimited(monkeypatch: pytest.MonkeyPatch, batch: EventBatch, estimator: Any
 
 
 @pytest.mark.parametrize("case", ["vw_single", "vw_four", "obp_five_rounds", "snips_delta_method"])
-def test_ips_and_snips_are_the_published_ones(case: str) -> None:
+def test_ips_and_snips_equal_the_published_ones(case: str) -> None:
     found = estimates(logged(case), ESTIMATORS)
     compared = [label for label in ("ips", "snips") if label in expected(case)]
     assert compared
@@ -100,7 +100,7 @@ def test_ips_and_snips_are_the_published_ones(case: str) -> None:
         assert found[label].value == close(case, label)
 
 
-def test_ips_and_snips_of_a_thousand_alternating_events_are_the_published_ones() -> None:
+def test_ips_and_snips_of_a_thousand_alternating_events_equal_the_published_ones() -> None:
     found = estimates(alternating(), ESTIMATORS)
     assert found["ips"].value == close("vw_alternating_1000", "ips")
     assert found["snips"].value == close("vw_alternating_1000", "snips")
@@ -111,19 +111,19 @@ def test_a_one_slot_slate_is_ips() -> None:
 
 
 @pytest.mark.parametrize("cap", [1, 2, 3, 5])
-def test_clipped_ips_is_the_published_one(cap: int) -> None:
+def test_clipped_ips_equals_the_published_one(cap: int) -> None:
     found = estimates(logged("obp_five_rounds"), [ClippedIPS(cap=cap)])["clipped_ips"]
     assert found.value == close("obp_five_rounds", f"clipped_ips_{cap}")
 
 
-def test_importance_weights_are_the_published_ones() -> None:
+def test_importance_weights_equal_the_published_ones() -> None:
     case = "obp_five_rounds"
     found = estimates(logged(case), [IPS()])["ips"]
     assert found.importance_weight_mean == pytest.approx(np.mean(expected(case)["weights"]), rel=1e-12)
     assert found.importance_weight_max == pytest.approx(max(expected(case)["weights"]), rel=1e-12)
 
 
-def test_the_normal_interval_of_four_events_is_the_published_gaussian_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_normal_interval_of_four_events_equals_the_published_gaussian_one(monkeypatch: pytest.MonkeyPatch) -> None:
     found = unlimited(monkeypatch, logged("vw_four"), IPS())
     assert [found.lower, found.upper] == close("vw_four", "gaussian")
     assert [found.lower, found.upper] == close("vw_four", "slate_pi_gaussian")
@@ -134,7 +134,7 @@ def test_the_normal_interval_of_four_events_is_withheld_in_the_report() -> None:
     assert (found.lower, found.upper) == (None, None)
 
 
-def test_the_normal_interval_of_a_thousand_alternating_events_is_the_published_gaussian_one() -> None:
+def test_the_normal_interval_of_a_thousand_alternating_events_equals_the_published_gaussian_one() -> None:
     evaluator = Evaluator([CANDIDATE], estimators=[IPS()], averages=[Cumulative()], intervals=NORMAL, block=10_000)
     evaluator.update(alternating())
     found = evaluator.report().get(CANDIDATE, "ips", "cumulative")
@@ -155,7 +155,7 @@ def test_the_delta_method_of_snips_gives_the_published_standard_error(monkeypatc
     assert (found.upper - found.lower) / (2 * z) == close("snips_delta_method", "se")
 
 
-def test_the_diagnostics_of_snips_are_the_published_ones() -> None:
+def test_the_diagnostics_of_snips_equal_the_published_ones() -> None:
     case = "snips_delta_method"
     found = estimates(logged(case), [SNIPS()])["snips"]
     assert found.effective_sample_size == close(case, "ess")
@@ -175,7 +175,7 @@ def values_after_events(stream: Stream, average: Average, estimator: AnyEstimato
 
 
 @pytest.mark.parametrize("block", [1, 2, 3, 100])
-def test_window_and_decay_are_the_published_ones_after_each_event(block: int) -> None:
+def test_window_and_decay_equal_the_published_ones_after_each_event(block: int) -> None:
     case = "wsdm19_windows"
     given = inputs(case)
     stream = from_weights(np.ones(len(given["wr"])), given["wr"])
@@ -186,7 +186,7 @@ def test_window_and_decay_are_the_published_ones_after_each_event(block: int) ->
 
 
 @pytest.mark.parametrize("block", [1, 4, 100])
-def test_decayed_snips_is_the_published_one_after_each_event(block: int) -> None:
+def test_decayed_snips_equals_the_published_one_after_each_event(block: int) -> None:
     case = "vw_discounted_snips"
     given = inputs(case)
     stream = from_weights(given["w"], given["r"])
@@ -213,7 +213,7 @@ MODELLED: list[tuple[str, str, AnyEstimator]] = [
 
 
 @pytest.mark.parametrize(("case", "name", "estimator"), MODELLED, ids=lambda value: str(value))
-def test_estimators_with_a_reward_model_are_the_published_ones(case: str, name: str, estimator: AnyEstimator) -> None:
+def test_estimators_with_a_reward_model_equal_the_published_ones(case: str, name: str, estimator: AnyEstimator) -> None:
     given = inputs(case)
     evidence = Evidence.of_actions(
         reward=given["reward"],
@@ -245,7 +245,7 @@ def published_likelihood_interval(means: Means, quantile: float) -> list[float]:
     return [float(np.clip(end[0], 0, 1)) for end in ends]
 
 
-def test_the_likelihood_interval_of_decayed_sums_is_the_published_one_after_each_event() -> None:
+def test_the_likelihood_interval_of_decayed_sums_equals_the_published_one_after_each_event() -> None:
     case = "vw_decayed_chi2"
     weight, reward = np.array(inputs(case)["w"]), np.array(inputs(case)["r"])
     quantile, found = stats.chi2.isf(inputs(case)["alpha"], 1), []
@@ -264,7 +264,7 @@ def weighted(case: str) -> tuple[Array, Array]:
 
 
 @pytest.mark.parametrize("case", ["vw_four", "vw_alternating_1000"])
-def test_the_likelihood_interval_is_the_published_one(case: str) -> None:
+def test_the_likelihood_interval_equals_the_published_one(case: str) -> None:
     weight, reward = weighted(case)
     means = means_of(weight, reward, np.ones(len(weight)), float(len(weight)))
     quantile = stats.f.isf(inputs(case)["alpha"], 1, len(weight))

@@ -84,7 +84,7 @@ def test_rows_of_tables_may_be_scored() -> None:
     assert values(batch) == {"scored_ips": close(1.0), "scored_snips": close(0.5)}
 
 
-def test_batches_are_cut_taken_joined_and_kept_with_their_outcomes() -> None:
+def test_batches_can_be_cut_taken_joined_and_stored_with_their_outcomes() -> None:
     batch = batch_of(scored(0.5, 1, 0.5), message(2), hidden(), scored(0.25, 0, 1))
     for same in (
         EventBatch.concat([batch[:1], batch[1:2], batch[2:]]),
@@ -132,7 +132,7 @@ def test_an_evaluator_rejects_values_outside_its_range() -> None:
 
 @examples(20)
 @given(st.lists(st.tuples(st.floats(-1, 1), st.floats(-1, 1), st.floats(0.05, 1)), min_size=1, max_size=6))
-def test_over_all_ways_to_reveal_outcomes_the_mean_is_that_of_all_outcomes(
+def test_the_mean_over_all_ways_to_reveal_outcomes_is_the_mean_of_all_outcomes(
     rows: list[tuple[float, float, float]],
 ) -> None:
     worth, propensity = np.array(rows)[:, :2], np.array(rows)[:, 2]
@@ -156,7 +156,7 @@ def test_both_estimators_follow_their_definitions() -> None:
     assert evaluated.report().get("challenger", "scored_snips", "cumulative").lift == close(3 / 6)
 
 
-def test_a_candidate_without_a_value_is_missing_for_itself_alone_and_plain_events_are_missing_for_both() -> None:
+def test_an_event_without_a_value_is_missing_for_that_candidate_and_plain_events_for_both() -> None:
     plain = message(3, policies={"production": 0.5, "challenger": 1.0})
     batch = batch_of(scored(0.5, 1, None), scored(0.5, 0, 0.25), plain)
     options: dict[str, Any] = {"estimators": [*BOTH, IPS()]}

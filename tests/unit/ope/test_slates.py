@@ -110,7 +110,7 @@ def test_two_slots_have_the_published_weights_and_values_which_are_not_clipped()
     assert [pseudo_inverse.lower, pseudo_inverse.upper] == close(expected["gaussian"], rel=1e-6)
 
 
-def test_the_slate_as_one_action_has_the_value_that_is_not_additive() -> None:
+def test_a_slate_as_one_action_has_the_value_of_rewards_that_are_not_additive() -> None:
     _, batch = reference()
     evaluator = Evaluator([POLICY], estimators=[IPS(), SNIPS()], averages=[Cumulative()])
     evaluator.update(batch)
@@ -142,7 +142,7 @@ def in_slots(slate: Iterable[int], target: Array, logging: Array | None = None) 
 
 @quickly
 @given(factored_slates())
-def test_slots_filled_each_on_its_own_weigh_as_defined(case: tuple[Array, Array]) -> None:
+def test_independent_slots_have_the_weights_of_the_definition(case: tuple[Array, Array]) -> None:
     logging, target = case
     slates = list(product(range(target.shape[1]), repeat=len(target)))
     probability = np.array([math.prod(logging[j, a] for j, a in enumerate(slate)) for slate in slates])
@@ -165,7 +165,7 @@ def ranked(draw: st.DrawFn) -> Array:
 
 @quickly
 @given(ranked())
-def test_uniform_rankings_weigh_as_defined(target: Array) -> None:
+def test_uniform_rankings_have_the_weights_of_the_definition(target: Array) -> None:
     slots, actions = target.shape
     rankings = list(permutations(range(actions), slots))
     batch = batch_of(slate_message(slots=in_slots(s, target), slate_logging="uniform_ranking") for s in rankings)
@@ -180,7 +180,7 @@ def test_uniform_rankings_weigh_as_defined(target: Array) -> None:
 
 @quickly
 @given(ranked(), st.data())
-def test_listed_slates_weigh_as_defined(target: Array, data: st.DataObject) -> None:
+def test_listed_slates_have_the_weights_of_the_definition(target: Array, data: st.DataObject) -> None:
     slots, actions = target.shape
     rankings = list(permutations(range(actions), slots))
     shares = np.array(data.draw(distributions(len(rankings), least=1, most=20)))
@@ -191,7 +191,7 @@ def test_listed_slates_weigh_as_defined(target: Array, data: st.DataObject) -> N
     assert batch.propensity == pytest.approx(shares)
 
 
-def test_listed_slates_of_different_shapes_weigh_as_each_alone() -> None:
+def test_listed_slates_of_different_shapes_have_the_weight_of_each_alone() -> None:
     messages = []
     for slots, actions in ((2, 2), (2, 3), (1, 4), (3, 3), (2, 2)):
         rankings = list(permutations(range(actions), slots))
@@ -242,7 +242,7 @@ def test_the_weighted_estimate_of_a_constant_is_that_constant(average: Any) -> N
     assert values(evaluator) == {f"weighted_pseudo_inverse/{average.label}": close(0.25)}
 
 
-def test_the_logging_policy_earns_what_was_earned() -> None:
+def test_the_value_of_the_logging_policy_is_the_mean_reward() -> None:
     batch = log_of_coins(1_000)
     evaluator = Evaluator([POLICY], estimators=BOTH, averages=[Cumulative()])
     evaluator.update(batch)
@@ -289,7 +289,7 @@ def test_a_slate_without_a_policy_in_one_slot_is_missing_for_it_alone() -> None:
     assert set(values(evaluator, "other").values()) == {1.0}
 
 
-def test_many_slots_are_too_much_for_ips_and_not_for_the_pseudo_inverse() -> None:
+def test_many_slots_have_no_evidence_for_ips_but_for_the_pseudo_inverse() -> None:
     slots = [coin(0, 1.0, propensity=1e-4) for _ in range(100)]
     evaluator = Evaluator([POLICY], estimators=[PseudoInverse(), IPS()], averages=[Cumulative()])
     evaluator.update(batch_of([slate_message(slots=slots)]))
@@ -382,7 +382,7 @@ def columns(slates: SlateColumns | None) -> dict[str, Any]:
     return {name: str(np.asarray(value).tolist()) for name, value in flat.items()}  # NaN equals NaN
 
 
-def test_batches_are_cut_taken_joined_and_kept_with_their_slates() -> None:
+def test_batches_can_be_cut_taken_joined_and_stored_with_their_slates() -> None:
     batch = mixed_batch()
     assert columns(EventBatch.concat([batch[:1], batch[1:3], batch[3:]]).slates) == columns(batch.slates)
     assert columns(EventBatch.from_state(batch.to_state()).slates) == columns(batch.slates)
@@ -504,7 +504,7 @@ def test_slates_that_are_not_a_ranking_are_malformed(slots: Any, detail: str) ->
     assert rejection(slots=slots, slate_logging="uniform_ranking") == ("malformed", detail)
 
 
-def test_a_ranking_has_no_other_propensities_than_those_that_follow() -> None:
+def test_a_ranking_has_no_propensities_but_those_that_follow_from_it() -> None:
     slots = [RANKED, RANKED | {"action": "b", "propensity": 0.25}]
     assert rejection(slots=slots, slate_logging="uniform_ranking")[:1] == ("distribution_sum",)
     reported = [RANKED | {"propensities": [0.25, 0.75]}, RANKED | {"action": "b"}]
@@ -554,7 +554,7 @@ def test_a_list_of_slates_that_does_not_fit_has_its_reason(fields: dict[str, Any
     assert rejection(slots=[RANKED, RANKED | {"action": "b"}], **fields) == (reason, detail)
 
 
-def test_more_actions_than_can_be_solved_for_are_refused_next_to_a_list_of_slates() -> None:
+def test_too_many_actions_to_solve_for_are_refused_with_a_list_of_slates() -> None:
     many = {"actions": list(range(251)), "action": 0}
     assert rejection(slots=[many, many], slates=[[0, 0]], slate_propensities=[1.0]) == (
         "malformed",
@@ -568,7 +568,7 @@ def test_a_slate_that_is_never_shown_cannot_have_been_shown() -> None:
     assert (reason, detail) == ("propensity_range", "slots.0.propensity: 0 is not in (0, 1]")
 
 
-def test_a_bad_slate_costs_its_neighbours_nothing() -> None:
+def test_a_bad_slate_does_not_affect_its_neighbours() -> None:
     good = slate_message(slots=[coin(0), coin(1, 0.2)])
     bad = [
         slate_message(slots=[]),
@@ -601,7 +601,7 @@ def lifts_of(evaluator: Evaluator, policy: str = POLICY) -> tuple[list[float], f
     return estimate.details["slot_lifts"], estimate.lift
 
 
-def test_the_lift_of_a_slot_is_that_of_changing_this_slot_alone() -> None:
+def test_the_lift_of_a_slot_is_the_lift_of_changing_this_slot_alone() -> None:
     heads = np.random.default_rng(3).integers(0, 2, (1_000, 3))
     chances = np.array([0.8, 0.5, 0.1])
     target = np.where(heads == 1, chances, 1 - chances)

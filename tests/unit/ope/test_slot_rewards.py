@@ -76,7 +76,7 @@ def terms(batch: EventBatch) -> Array:
     return np.array([each.terms(evidence, {})[0].numerator[:, 0] for each, evidence in seen])
 
 
-def test_the_values_of_six_slates_are_the_published_ones() -> None:
+def test_the_values_of_six_slates_equal_the_published_ones() -> None:
     cases = json.loads((DATA / "estimators.json").read_text())["cases"]
     case = next(case for case in cases if case["id"] == "obp_slate")
     given, expected = case["inputs"], case["expected"]
@@ -102,9 +102,7 @@ def slate_of(slate: tuple[int, ...], target: Array, rewards: Array, **fields: An
 
 @quickly
 @given(factored_slates(), st.integers(0, 100))
-def test_rewards_that_depend_on_their_slot_alone_have_the_true_mean_by_both(
-    case: tuple[Array, Array], seed: int
-) -> None:
+def test_iips_and_rips_are_unbiased_if_rewards_depend_on_their_slot_alone(case: tuple[Array, Array], seed: int) -> None:
     logging, target = case
     worth = np.random.default_rng(seed).uniform(-1, 1, target.shape)
     slates = list(product(range(target.shape[1]), repeat=len(target)))
@@ -117,9 +115,7 @@ def test_rewards_that_depend_on_their_slot_alone_have_the_true_mean_by_both(
 
 @quickly
 @given(factored_slates(), st.integers(0, 100))
-def test_rewards_that_depend_on_the_slots_before_have_the_true_mean_by_rips(
-    case: tuple[Array, Array], seed: int
-) -> None:
+def test_rips_is_unbiased_if_rewards_depend_on_the_slots_before(case: tuple[Array, Array], seed: int) -> None:
     logging, target = case
     rng, slates = np.random.default_rng(seed), list(product(range(target.shape[1]), repeat=len(target)))
     worth = {slate[: j + 1]: rng.uniform(-1, 1) for slate in slates for j in range(len(slate))}
@@ -133,7 +129,7 @@ def test_rewards_that_depend_on_the_slots_before_have_the_true_mean_by_rips(
 
 
 @pytest.mark.parametrize("way", ["uniform_ranking", "listed"])
-def test_rankings_are_weighed_by_the_probability_of_their_actions_up_to_each_slot(way: str) -> None:
+def test_rankings_are_weighted_by_the_probability_of_their_actions_up_to_each_slot(way: str) -> None:
     """Let the candidate always show one ranking. Its rewards depend on the slots before."""
     rankings = list(permutations(range(4), 3))
     rng = np.random.default_rng(5)
@@ -151,7 +147,7 @@ def test_rankings_are_weighed_by_the_probability_of_their_actions_up_to_each_slo
 
 @examples(10)
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0.001, 1), st.floats(0, 1)), min_size=1, max_size=30))
-def test_of_one_slot_and_of_plain_events_both_are_ips(rows: list[tuple[float, float, float]]) -> None:
+def test_iips_and_rips_equal_ips_for_one_slot_and_for_plain_events(rows: list[tuple[float, float, float]]) -> None:
     reward, propensity, target = np.array(rows).T
     policies = {POLICY: target[:, None]}
     slates = EventBatch.from_arrays(reward=reward[:, None], propensity=propensity[:, None], policies=policies)
@@ -161,7 +157,7 @@ def test_of_one_slot_and_of_plain_events_both_are_ips(rows: list[tuple[float, fl
         assert found["iips"] == found["rips"] == close(found["ips"], rel=1e-12)
 
 
-def test_the_logging_policy_earns_what_was_earned() -> None:
+def test_the_value_of_the_logging_policy_is_the_mean_reward() -> None:
     batch = batch_of(slate_message(slot(1), slot(0.5), reward=1.5), slate_message(slot(0), slot(0), reward=0))
     assert values(batch, "logging") == {"iips": close(0.75), "rips": close(0.75)}
 
@@ -169,7 +165,7 @@ def test_the_logging_policy_earns_what_was_earned() -> None:
 # -- from the message --------------------------------------------------------------------------------------------------
 
 
-def test_a_slate_without_rewards_of_slots_is_missing_for_both_alone() -> None:
+def test_a_slate_without_rewards_of_slots_is_missing_for_iips_and_rips_alone() -> None:
     batch = batch_of(slate_message(slot(None), slot(None), reward=1), slate_message(slot(0), slot(1), reward=1))
     found = values(batch, estimators=[*BOTH, PseudoInverse()])
     assert found == {"iips": close(1.6), "rips": close(1.6**2), "pseudo_inverse": close(2.2)}
@@ -186,14 +182,14 @@ def test_the_reward_of_a_slot_has_the_name_of_the_reward(field: str) -> None:
     assert batch.slates.reward.tolist() == [1.0, 0.0, 0.5]
 
 
-def test_rows_of_tables_have_rewards_of_slots_too() -> None:
+def test_rows_of_tables_may_have_rewards_of_slots() -> None:
     row = json.loads(slate_message(slot(1), slot(0.5), reward=1.5))
     batch = JsonDecoder([POLICY]).decode_rows([row])
     assert batch.slates is not None
     assert batch.slates.reward.tolist() == [1.0, 0.5]
 
 
-def test_rewards_that_arrive_separately_are_not_of_slots() -> None:
+def test_separate_rewards_are_not_rewards_of_slots() -> None:
     batch = batch_of(slate_message(slot(1), slot(0), reward=...), rewarded=False)
     assert batch.slates is not None
     assert np.isnan(batch.slates.reward).all()
@@ -252,7 +248,7 @@ def test_every_average_finds_the_value() -> None:
         assert value == pytest.approx(0.7, abs=0.06 if "window" in label or "/decay" in label else 0.02), label
 
 
-def test_the_mean_weight_of_slots_is_1_and_the_largest_weight_is_that_of_a_slot() -> None:
+def test_the_mean_weight_of_slots_is_1_and_the_largest_weight_is_the_largest_of_a_slot() -> None:
     evaluator = Evaluator([POLICY], estimators=BOTH, averages=[Cumulative()], intervals={"cumulative": "normal"})
     evaluator.update(coins(5_000))
     for estimator, heaviest in (("iips", 1.4), ("rips", (1.4 + 1.4**2 + 1.4**3) / 3)):

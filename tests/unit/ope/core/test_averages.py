@@ -81,7 +81,7 @@ def gappy(n: int, seed: int = 5) -> Stream:
 
 
 @pytest.mark.parametrize("stream", [random_stream(4, 150), gappy(210)], ids=["complete", "gappy"])
-def test_window_and_decay_are_equations_5_8_and_5_11_at_every_prefix(stream: Stream) -> None:
+def test_window_and_decay_equal_equations_5_8_and_5_11_at_every_prefix(stream: Stream) -> None:
     averages = [
         Cumulative(),
         Window(tau=47, resolution=1, name="exact"),
@@ -111,7 +111,7 @@ def test_window_and_decay_are_equations_5_8_and_5_11_at_every_prefix(stream: Str
 
 
 @pytest.mark.parametrize("stream", [random_stream(4, 90), gappy(120)], ids=["complete", "gappy"])
-def test_the_largest_term_s_share_is_the_definition_s_at_every_prefix(stream: Stream) -> None:
+def test_the_share_of_the_largest_term_equals_its_definition_at_every_prefix(stream: Stream) -> None:
     averages = [Cumulative(), Window(tau=30, resolution=1), Decay(alpha=0.8)]
     given_terms = terms(IPS(), stream)
     for n, found in prefixes(stream, averages):
@@ -166,7 +166,7 @@ def test_events_that_lack_the_policy_still_age_what_came_before() -> None:
     assert found.get(CANDIDATE, "ips", "window").value == 0.0
 
 
-def test_evidence_that_has_faded_away_is_not_known_rather_than_rounded() -> None:
+def test_evidence_that_has_faded_away_is_unknown_and_not_rounded() -> None:
     stream, silence = random_stream(3, 400, rewards="real"), random_stream(4, 500)
     silence = silence.with_(target=np.full(500, np.nan))
     evaluator = Evaluator([CANDIDATE], estimators=[SNIPS()], averages=[Decay(alpha=0.9)])
@@ -181,7 +181,7 @@ def test_evidence_that_has_faded_away_is_not_known_rather_than_rounded() -> None
 
 
 @pytest.mark.parametrize("average", [AdaptiveWindow(drift_span=1_000), AdaptiveDecay(drift_span=1_000)])
-def test_blocks_that_lack_the_policy_teach_nothing_about_its_drift(average: AnyAverage) -> None:
+def test_blocks_without_the_policy_do_not_change_its_drift(average: AnyAverage) -> None:
     stream = drifting(8_000, seed=46)
     silence = stream.with_(target=np.full(8_000, np.nan))
     evaluator = Evaluator([CANDIDATE], estimators=[SNIPS()], averages=[average], block=LONG_BLOCK)
@@ -250,9 +250,7 @@ def reports_at(stream: Stream, ends: list[int], **settings: Any) -> Iterator[tup
 
 
 @pytest.mark.parametrize(("stream", "estimator", "ends"), adaptive_cases(), ids=["snips", "ips"])
-def test_an_adaptive_window_is_the_one_of_the_definition(
-    stream: Stream, estimator: AnyEstimator, ends: list[int]
-) -> None:
+def test_an_adaptive_window_equals_its_definition(stream: Stream, estimator: AnyEstimator, ends: list[int]) -> None:
     given_terms = terms(estimator, stream, LONG_BLOCK)
     choices = {
         label: brute_force.chosen(
@@ -276,9 +274,7 @@ def test_an_adaptive_window_is_the_one_of_the_definition(
 
 
 @pytest.mark.parametrize(("stream", "estimator", "ends"), adaptive_cases(), ids=["snips", "ips"])
-def test_an_adaptive_decay_is_the_one_of_the_definition(
-    stream: Stream, estimator: AnyEstimator, ends: list[int]
-) -> None:
+def test_an_adaptive_decay_equals_its_definition(stream: Stream, estimator: AnyEstimator, ends: list[int]) -> None:
     given_terms = terms(estimator, stream, LONG_BLOCK)
     choices = {
         label: brute_force.chosen(
@@ -353,7 +349,7 @@ def test_an_adaptive_average_keeps_its_first_memory_until_the_drift_span_has_pas
 
 
 @pytest.mark.slow
-def test_the_drift_rate_is_the_definition_s_long_after_the_moving_average_is_full() -> None:
+def test_the_drift_rate_equals_its_definition_long_after_the_moving_average_is_full() -> None:
     block, span, n = 250, 3_000, 27_000
     stream = drifting(n, seed=44)
     silent = (np.arange(n) >= 12_000) & (np.arange(n) < 13_000)
@@ -375,7 +371,7 @@ def test_the_drift_rate_is_the_definition_s_long_after_the_moving_average_is_ful
             assert found == (None if math.isnan(rates[place]) else pytest.approx(rates[place], rel=1e-9))
 
 
-def test_the_bias_bounds_are_the_thesis_s() -> None:
+def test_the_bias_bounds_equal_the_published_ones() -> None:
     n, tau, alpha = 60_130, 640, 0.99
     stream = drifting(n, seed=45)
     averages = [Window(tau=tau, resolution=1), Decay(alpha=alpha), AdaptiveWindow(), AdaptiveDecay()]
@@ -548,7 +544,7 @@ FIXED += parts.further_averages([*FIXED, Mixture()])
 
 
 @pytest.mark.parametrize("averages", [(*FIXED, Mixture()), tuple(FIXED), (Mixture(),)], ids=["all", "fixed", "mixture"])
-def test_a_state_for_some_policies_and_estimators_is_that_of_a_grid_that_had_no_others(
+def test_a_state_for_some_policies_and_estimators_equals_the_state_of_a_grid_without_others(
     averages: tuple[AnyAverage, ...],
 ) -> None:
     rng, n = np.random.default_rng(3), 33 * BLOCK
@@ -595,7 +591,7 @@ def assert_same(found: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("every", [7, 8_000], ids=str)
-def test_buckets_of_a_ladder_are_at_most_a_hundredth_as_long_as_they_are_old(every: int) -> None:
+def test_buckets_of_a_ladder_are_at_most_as_long_as_a_hundredth_of_their_age(every: int) -> None:
     rng, count, capacity = np.random.default_rng(1), 8_000, 5_000
     blocks, maxima = rng.random((count, 2, 3)), np.array([False, False, True])
     ladder = ring.start_ladder(2, 3, capacity)
@@ -649,7 +645,7 @@ def test_a_long_adaptive_window_is_right_to_a_hundredth_of_its_length_and_exact_
     assert min(lengths[len(lengths) // 2 :]) < 20_000
 
 
-def test_the_bias_of_the_cumulative_mean_is_that_of_the_mean_rate_of_its_events() -> None:
+def test_the_bias_of_the_cumulative_mean_follows_the_mean_rate_of_its_events() -> None:
     n, block, span, smoothing = 75_130, 500, 50_000, 10_000
     stream = drifting(n, seed=48)
 

@@ -76,7 +76,7 @@ def evaluator_of(averages: list[AnyAverage] = AVERAGES, **more: Any) -> Evaluato
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])
-def test_windows_and_decays_by_the_clock_are_their_definition_at_every_prefix(missing: float) -> None:
+def test_windows_and_decays_in_time_equal_their_definition_at_every_prefix(missing: float) -> None:
     stream, time = random_stream(4, 330, missing=missing, downsampled=bool(missing), rewards="real"), times(330)
     evaluator = evaluator_of()
     known = {
@@ -126,7 +126,7 @@ def test_the_window_does_not_grow_with_the_rate_of_events() -> None:
     assert sizes[0] == pytest.approx(sizes[1], rel=0.001)
 
 
-def test_where_an_event_comes_every_second_time_and_number_are_one() -> None:
+def test_time_and_number_agree_if_an_event_comes_every_second() -> None:
     stream = random_stream(3, 5000)
     averages = [
         Window(tau=1000, name="events"),
@@ -144,7 +144,7 @@ def test_where_an_event_comes_every_second_time_and_number_are_one() -> None:
     assert found["ips", "seconds"].details["window_events"] == 1000
 
 
-def test_by_time_and_by_number_the_variance_is_remembered_equally_long() -> None:
+def test_the_variance_is_remembered_equally_long_by_time_and_by_number() -> None:
     stream = random_stream(3, 4000)
     stream = stream.with_(reward=np.where(np.arange(4000) < 2500, stream.reward, 0.1 * stream.reward))
     averages = [

@@ -267,7 +267,9 @@ def rates(sums: Array, window: int, fading: float, least: int) -> Array:
 
 @pytest.mark.parametrize("cut", [False, True], ids=["at once", "in two parts"])
 @pytest.mark.parametrize(("window", "fading", "least"), [(4, 0.0, 0), (4, 0.0, 3), (1, 0.8, 0)], ids=str)
-def test_the_rate_is_how_far_values_have_moved(kernel: Any, window: int, fading: float, least: int, cut: bool) -> None:
+def test_the_rate_equals_how_far_values_have_moved(
+    kernel: Any, window: int, fading: float, least: int, cut: bool
+) -> None:
     sums = np.random.default_rng(5).uniform(0.1, 1.0, (4 * BLOCKS, POLICIES, ESTIMATORS, 3))
     sums[:6, 0], sums[10:13, 1], sums[14:, 2, 1] = 0.0, 0.0, 0.0  # late events, a gap, and none from some block on
     shape = (POLICIES, ESTIMATORS)
@@ -285,7 +287,7 @@ def test_the_rate_is_how_far_values_have_moved(kernel: Any, window: int, fading:
     assert np.isfinite(out[-1]).all()
 
 
-def test_values_that_do_not_move_but_for_rounding_have_no_rate(kernel: Any) -> None:
+def test_values_that_move_by_rounding_only_have_no_rate(kernel: Any) -> None:
     sums = np.random.default_rng(6).uniform(0.1, 1.0, (40, 1, 1, 3))
     sums[..., 1] = 0.3 * sums[..., 2]
     state = [np.zeros((1, 1, 4, 2)), unknown(1, 1, LAG), unknown(1, 1, LATEST), unknown(1, 1)]
@@ -419,7 +421,7 @@ MIXTURES = {"plain": Mixed(30), "alike": Mixed(31, alike=True), "ratio": Mixed(3
 
 
 @pytest.mark.parametrize("given", MIXTURES.values(), ids=MIXTURES)
-def test_a_mixture_is_that_of_its_definition(kernel: Any, given: Mixed) -> None:
+def test_a_mixture_equals_its_definition(kernel: Any, given: Mixed) -> None:
     for found, expected in zip(given.fold(kernel), given.expected(), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
@@ -430,7 +432,7 @@ def test_a_mixture_does_not_depend_on_how_blocks_are_cut(kernel: Any, given: Mix
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_mixture_without_events_of_a_policy_knows_nothing_of_it_and_all_of_the_others(kernel: Any) -> None:
+def test_a_mixture_without_events_of_a_policy_knows_only_the_others(kernel: Any) -> None:
     given, whole = Mixed(30), Mixed(30)
     given.terms[:, 0] = given.squares[:, 0] = 0.0
     given.priors[:, 0] = np.nan

@@ -71,7 +71,9 @@ def test_a_lift_is_the_difference_on_the_events_that_both_have(name: str, estima
 
 @pytest.mark.parametrize("production", ["logging", "b"])
 @pytest.mark.parametrize("estimator", ["ips", "snips", "clipped_ips"])
-def test_its_empirical_bernstein_interval_is_that_of_the_paired_differences(estimator: str, production: str) -> None:
+def test_the_empirical_bernstein_interval_of_a_lift_equals_the_one_of_paired_differences(
+    estimator: str, production: str
+) -> None:
     log = Log(2, 2_030, missing=0.1)
     found = estimate(
         log, "a", estimator, Cumulative(), production=production, intervals={"cumulative": EmpiricalBernstein()}
@@ -147,7 +149,7 @@ def test_a_policy_that_is_production_has_the_lift_zero(average: Any) -> None:
 
 @pytest.mark.parametrize("average", [Cumulative(), Window(), Decay(), AdaptiveWindow(), AdaptiveDecay()])
 @pytest.mark.parametrize("estimator", ["ips", "snips", "control_variate"])
-def test_by_default_the_next_event_may_yet_distinguish_a_policy_from_production(estimator: str, average: Any) -> None:
+def test_by_default_the_next_event_may_distinguish_a_policy_from_production(estimator: str, average: Any) -> None:
     log = Log(5, 6_150, missing=0.05)
     log.target["a"] = log.propensity.copy()
     found = estimate(log, "a", estimator, average)

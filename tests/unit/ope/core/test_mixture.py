@@ -131,7 +131,7 @@ def assert_equal(report: Report, kind: str, policies: list[str], slow: list[Answ
 
 @pytest.mark.parametrize(("kind", "candidates"), [("ips", 1), ("ips", 3), ("snips", 3), ("stratified_ips", 3)])
 @pytest.mark.parametrize(("block", "blocks"), [(100, 1), (100, 2), (100, 7), (50, 24)])
-def test_it_equals_a_plain_reimplementation(kind: str, candidates: int, block: int, blocks: int) -> None:
+def test_a_mixture_equals_a_plain_reimplementation(kind: str, candidates: int, block: int, blocks: int) -> None:
     log = Log(seed=blocks, n=block * blocks, candidates=candidates)
     report = on_mixture(log, block).report()
     assert_equal(report, kind, ["logging", *log.names], log.slow(kind, block))
@@ -187,7 +187,7 @@ def test_the_drift_part_equals_a_plain_reimplementation_from_50_000_events_on() 
     assert_equal(on_mixture(log, block=1_000).report(), "stratified_ips", ["logging", *log.names], slow)
 
 
-def test_it_sees_a_block_when_it_ends() -> None:
+def test_a_mixture_sees_a_block_when_it_ends() -> None:
     log = Log(seed=1, n=1_099, candidates=2)
     before = on_mixture(log.upto(1_000)).report()
     after = on_mixture(log).report()
@@ -195,7 +195,7 @@ def test_it_sees_a_block_when_it_ends() -> None:
         assert after.get(policy, "ips", "mixture").value == before.get(policy, "ips", "mixture").value
 
 
-def test_losses_are_pooled_over_three_candidates_or_more_and_rest_on_each_alone_with_fewer() -> None:
+def test_losses_are_pooled_over_three_candidates_or_more() -> None:
     log = Log(seed=2, n=4_000, candidates=3, gaps=False)
     three = on_mixture(log).report()
     horizons = {three.get(name, "ips", "mixture").details["horizon_events"] for name in log.names}
@@ -213,7 +213,7 @@ def test_the_rate_can_be_set() -> None:
     assert other.get("c0", "ips", "mixture").value != usual.get("c0", "ips", "mixture").value
 
 
-def test_the_start_is_near_the_logging_policys_mean_reward() -> None:
+def test_the_initial_value_is_near_the_mean_reward_of_the_logging_policy() -> None:
     reward = np.tile([1.0, 0.0], 50)
     batch = EventBatch.from_arrays(reward=reward, propensity=np.full(100, 0.1), policies={"a": np.full(100, 0.9)})
     evaluator = Evaluator(["a"], estimators=[IPS()], averages=[Mixture()])
@@ -271,7 +271,7 @@ def test_after_a_lucky_start_it_equals_a_plain_reimplementation() -> None:
     assert_equal(on_mixture(log).report(), "ips", ["logging", *log.names], log.slow("ips", 100))
 
 
-def test_the_largest_weight_of_a_mixture_is_that_of_the_whole_log() -> None:
+def test_the_largest_weight_of_a_mixture_is_the_largest_of_the_whole_log() -> None:
     log = Log(seed=3, n=2_000, candidates=2)
     evaluator = Evaluator(log.names, [IPS()], [Mixture()])
     evaluator.update(log.batch())
@@ -295,7 +295,7 @@ def test_the_report_on_an_estimator_does_not_depend_on_the_others(interval: str)
                 assert getattr(one, number) == pytest.approx(getattr(other, number), rel=1e-9)
 
 
-def test_the_unsupported_mass_of_a_mixture_is_that_of_a_decay() -> None:
+def test_the_unsupported_mass_of_a_mixture_equals_the_one_of_a_decay() -> None:
     n = 2_000
     batch = EventBatch.from_arrays(
         reward=np.ones(n),
@@ -313,7 +313,7 @@ def test_the_unsupported_mass_of_a_mixture_is_that_of_a_decay() -> None:
 @pytest.mark.parametrize(
     ("kind", "estimator"), [("drift_aware", IPS()), ("empirical_likelihood", SNIPS())], ids=lambda each: str(each)
 )
-def test_no_interval_is_shown_while_no_event_speaks_for_the_policy(kind: str, estimator: AnyEstimator) -> None:
+def test_no_interval_is_shown_while_no_event_supports_the_policy(kind: str, estimator: AnyEstimator) -> None:
     never = EventBatch.from_arrays(reward=np.ones(300), propensity=np.full(300, 0.5), policies={"a": np.zeros(300)})
     evaluator = Evaluator(["a"], estimators=[estimator], averages=[Mixture()], intervals={"mixture": kind})
     evaluator.update(never)
@@ -348,7 +348,7 @@ def test_missing_events_of_one_candidate_change_nothing_for_itself_but_age_when_
     assert after.details["horizon_events"] >= before.details["horizon_events"]
 
 
-def test_the_interval_is_that_of_the_mixture_alone() -> None:
+def test_the_interval_depends_on_the_mixture_alone() -> None:
     with pytest.raises(ValueError, match="drift_aware is the interval of a mixture; 'decay' is of another kind"):
         Evaluator(["a"], averages=[Decay()], intervals={"decay": DriftAware()})
     with pytest.raises(ValueError, match="has no largest term: empirical_bernstein needs one"):

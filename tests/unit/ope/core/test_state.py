@@ -75,7 +75,7 @@ def test_a_state_comes_back_bit_for_bit_writable_and_contiguous() -> None:
         (("path",), 7, "path: Expected `array`"),
     ],
 )
-def test_what_does_not_fit_is_named(path: tuple[str, ...], value: Any, message: str) -> None:
+def test_a_field_that_does_not_fit_is_named(path: tuple[str, ...], value: Any, message: str) -> None:
     plain = sent(encode(tree()))
     part = plain
     for key in path[:-1]:

@@ -178,7 +178,7 @@ def expected_effect(residual: Array, q: Array, signs: Array, faded: Array) -> fl
 
 @pytest.mark.parametrize("estimator", ["ips", "snips"])
 @pytest.mark.parametrize("policy", ["logging", "a"])
-def test_the_design_effect_is_that_of_blocks_and_of_units_once(policy: str, estimator: str) -> None:
+def test_the_design_effect_counts_blocks_and_units_once(policy: str, estimator: str) -> None:
     log = Log(1, side_by_side(np.random.default_rng(1), 3_000), missing=0.2)
     terms, signs = log.terms(estimator, policy), signs_of(fingerprints(log.names()))
     expected = expected_effect(residual_of(terms, terms.q), terms.q, signs, fading(len(log), 1.0))
@@ -187,7 +187,7 @@ def test_the_design_effect_is_that_of_blocks_and_of_units_once(policy: str, esti
     assert found.details["design_effect_of"] == "units"
 
 
-def test_it_fades_as_squares_do() -> None:
+def test_the_design_effect_fades_as_squares_do() -> None:
     log = Log(2, side_by_side(np.random.default_rng(2), 3_000))
     signs = signs_of(fingerprints(log.names()))
     faded = fading(len(log), math.exp(-BLOCK / (10 * 80)))
@@ -201,7 +201,9 @@ def test_it_fades_as_squares_do() -> None:
 
 @pytest.mark.parametrize("estimator", ["ips", "snips"])
 @pytest.mark.parametrize(("production", "missing"), [("logging", 0.0), ("b", 0.0), ("b", 0.2), ("logging", 0.2)])
-def test_a_lift_has_that_of_its_paired_differences(production: str, missing: float, estimator: str) -> None:
+def test_a_lift_has_the_design_effect_of_its_paired_differences(
+    production: str, missing: float, estimator: str
+) -> None:
     log = Log(3, side_by_side(np.random.default_rng(3), 3_000), missing=missing)
     residual, q = lift_residual(log.terms(estimator, "a"), log.terms(estimator, production))
     signs = signs_of(fingerprints(log.names()))
@@ -210,7 +212,7 @@ def test_a_lift_has_that_of_its_paired_differences(production: str, missing: flo
     assert found.details["lift_design_effect"] == pytest.approx(expected, rel=1e-9)
 
 
-def test_over_all_hashes_it_is_the_sum_of_squares_by_unit() -> None:
+def test_the_design_effect_over_all_hashes_is_the_sum_of_squares_by_unit() -> None:
     log = Log(4, side_by_side(np.random.default_rng(4), 2_000))
     terms = log.terms("ips", "a")
     residual = residual_of(terms, terms.q)
@@ -338,7 +340,7 @@ def test_the_lift_on_a_mixture_does_not_depend_on_the_other_averages() -> None:
 
 
 @pytest.mark.parametrize("kind", ["normal", "confidence_sequence"])
-def test_intervals_of_every_kind_are_widened_by_its_root(kind: str) -> None:
+def test_the_root_of_the_design_effect_widens_intervals_of_every_kind(kind: str) -> None:
     log = Log(16, side_by_side(np.random.default_rng(16), 6_000))
     wide, narrow = (
         effect(log, units, "logging", "ips", intervals={"cumulative": kind}) for units in (log.names(), None)
@@ -349,7 +351,7 @@ def test_intervals_of_every_kind_are_widened_by_its_root(kind: str) -> None:
     assert widths[0] / widths[1] == pytest.approx(math.sqrt(effects[0] / max(1, effects[1])), rel=1e-9)
 
 
-def test_so_is_the_sampling_error_of_lifts_that_decisions_look_at() -> None:
+def test_the_design_effect_widens_the_sampling_error_of_lifts_in_decisions() -> None:
     log = Log(17, side_by_side(np.random.default_rng(17), 6_000), correlation=0.8)
     for target in log.target.values():  # of one unit all events are shown alike: then their lifts are alike
         target[:] = np.random.default_rng(17).choice([0.25, 0.75], log.units.max() + 1)[log.units]
@@ -418,7 +420,7 @@ def test_signs_are_the_same_in_every_process() -> None:
     assert json.loads(printed) == signs_of(fingerprints(["user-7", 12])).tolist()
 
 
-def test_signs_are_fair_and_those_of_two_units_have_nothing_in_common() -> None:
+def test_signs_are_fair_and_independent_between_units() -> None:
     signs = signs_of(fingerprints(list(range(20_000))))
     assert np.abs(signs.mean(axis=0)).max() < 5 / math.sqrt(20_000)
     together = signs.T @ signs / 20_000 - np.eye(SIGNS)

@@ -165,7 +165,7 @@ def test_the_control_variate_never_uses_the_block_that_it_corrects() -> None:
     assert np.all(np.abs(slopes[0][-BLOCK:]) > 1e-3)
 
 
-def test_the_control_variate_takes_away_what_the_weight_explains() -> None:
+def test_the_control_variate_removes_the_variance_that_the_weight_explains() -> None:
     rng = np.random.default_rng(20240501)
     weight = rng.exponential(1.0, 20_000)
     stream = from_weights(weight, (rng.uniform(size=20_000) < 0.9) * 1.0)
@@ -226,7 +226,7 @@ def test_stratified_dr_with_a_threshold_that_no_weight_reaches_is_ips() -> None:
     ],
     ids=lambda estimator: repr(estimator),
 )
-def test_at_the_ends_of_its_parameter_an_estimator_is_another_one(one: AnyEstimator, other: AnyEstimator) -> None:
+def test_at_the_ends_of_its_parameter_an_estimator_equals_another_one(one: AnyEstimator, other: AnyEstimator) -> None:
     evaluator = Evaluator([CANDIDATE], estimators=[one, other], averages=AVERAGES, block=BLOCK)
     evaluator.update(described(10 * BLOCK + 7, seed=7))
     report = evaluator.report()

@@ -89,7 +89,7 @@ def terms(estimator: AnyEstimator, evidence: Evidence) -> Array:
 )
 @exactly
 @given(evidence=full_support())
-def test_at_the_end_of_its_parameter_each_term_is_that_of_another(
+def test_at_the_end_of_its_parameter_each_term_equals_the_term_of_another_estimator(
     one: AnyEstimator, other: AnyEstimator, evidence: Evidence
 ) -> None:
     np.testing.assert_allclose(terms(one, evidence), terms(other, evidence), rtol=1e-12, atol=1e-12)
@@ -117,7 +117,7 @@ def test_with_the_logging_policy_as_target_switch_and_cab_are_the_reward(evidenc
 
 @exactly
 @given(evidence=full_support(), cap=st.floats(0, 50), tau=st.floats(0, 1))
-def test_every_row_of_the_table_is_the_published_formula(evidence: Evidence, cap: float, tau: float) -> None:
+def test_every_row_of_the_table_equals_the_published_formula(evidence: Evidence, cap: float, tau: float) -> None:
     sets = evidence.actions
     assert sets is not None
     pi, q = sets.probability[:, 0], sets.prediction
@@ -166,13 +166,13 @@ def test_switch_and_cab_take_the_model_for_actions_that_are_never_logged(cap: fl
 
 @pytest.mark.parametrize("wrong", [-0.1, math.nan])
 @pytest.mark.parametrize("kind", [Switch, CAB, CABDR])
-def test_a_cap_below_zero_or_none_is_refused(kind: type, wrong: float) -> None:
+def test_a_cap_below_zero_or_null_is_refused(kind: type, wrong: float) -> None:
     with pytest.raises(ValidationError, match="cap"):
         kind(cap=wrong)
 
 
 @pytest.mark.parametrize("wrong", [-0.1, 1.1, math.nan])
-def test_a_blend_of_more_than_all_is_refused(wrong: float) -> None:
+def test_a_blend_above_1_is_refused(wrong: float) -> None:
     with pytest.raises(ValidationError, match="tau"):
         StaticBlend(tau=wrong)
 
@@ -292,7 +292,7 @@ def test_a_row_has_a_limit_if_its_product_with_the_weight_is_bounded(row: Interp
 
 
 @pytest.mark.parametrize("row", [each for each in ROWS if math.isfinite(each.limit)], ids=repr)
-def test_the_limit_that_is_looked_for_is_the_exact_one(row: Interpolated) -> None:
+def test_the_limit_that_is_searched_for_equals_the_exact_one(row: Interpolated) -> None:
     exact = math.sqrt(row.shrinkage) if isinstance(row, Shrunk) else 3.0 if isinstance(row, Twice) else row.limit
     looked_for = Interpolated.limit.__get__(row)
     assert exact <= looked_for <= 1.014 * exact
@@ -300,7 +300,7 @@ def test_the_limit_that_is_looked_for_is_the_exact_one(row: Interpolated) -> Non
 
 @pytest.mark.parametrize("shrinkage", [1.0, 3.0, 10.0])
 @pytest.mark.parametrize("interval", ["empirical_likelihood", "normal", "confidence_sequence"])
-def test_intervals_with_the_limit_that_is_looked_for_are_those_with_the_exact_one(
+def test_intervals_with_the_limit_that_is_searched_for_equal_those_with_the_exact_one(
     shrinkage: float, interval: str
 ) -> None:
     rows = [ShrunkDR(shrinkage=shrinkage), Exact(shrinkage=shrinkage, name="exact")]
@@ -313,7 +313,7 @@ def test_intervals_with_the_limit_that_is_looked_for_are_those_with_the_exact_on
     assert found.upper == pytest.approx(exact.upper, abs=0.02 * (exact.upper - exact.lower))
 
 
-def test_a_range_holds_for_weights_below_the_largest_too() -> None:
+def test_a_range_holds_for_weights_below_the_largest() -> None:
     """Check a weight of 3.16 with a shrinkage of 10: half of it counts, which corrects the model by up to 1.58."""
     widths = ShrunkDR().term_range((0.0, 1.0), np.array([1.0, 10**0.5, 100.0, np.inf, np.nan])).width
     assert widths[0] == pytest.approx(1 + 2 / 1.1, rel=0.007)

@@ -150,7 +150,9 @@ def evidence(offers: Offers, action: Array, reward: Array, prediction: Array | N
 
 @given(seed=st.integers(0, 10_000), threshold=st.floats(0.1, 50.0), wild=st.floats(-1e3, 1e3))
 @examples(40)
-def test_both_are_unbiased_for_any_model_and_threshold(seed: int, threshold: float, wild: float) -> None:
+def test_stratified_ips_and_dr_are_unbiased_for_any_model_and_threshold(
+    seed: int, threshold: float, wild: float
+) -> None:
     offers = Offers(seed, 50)
     truth = (offers.target * offers.chance).sum(axis=1)
     random = np.random.default_rng(seed)
@@ -180,7 +182,7 @@ def test_without_predictions_stratified_dr_is_ips() -> None:
     np.testing.assert_allclose(terms.numerator, made.weighted_reward, rtol=1e-12)
 
 
-def test_above_the_largest_weight_nothing_is_modelled() -> None:
+def test_a_threshold_above_the_largest_weight_uses_no_model() -> None:
     offers = Offers(4, 500)
     plain = estimate_of(offers, IPS(), Cumulative()).value
     assert estimate_of(offers, StratifiedDR(threshold=1e6), Cumulative()).value == pytest.approx(plain, rel=1e-12)
@@ -248,7 +250,7 @@ def test_arrays_with_features_that_are_not_numbers_are_refused() -> None:
             offers.batch()
 
 
-def test_an_event_all_of_whose_features_are_absent_is_missing_for_a_model_that_needs_them() -> None:
+def test_an_event_without_any_feature_is_missing_for_a_model_that_needs_them() -> None:
     offers = Offers(1, 200)
     offers.features[50:100] = np.nan
     estimate = estimate_of(offers, StratifiedDR(), Cumulative())

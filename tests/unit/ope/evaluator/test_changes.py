@@ -68,7 +68,7 @@ def test_an_evaluator_of_a_configuration_reports_like_a_plain_evaluator() -> Non
     assert changing.report() == evaluator.report()
 
 
-def test_a_latecomer_that_has_not_joined_gets_no_events_and_keeps_its_own() -> None:
+def test_a_late_candidate_that_has_not_joined_gets_no_events_and_keeps_its_own() -> None:
     changing = Evaluator.from_config(config("early"))
     late = changing.change_candidates(config("early", "late"))
     assert late is not None
@@ -114,7 +114,7 @@ def test_a_removed_candidate_loses_its_rows_and_production_stays() -> None:
     assert {estimate.policy for estimate in changing.report().estimates} == {"logging", "late"}
 
 
-def test_one_that_is_removed_before_it_joined_is_no_longer_awaited() -> None:
+def test_a_candidate_that_is_removed_before_it_joined_is_no_longer_awaited() -> None:
     changing = Evaluator.from_config(config("early"))
     late = changing.change_candidates(config("early", "late"))
     assert late is not None
@@ -224,7 +224,7 @@ def test_other_parameters_make_another_average_under_the_same_name() -> None:
     assert set(values(report)) == set(before)
 
 
-def test_everything_exchanged_leaves_the_counts_of_events() -> None:
+def test_exchanging_all_parts_keeps_the_counts_of_events() -> None:
     changing, batch = opened(1000, **FEW)
     adopt(changing, config("late", estimators=[se.ClippedIPS(cap=3)], averages=[se.Decay()]))
     changing.update(batch[1000:])
@@ -281,7 +281,7 @@ def test_only_the_retrained_policy_of_several_starts_from_zero() -> None:
     assert counts(changing.report()) == {"logging": (1010, 0), "early": (10, 0), "late": (10, 0)}
 
 
-def test_a_configuration_that_comes_before_the_first_event_is_the_only_one() -> None:
+def test_a_configuration_before_the_first_event_replaces_the_one_before() -> None:
     changing, batch = opened()
     assert changing.apply_config(config("late", **FEW)) is None
     changing.update(batch)
@@ -316,7 +316,7 @@ def test_a_retrained_production_starts_everything_from_zero() -> None:
     assert counts(changing.report()) == {"early": (10, 0), "late": (10, 0)}
 
 
-def test_after_a_restart_an_evaluator_with_the_history_takes_the_place_of_the_one_without() -> None:
+def test_after_a_restart_an_evaluator_with_the_history_replaces_the_one_without() -> None:
     changing, batch = opened(1000, **FEW)
     late = changing.apply_config(se.Evaluator(["late"], production="early", **FEW).config)
     assert late is not None
@@ -377,7 +377,7 @@ def test_a_new_drift_detector_starts_from_zero_and_values_continue() -> None:
     assert changing.report().events.accepted == 2000
 
 
-def test_other_rules_of_promotion_decide_from_then_on() -> None:
+def test_changed_rules_of_promotion_decide_from_the_change_on() -> None:
     averages = [se.Cumulative(), se.Mixture()]
     changing, batch = opened(600, averages=averages, promotion="paired")
     for rules in (["anytime"], ["paired", "anytime"], None, ["sea", "bsea"], ["paired"]):
@@ -456,7 +456,7 @@ def test_estimators_with_a_history_get_each_event_once() -> None:
             assert found[key].value == pytest.approx(row.value, rel=1e-9)
 
 
-def test_a_change_while_others_wait_makes_one_evaluator_of_all_that_is_new() -> None:
+def test_a_change_while_others_wait_makes_one_evaluator_of_all_new_parts() -> None:
     changing = Evaluator.from_config(config("early"))
     changing.update(events(250))
     first = changing.change_candidates(config("early", "late"))

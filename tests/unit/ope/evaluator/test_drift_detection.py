@@ -60,7 +60,7 @@ def test_nothing_is_detected_in_a_stationary_world() -> None:
 
 
 @pytest.mark.parametrize("detector", DETECTORS, ids=lambda detector: detector.name)
-def test_detections_are_those_of_river(detector: DriftDetector) -> None:
+def test_detections_equal_those_in_river(detector: DriftDetector) -> None:
     values = means(600 if detector.name == "KSWIN" else LONGEST_WINDOW, jump=400)
     alone = getattr(river_drift, detector.name)(**{"seed": 1} if detector.name == "KSWIN" else detector.parameters)
     count = 0

@@ -178,7 +178,7 @@ def test_decisions_start_from_zero_when_their_lift_is_removed() -> None:
     assert some.report().promotion[0].events == 1_500
 
 
-def test_a_pool_of_candidates_is_of_those_that_stay() -> None:
+def test_only_candidates_that_stay_are_pooled() -> None:
     log = events(2_530)
     some, others = (
         se.Evaluator(names, [se.IPS()], [se.Mixture()]) for names in (["early", "late", "later"], ["early", "later"])
@@ -220,7 +220,7 @@ def test_a_removed_candidate_is_no_longer_computed(live: bool) -> None:
     assert b"early" not in msgspec.msgpack.encode(changing.state())
 
 
-def test_a_latecomer_that_is_no_longer_wanted_is_not_computed_once_it_has_joined() -> None:
+def test_a_late_candidate_that_was_removed_is_not_computed_once_it_has_joined() -> None:
     changing = Evaluator.from_config(config("early", **FEW))
     late = changing.change_candidates(config("early", "late", "later", **FEW))
     assert late is not None
@@ -232,7 +232,7 @@ def test_a_latecomer_that_is_no_longer_wanted_is_not_computed_once_it_has_joined
     assert {policy.policy: policy.events for policy in changing.report().policies}["later"] == 310
 
 
-def test_the_numbers_of_latecomers_are_shared_with_all_that_were_ever_added() -> None:
+def test_late_candidates_share_the_error_with_all_that_were_ever_added() -> None:
     changing = Evaluator.from_config(config("early", "late", **FEW))
     changing.update(events(100))
     changing.change_candidates(config("late", **FEW))
@@ -240,7 +240,7 @@ def test_the_numbers_of_latecomers_are_shared_with_all_that_were_ever_added() ->
     assert changing.config.candidate_order == {"late": 2, "early": 3}
 
 
-def test_the_rest_need_not_be_every_estimator_on_every_average() -> None:
+def test_the_remaining_parts_may_lack_some_pairs_of_estimator_and_average() -> None:
     changing, straight = Evaluator.from_config(config("early", **FEW)), se.Evaluator(["early"], **FEW)
     for each in (changing, straight):
         each.update(events(500))
@@ -270,7 +270,7 @@ def test_a_model_that_is_no_longer_needed_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("first", [False, True])
-def test_a_latecomer_has_the_rows_that_its_own_events_can_fill(first: bool) -> None:
+def test_a_late_candidate_has_the_rows_that_its_own_events_can_fill(first: bool) -> None:
     changing = Evaluator.from_config(config("early"))
     changing.update(events(150, described=first))
     adopt(changing, config("early", "late"))

@@ -222,7 +222,7 @@ def test_before_the_first_event_nothing_is_known(wanted: dict[str, Any]) -> None
 
 
 @on_every_average
-def test_rejected_events_are_counted_and_nothing_more(wanted: dict[str, Any]) -> None:
+def test_rejected_events_are_only_counted(wanted: dict[str, Any]) -> None:
     evaluator = Evaluator([CANDIDATE], **wanted)
     evaluator.update(rejected("malformed", "not_finite", "malformed"))
     report = evaluator.report()
@@ -243,7 +243,7 @@ def test_a_reward_outside_the_range_is_rejected_and_the_rest_of_the_batch_counts
 
 @pytest.mark.parametrize("n", [1, BLOCK, 10 * BLOCK + 3, 1_503])
 @on_every_average
-def test_a_policy_that_no_event_has_has_no_numbers_and_spoils_no_other(wanted: dict[str, Any], n: int) -> None:
+def test_a_policy_without_events_has_no_numbers_and_changes_no_other(wanted: dict[str, Any], n: int) -> None:
     stream = random_stream(18, n)
     evaluator = Evaluator([CANDIDATE, "absent"], **wanted)
     evaluator.update(stream.batch())
@@ -257,7 +257,7 @@ def test_a_policy_that_no_event_has_has_no_numbers_and_spoils_no_other(wanted: d
 
 
 @on_every_average
-def test_a_policy_that_appears_late_is_as_if_it_had_been_missing(wanted: dict[str, Any]) -> None:
+def test_events_before_a_late_policy_count_as_missing_for_it(wanted: dict[str, Any]) -> None:
     stream = random_stream(19, 400)
     early = EventBatch.from_arrays(reward=stream.reward[:150], propensity=stream.propensity[:150])
     evaluator = Evaluator([CANDIDATE], **wanted)
@@ -306,7 +306,7 @@ def test_the_logging_policy_has_weight_one_and_the_mean_reward() -> None:
     assert found.effective_sample_size == pytest.approx(n_eff, rel=1e-12)
 
 
-def test_the_effective_number_of_rewarded_events_is_that_of_clicks_where_weights_are_equal() -> None:
+def test_the_effective_number_of_rewarded_events_counts_clicks_if_weights_are_equal() -> None:
     """Weigh the candidate's rewards by 4, 1 and 0, which gives (4 + 1)^2 / (4^2 + 1^2)."""
     evaluator = Evaluator([CANDIDATE], ["ips"], ["cumulative"])
     weights = EventBatch.from_arrays(reward=[1, 1, 0], propensity=[0.25, 0.5, 0.5], policies={CANDIDATE: [1, 0.5, 1]})
@@ -470,7 +470,7 @@ def test_wrong_settings_are_refused(wrong: dict[str, Any], message: str) -> None
         Evaluator(**{"candidates": [CANDIDATE]} | wrong)
 
 
-def test_report_get_names_what_there_is() -> None:
+def test_report_get_names_the_rows_that_exist() -> None:
     report = Evaluator([CANDIDATE], estimators=[IPS()], averages=[Cumulative()]).report()
     with pytest.raises(KeyError, match="challenger/ips/cumulative"):
         report.get(CANDIDATE, "ips", "wndow")
@@ -493,7 +493,7 @@ def test_memory_of_a_fold_is_freed_without_the_garbage_collector(averages: list[
         gc.enable()
 
 
-def test_a_page_whose_gain_overflows_for_the_order_shown_counts_for_the_candidates() -> None:
+def test_a_page_counts_for_candidates_if_its_gain_overflows_only_for_the_shown_order() -> None:
     clicks = np.zeros((250, 3), dtype=int)
     clicks[::3, 0] = clicks[7, 1] = 1
     ranks = np.tile([1, 3, 2], (250, 1))

@@ -128,7 +128,7 @@ def test_rows_and_lifts_are_known_before_the_first_event() -> None:
 
 
 @pytest.mark.parametrize("index", [0, 100, EVENTS - 1])
-def test_one_full_event_among_plain_ones_changes_nothing_that_is_decided(log: Log, index: int) -> None:
+def test_one_full_event_among_plain_ones_changes_no_decision(log: Log, index: int) -> None:
     plain, odd = evaluated(log.plain), evaluated(log.mixed(full_at(index)))
     assert decided_by(odd) == [IPS, IPS]
     assert decisions(odd.report()) == decisions(plain.report())
@@ -146,7 +146,7 @@ def test_one_event_does_not_decide_the_estimator_shown_first(log: Log) -> None:
         assert picture.choice(report) == (shown, "mixture")
 
 
-def test_plans_rest_on_the_estimator_that_has_the_evidence(log: Log) -> None:
+def test_plans_use_the_estimator_with_the_evidence(log: Log) -> None:
     for batch, planned in ((log.mixed(full_at(0)), "stratified_ips"), (log.full, "stratified_dr")):
         every = (se.StratifiedDR(), se.StratifiedIPS(), se.SNIPS(), se.IPS())
         estimators = {each.label: each for each in every}
@@ -194,7 +194,7 @@ def test_a_configuration_that_names_the_estimators_decides_the_same(log: Log) ->
 @pytest.mark.parametrize(
     "order", [pytest.param(order, marks=[pytest.mark.slow] * (place != 1)) for place, order in enumerate(ORDERS)]
 )
-def test_there_is_at_most_one_change_of_what_is_decided_by(log: Log, order: str) -> None:
+def test_the_deciding_lift_changes_at_most_once(log: Log, order: str) -> None:
     path = choices(log.mixed(ORDERS[order]), every=500)
     changes = [(place, now) for place, (before, now) in enumerate(pairwise(path)) if before != now]
     assert len(changes) <= 1, changes
@@ -203,7 +203,7 @@ def test_there_is_at_most_one_change_of_what_is_decided_by(log: Log, order: str)
 
 
 @pytest.mark.slow
-def test_a_slow_change_from_one_form_to_the_other_changes_once_what_is_decided_by() -> None:
+def test_a_slow_change_from_one_form_to_the_other_changes_the_deciding_lift_once() -> None:
     long = Log(60_000, seed=3)
     draws = np.random.default_rng(4).random(60_000)
     ramp = np.clip((np.arange(60_000) - 5_000) / 25_000, 0, 1)
@@ -262,7 +262,7 @@ def test_blocks_without_evidence_are_left_out(log: Log) -> None:
     assert one.state()["predictions"][0]["model"] == other.state()["predictions"][0]["model"]
 
 
-def test_a_policy_without_evidence_has_no_row_next_to_others_that_have() -> None:
+def test_a_policy_without_evidence_has_no_row() -> None:
     log = Log(500)
     batch = se.EventBatch.from_arrays(
         reward=log.full.reward,
@@ -277,7 +277,7 @@ def test_a_policy_without_evidence_has_no_row_next_to_others_that_have() -> None
     assert {policy for policy, _, _ in rows(named.report())} == {"logging", "better", "worse"}  # as ever
 
 
-def test_full_events_without_features_are_plain_ones_to_the_best_estimator(log: Log) -> None:
+def test_full_events_without_features_count_as_plain_ones_for_the_best_estimator(log: Log) -> None:
     events = log.full
     assert events.action_sets is not None
     bare = se.EventBatch.from_arrays(
@@ -316,7 +316,7 @@ def test_a_late_candidate_has_the_rows_of_a_stream_that_started_then(log: Log, o
     assert again.report().to_json() == changing.report().to_json()
 
 
-def test_an_estimator_that_is_not_decided_by_goes_and_disturbs_no_decision(log: Log) -> None:
+def test_removing_an_estimator_that_does_not_decide_changes_no_decision(log: Log) -> None:
     batch = log.mixed(ORDERS["one in twenty full"])
     changing = Evaluator.from_config(se.Evaluator(["better", "worse"], promotion=EARLY, drift=None).config)
     changing.update(batch)
@@ -331,7 +331,7 @@ def test_an_estimator_that_is_not_decided_by_goes_and_disturbs_no_decision(log: 
     assert {estimate.estimator for estimate in changing.report().estimates} == {"stratified_ips"}
 
 
-def test_the_estimator_that_is_decided_by_goes_and_the_other_holds_from_zero(log: Log) -> None:
+def test_removing_the_deciding_estimator_makes_the_other_hold_from_zero(log: Log) -> None:
     changing = Evaluator.from_config(se.Evaluator(["better", "worse"], promotion=EARLY, drift=None).config)
     changing.update(log.full)
     assert changing.report().promotion[0].promotable

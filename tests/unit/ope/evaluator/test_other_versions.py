@@ -45,7 +45,7 @@ def test_a_state_of_an_early_or_a_later_version_is_refused(schema: int | None, f
         assert error.value.hint.endswith(hint)
 
 
-def test_estimators_lose_their_rows_where_their_reward_model_is_code_that_is_not_named() -> None:
+def test_estimators_lose_their_rows_if_their_reward_model_is_code_that_is_not_named() -> None:
     model = PythonModel(target="support.own_models:Mean")
     world = Bandit(logging_with(0.1, 2, 1), np.full((1, 2), 0.5), np.array([[0.2, 0.8]]))
     evaluator = Evaluator.from_config(

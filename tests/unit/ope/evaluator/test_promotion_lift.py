@@ -51,7 +51,7 @@ def decisions(report: Report) -> dict[tuple[str, str], Any]:
     return {(each.policy, each.rule): each for each in report.promotion}
 
 
-def test_a_better_candidate_is_found_and_dropped_when_it_has_become_worse() -> None:
+def test_a_better_candidate_is_promotable_until_it_has_become_worse() -> None:
     evaluator = evaluated(log(24_000, turns=12_000))
     found = decisions(evaluator.report())
     for rule in ("paired", "anytime"):
@@ -143,7 +143,7 @@ def test_stale_data_blocks_promotion_when_the_time_is_known() -> None:
         ({"averages": [se.Cumulative()]}, ()),
     ],
 )
-def test_the_best_unbiased_lifts_on_a_mixture_are_decided_by(
+def test_the_best_unbiased_lifts_on_a_mixture_decide(
     options: dict[str, Any], cells: tuple[tuple[str, str], ...]
 ) -> None:
     evaluator = se.Evaluator(list(TARGETS), **options)
@@ -198,7 +198,7 @@ def test_an_added_rule_starts_with_the_change_and_a_removed_one_is_not_shown() -
     assert (decision.rule, decision.events) == ("bsea", 2_000)
 
 
-def test_decisions_come_from_a_lift_that_is_added() -> None:
+def test_decisions_may_use_a_lift_that_is_added() -> None:
     few = {"estimators": [se.StratifiedIPS()], "averages": [se.Cumulative()]}
     changing, batch = Evaluator.from_config(config("second", **few)), log(8_000)
     changing.update(batch[:1_000])

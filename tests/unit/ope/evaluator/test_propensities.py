@@ -156,7 +156,7 @@ def test_a_model_that_lacks_the_context_is_biased_and_the_mean_weight_shows_it()
     assert all(each.ok for each in passing if each.check == "mean_weight")
 
 
-def test_lists_of_actions_names_and_positions_give_the_same_estimates() -> None:
+def test_action_lists_names_and_indices_give_equal_estimates() -> None:
     log = world(4, 1_500)
     config = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_CONTEXT).config
     by_list = evaluated(config.decoder().decode_batch(log.messages()), BY_CONTEXT).report()
@@ -198,7 +198,7 @@ def test_the_probability_of_a_candidate_for_actions_that_were_never_logged_is_un
 # --- Events without an estimate ---
 
 
-def test_the_table_estimates_the_share_of_each_action_by_hand() -> None:
+def test_the_table_equals_the_share_of_each_action_by_hand() -> None:
     a, b = fingerprints(["a", "b"])
     two, none = np.array([a, a, b, a]), np.zeros(4, dtype=np.uint64)
     choices = LoggedChoices(two, none, np.ones(4), none, np.arange(4), np.zeros(4, dtype=bool))
@@ -285,7 +285,7 @@ def test_a_classifier_of_river_predicts_the_action_from_the_context() -> None:
     assert max(missed) < 3
 
 
-def test_a_late_candidate_starts_with_the_classifier_and_both_learn_on_their_own() -> None:
+def test_a_late_candidate_starts_with_a_copy_of_the_classifier() -> None:
     options: dict[str, Any] = {"averages": ["cumulative"], "estimators": ["snips"], "propensity": BY_RIVER}
     batch, before = decoded(world(3, 1_300), BY_RIVER), {"challenger": "logged"}
     changing = evaluator_with_late_candidate(batch, 1_100, before, {**before, "even": "uniform"}, **options)
@@ -368,7 +368,7 @@ def test_the_comparison_of_a_ramp_shows_whether_its_propensities_are_estimated()
         assert {each.propensity for each in evaluator.report().calibration} == {origin}
 
 
-def test_by_default_the_estimators_are_those_that_take_them() -> None:
+def test_the_default_estimators_accept_estimated_propensities() -> None:
     config = Evaluator(["challenger"], propensity="estimated").config
     assert set(config.estimators) == {"snips", "dr"}
     assert len(config.averages) == 6
@@ -473,7 +473,7 @@ def messages(**fields: Any) -> list[bytes]:
     return [json.dumps({name: value for name, value in event.items() if value is not None}).encode()]
 
 
-def test_a_decoder_takes_events_without_propensities_only_where_they_are_estimated() -> None:
+def test_a_decoder_takes_events_without_propensities_only_if_they_are_estimated() -> None:
     (refused,) = JsonDecoder(["challenger"]).decode_batch(messages()).rejected
     assert refused.detail == "propensity: missing, as is `propensities`"
     batch = JsonDecoder(["challenger"], estimated=True).decode_batch(messages())
@@ -502,7 +502,7 @@ def test_slates_and_scored_events_have_no_estimated_propensity(fields: dict[str,
     assert refused.detail == f"{detail}: propensities are estimated for single actions"
 
 
-def test_a_frame_without_propensities_is_read_where_they_are_estimated() -> None:
+def test_a_frame_without_propensities_is_read_if_they_are_estimated() -> None:
     frame = {"action": ["a", "b"], "reward": [1, 0], "challenger": [0.7, 0.2], "country": ["de", "fr"]}
     options: dict[str, Any] = {"policies": ["challenger"], "segments": {"country": "country"}}
     batch = EventBatch.from_frame(frame, estimated=True, **options)

@@ -31,7 +31,7 @@ def checks(found: Report, name: str) -> dict[str, TrustCheck]:
     return {each.policy: each for each in found.trust if each.check == name}
 
 
-def test_the_seen_value_is_the_mean_of_an_arms_own_events_and_the_estimated_one_comes_from_the_others() -> None:
+def test_the_observed_value_comes_from_events_of_the_arm_and_the_estimate_from_the_others() -> None:
     columns = three_actions(1, 20_000)
     found = {(each.policy, each.average): each for each in report(columns).calibration}
     assert set(found) == {(arm, average) for arm in ARMS for average in ("cumulative", "window", "mixture")}
@@ -47,7 +47,7 @@ def test_the_seen_value_is_the_mean_of_an_arms_own_events_and_the_estimated_one_
     assert found["challenger", "window"].value == pytest.approx(reward[-10_000:][late].mean())
 
 
-def test_the_interval_of_the_error_is_that_of_a_difference_of_independent_means() -> None:
+def test_the_interval_of_the_error_equals_that_for_a_difference_of_independent_means() -> None:
     columns = three_actions(2, 20_000)
     (found,) = (
         each for each in report(columns).calibration if (each.policy, each.average) == ("challenger", "cumulative")
@@ -86,7 +86,7 @@ def test_without_arms_the_comparison_starts_with_the_first_block_that_has_an_eve
     assert checks(found, "arm_shares") == {}
 
 
-def test_a_candidate_is_compared_with_all_other_events_where_production_is_logging() -> None:
+def test_a_candidate_is_compared_with_all_other_events_if_production_is_logging() -> None:
     columns = three_actions(13, 20_000)
     (found,) = report(columns, logging=None, production="logging", averages=["cumulative"]).calibration
     reward, own = columns["reward"], columns["logging_policy"] == "challenger"
@@ -177,7 +177,7 @@ def test_the_reason_names_the_check_that_fails_and_then_a_guardrail_that_is_not_
     assert "guardrail stay: decision bound of lift -0." in rest
 
 
-def test_a_check_that_fails_for_production_is_said_to_be_one_of_production() -> None:
+def test_the_reason_names_production_if_its_check_fails() -> None:
     columns = three_actions(5, 40_000)
     wrong = (columns["logging_policy"] == "challenger") & (columns["policies"]["challenger"] == 0.6)
     columns["propensity"] = np.where(wrong, 0.4, columns["propensity"])

@@ -261,7 +261,7 @@ def test_a_failing_guardrail_is_named_and_blocks_promotion() -> None:
 
 
 @pytest.mark.parametrize(("harm", "kept"), [(0.2, False), (0.0, True)])
-def test_a_decision_says_of_each_guardrail_whether_it_is_kept_and_by_which_bound(harm: float, kept: bool) -> None:
+def test_a_decision_says_for_each_guardrail_whether_it_is_kept_and_its_bound(harm: float, kept: bool) -> None:
     evaluator = Evaluator(["new"], ["stratified_ips"], ["mixture"], rewards=STAYS, drift=None)
     evaluator.update(guarded_log(30_000, harm, seed=11))
     (decision,) = evaluator.report().promotion

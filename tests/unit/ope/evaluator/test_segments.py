@@ -155,7 +155,7 @@ def test_a_removed_candidate_leaves_the_others_and_a_late_one_starts_from_zero(l
         ({"ranking": {"metric": "dcg", "examination": "power"}}, "rankings"),
     ],
 )
-def test_segments_that_no_estimate_adds_up_over_are_refused(options: Mapping[str, Any], problem: str) -> None:
+def test_segments_are_refused_if_estimates_do_not_add_up_over_them(options: Mapping[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         Evaluator(CANDIDATES, **{"segments": SEGMENTS, **options})
 

@@ -100,7 +100,7 @@ def rows_of(report: Report, kind: str, policy: str, average: str) -> list[Estima
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_row_is_that_of_the_cap_that_a_plain_slope_chooses(kind: str) -> None:
+def test_the_row_has_the_cap_that_a_plain_slope_chooses(kind: str) -> None:
     batch = heavy() if kind == "clipped_ips" else random_bandit(seed=5, smallest=0.02).log(5_030, seed=1)
     settings: dict[str, Any] = {"averages": KERNELS, "reward_model": Tabular(shrinkage=1e9)}
     report = evaluator_of(batch, [KINDS[kind](cap="auto"), *fixed(kind)], **settings).report()
@@ -120,7 +120,7 @@ def test_the_row_is_that_of_the_cap_that_a_plain_slope_chooses(kind: str) -> Non
 
 @pytest.mark.parametrize("average", AVERAGES, ids=lambda average: average.kind)
 @pytest.mark.parametrize("production", ["logging", "p1"])
-def test_the_row_is_that_of_its_cap_for_the_value_and_for_the_lift(average: AnyAverage, production: str) -> None:
+def test_the_row_equals_the_one_of_its_cap_for_the_value_and_for_the_lift(average: AnyAverage, production: str) -> None:
     batch, estimators = heavy(), [ClippedIPS(cap="auto"), *fixed("clipped_ips")]
     candidates = [name for name in ("p0", "p1") if name != production]
     settings: dict[str, Any] = {"candidates": candidates, "production": production, "averages": [average]}
@@ -135,7 +135,7 @@ def test_the_row_is_that_of_its_cap_for_the_value_and_for_the_lift(average: AnyA
     values=st.lists(st.floats(-5, 5) | st.just(math.nan), min_size=1, max_size=8),
     widths=st.lists(st.floats(0, 3), min_size=8, max_size=8),
 )
-def test_the_last_overlap_is_that_of_the_definition(values: list[float], widths: list[float]) -> None:
+def test_the_last_overlap_equals_the_definition(values: list[float], widths: list[float]) -> None:
     known = [0.0 if math.isnan(value) else value for value in values]
     unknown = [math.inf if math.isnan(value) else width for value, width in zip(values, widths, strict=False)]
     if math.inf not in unknown:
@@ -186,7 +186,7 @@ def test_a_choice_costs_as_much_memory_as_eight_estimators() -> None:
     assert chosen - none == 8 * (single - none)
 
 
-def test_a_confidence_sequence_is_withheld_where_the_cap_is_chosen() -> None:
+def test_a_confidence_sequence_is_withheld_if_the_cap_is_chosen() -> None:
     estimators = [IPS(), ClippedIPS(cap="auto"), ClippedIPS(cap=10, name="ten")]
     intervals = {"cumulative": "confidence_sequence"}
     report = evaluator_of(heavy(), estimators, averages=[Cumulative()], intervals=intervals).report()

@@ -35,7 +35,7 @@ def test_a_kept_state_continues_with_the_recorded_numbers(path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_state_is_the_same_after_it_was_read(case: str) -> None:
+def test_reading_a_state_does_not_change_it(case: str) -> None:
     state = written(case)
     again = se.Evaluator.from_state(deepcopy(state))
     assert msgspec.msgpack.encode(again.state()) == msgspec.msgpack.encode(state)
@@ -97,7 +97,7 @@ def test_an_entry_of_another_type_is_found_by_its_path(case: str, other: Any) ->
         (("events", "arrivals", "accepted"), "events.arrivals.accepted"),
     ],
 )
-def test_a_key_that_is_missing_is_named(path: tuple[Any, ...], message: str) -> None:
+def test_a_missing_key_is_named(path: tuple[Any, ...], message: str) -> None:
     state = written("everything")
     part: Any = state
     for key in path[:-1]:

@@ -113,7 +113,7 @@ def test_one_range_gives_the_numbers_of_one_process_to_the_last_bit(name: str) -
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_ranges_of_one_partition_give_the_numbers_of_one_process_where_nothing_learns(name: str) -> None:
+def test_ranges_of_one_partition_give_the_numbers_of_one_process_if_nothing_learns(name: str) -> None:
     config, events = CASES[name]
     products = [
         (tuple(kind for kind in estimators if "prediction" not in kind.needs and not kind.start(1)), averages)
@@ -164,7 +164,7 @@ def test_the_order_of_summaries_changes_no_bit(name: str) -> None:
 
 
 @pytest.mark.parametrize("size", [40, 130, 999])
-def test_the_size_of_batches_changes_nothing_where_nothing_learns(size: int) -> None:
+def test_the_size_of_batches_changes_nothing_if_nothing_learns(size: int) -> None:
     """Fold blocks by the time of their last event, whatever came with the same batch."""
     columns = logs.without(logs.plain(19, EVENTS), "unit")
     columns["timestamp"] = np.sort(columns["timestamp"])
@@ -239,7 +239,7 @@ def test_blocks_wait_for_partitions_of_the_same_batch_and_a_report_has_them_all(
             assert list(differences(mine, theirs, tolerance=1e-9)) == []
 
 
-def test_only_so_many_blocks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_blocks_that_wait_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streameval.ope.evaluator.summaries.MAX_HELD", 6)
     config, events = CASES["defaults"]
     evaluator = PartitionedEvaluator.from_config(config)
@@ -248,7 +248,7 @@ def test_only_so_many_blocks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(evaluator._held.times) == 2
 
 
-def test_transitions_name_the_place_of_the_event() -> None:
+def test_transitions_name_the_partition_and_offset_of_the_event() -> None:
     config = se.Evaluator(
         ["best"], ["ips"], ["cumulative", "mixture"], promotion={"rule": "paired", "min_events": 100, "hold": 1}
     ).config
@@ -279,7 +279,7 @@ def test_transitions_name_the_place_of_the_event() -> None:
         ({"propensity": "estimated", "estimators": ["snips"]}, "propensities are estimated from the events before"),
     ],
 )
-def test_what_needs_all_events_in_order_is_refused_with_a_remedy(options: dict[str, Any], problem: str) -> None:
+def test_options_that_need_all_events_in_order_are_refused_with_a_remedy(options: dict[str, Any], problem: str) -> None:
     settings = {"candidates": ["new"], "estimators": ["ips"], "averages": ["cumulative", "mixture"], **options}
     with pytest.raises(ConfigError, match=problem) as refused:
         require_halves(se.Evaluator(**settings).config)

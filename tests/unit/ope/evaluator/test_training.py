@@ -62,7 +62,7 @@ def test_passes_do_not_depend_on_how_the_events_are_cut() -> None:
     assert one.best.weights == pytest.approx(other.best.weights, rel=1e-9)
 
 
-def test_the_first_pass_is_that_of_the_stream_and_the_second_one_continues() -> None:
+def test_the_first_pass_equals_the_stream_and_the_second_one_continues() -> None:
     batch, policy = log(1_500), Learned(objective="snips", step=0.1)
     found = Training(Evaluator({"apprentice": policy}).config, SNIPS(), 2, 0).train("apprentice", [batch], [batch])
     stream = Evaluator({"apprentice": policy}, estimators=["snips"], averages=["cumulative"])

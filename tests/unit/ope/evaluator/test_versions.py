@@ -66,7 +66,7 @@ def test_each_version_starts_with_the_next_event_and_the_oldest_is_retired() -> 
     }
 
 
-def test_a_version_is_what_the_policy_was_and_stays_so() -> None:
+def test_a_version_keeps_the_weights_that_the_policy_had() -> None:
     batch = log(1_900)
     report = given(Evaluator.from_config(config()), batch, 333).report()
     apprentice = se.Evaluator({"apprentice": se.Learned()}, drift=None)
@@ -96,7 +96,7 @@ def model_config(model: Any) -> EvaluatorConfig:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_version_of_the_reward_models_policy_has_the_model_of_then(name: str) -> None:
+def test_a_version_of_the_reward_models_policy_keeps_the_model_that_it_was_made_with(name: str) -> None:
     model, batch = MODELS[name], log(1_900)
     changing = given(Evaluator.from_config(model_config(model)), batch, 333)
     files = [None] * 3 if name == "tabular" else ["frozen-1.npz", "frozen-2.npz", "frozen-3.npz"]

@@ -10,7 +10,7 @@ from streameval.ope.evidence.evidence import start_recent
 
 
 @pytest.mark.parametrize(("production", "distance"), [([1.0, 1.0], 2.0), ([0.0, 1.0], 4.0), ([0.0, 0.0], 2.5)])
-def test_weights_are_compared_with_those_of_production_on_the_events_that_have_both(
+def test_weights_are_compared_with_production_on_events_that_have_both(
     production: list[float], distance: float
 ) -> None:
     weights = np.array([[2.0, 2.0], [1.0, -1.0]])

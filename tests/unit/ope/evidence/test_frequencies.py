@@ -51,7 +51,7 @@ def findings(report: Report) -> set[tuple[str, bool, str]]:
     return {(each.policy, each.ok, each.reason) for each in report.trust if each.check == "propensities"}
 
 
-def test_the_report_names_the_action_whose_logged_propensities_are_too_low_and_nothing_is_promotable() -> None:
+def test_an_action_with_too_low_propensities_is_named_and_nothing_is_promotable() -> None:
     evaluator = Evaluator(["new"])
     evaluator.update(decoded(evaluator, 1, 6_000, wrong=0.8))
     report = evaluator.report()
@@ -89,9 +89,7 @@ def test_without_promotion_or_action_names_there_is_no_check() -> None:
 
 
 @pytest.mark.parametrize(("logged", "finding"), [(0.05, "150 % too high"), (0.011, "45 % too low")])
-def test_where_events_list_all_propensities_those_of_a_bucket_are_off_in_either_direction(
-    logged: float, finding: str
-) -> None:
+def test_listed_propensities_of_a_bucket_may_be_wrong_in_either_direction(logged: float, finding: str) -> None:
     second = (np.arange(10_000) % 50 == 0).astype(int)
     lists = np.full((10_000, 2), [1 - logged, logged])
     ok, reason = judged(EventBatch.from_arrays(reward=np.zeros(10_000), action=second, propensities=lists))

@@ -24,7 +24,7 @@ from support.likelihood_worlds import (
 
 
 @pytest.mark.parametrize("world", ["mild", "heavy", "hardly ever heavy"])
-def test_one_more_event_of_the_largest_weight_there_is_will_do_too(world: str) -> None:
+def test_an_extra_event_of_the_largest_possible_weight_is_allowed(world: str) -> None:
     means, truth = simulated(WORLDS[world], 0.03, 300, seed=8)
     assert missed(interval(means, heaviest=max(WORLDS[world].weights)), truth) <= PROMISED
 
@@ -44,9 +44,7 @@ def simulated_lift(world: World, value: float, events: int, seed: int, productio
 @pytest.mark.parametrize("events", [300, 2_000, 20_000])
 @pytest.mark.parametrize("value", [0.3, 0.03])
 @pytest.mark.parametrize("world", [world for world in WORLDS if world != "production"])
-def test_the_lift_over_production_is_missed_no_more_often_either(
-    world: str, value: float, events: int, named: bool
-) -> None:
+def test_the_lift_over_production_is_missed_no_more_often(world: str, value: float, events: int, named: bool) -> None:
     weight, share, _, _ = WORLDS[world].table(value)
     production = np.sqrt(weight) / (np.sqrt(weight) @ share) if named else np.ones(len(weight))
     means, truth = simulated_lift(WORLDS[world], value, events, 10, production)
@@ -109,7 +107,7 @@ def test_no_event_and_one_event_give_no_interval() -> None:
     assert np.isnan(interval(means_of(np.ones((1, 1)), np.ones((1, 1))))).all()
 
 
-def test_weights_of_ten_to_the_fiftieth_do_not_break_it() -> None:
+def test_weights_of_ten_to_the_fiftieth_give_an_interval() -> None:
     weight = np.ones((1, 500))
     weight[0, 7] = 1e50
     lower, upper = interval(means_of(weight, np.ones((1, 500))))
@@ -130,7 +128,7 @@ def worst_by_force(weight: Array, term: Array, extra: tuple[float, float], allow
     return float(base @ u - np.sqrt(left) / count * np.linalg.norm(direction))
 
 
-def test_it_is_the_worst_of_all_probabilities_near_enough() -> None:
+def test_the_bound_is_near_the_worst_of_all_probabilities() -> None:
     rng = np.random.default_rng(5)
     weight, reward = rng.choice([0.2, 1.0, 4.0], size=60), rng.random(60)
     means = means_of(weight[None], reward[None])

@@ -55,7 +55,7 @@ def ends(found: Estimate) -> tuple[float, float]:
 
 @pytest.mark.parametrize(("average", "kernel"), AVERAGES, ids=["cumulative", "window", "decay"])
 @pytest.mark.parametrize("estimator", [IPS(), SNIPS()], ids=["ips", "snips"])
-def test_it_is_made_of_six_sums_of_what_the_average_weighs(
+def test_the_interval_comes_from_six_weighted_sums(
     estimator: AnyEstimator, average: AnyAverage, kernel: object
 ) -> None:
     stream = clicks(2_345, seed=1)
@@ -109,7 +109,7 @@ def test_before_ten_events_there_are_no_bounds() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_it_lies_inside_the_range_of_rewards_and_holds_the_value_of_ips_unless_that_lies_outside(seed: int) -> None:
+def test_the_interval_lies_in_the_range_of_rewards_and_holds_the_value_of_ips_if_that_does(seed: int) -> None:
     rng = np.random.default_rng(seed)
     weight = rng.choice([0.0, 0.5, 50.0], p=[0.1, 0.889, 0.011], size=400)
     stream = from_weights(weight / weight.mean(), (rng.random(400) < 0.8).astype(float))
@@ -142,7 +142,7 @@ def test_a_largest_weight_that_is_known_makes_it_narrower() -> None:
     assert known[1] - known[0] < 0.6 * (unknown[1] - unknown[0])
 
 
-def test_a_largest_weight_that_is_exceeded_is_not_believed() -> None:
+def test_a_largest_weight_that_is_exceeded_is_ignored() -> None:
     stream = clicks(5_000, seed=8)
     believed, seen = (
         ends(estimate(stream, IPS(), Cumulative(), EmpiricalLikelihood(max_weight=limit)))
@@ -180,7 +180,7 @@ def test_events_of_one_session_are_worth_fewer() -> None:
 @pytest.mark.parametrize(
     "estimator", [IPS(), SNIPS(), ClippedIPS(cap=3), ControlVariate()], ids=lambda each: each.label
 )
-def test_a_lift_has_an_interval_too(estimator: AnyEstimator, average: AnyAverage) -> None:
+def test_a_lift_has_an_interval(estimator: AnyEstimator, average: AnyAverage) -> None:
     found = estimate(clicks(4_000, seed=11), estimator, average)
     assert found.lift is not None
     assert found.lift_lower is not None
@@ -189,7 +189,7 @@ def test_a_lift_has_an_interval_too(estimator: AnyEstimator, average: AnyAverage
     assert found.lift_lower - 0.02 <= found.lift <= found.lift_upper + 0.02
 
 
-def test_a_candidate_that_does_what_production_does_has_no_lift_but_for_one_event() -> None:
+def test_a_candidate_that_equals_production_has_no_lift_but_for_one_event() -> None:
     rng = np.random.default_rng(12)
     found = estimate(from_weights(np.ones(5_000), (rng.random(5_000) < 0.3).astype(float)), IPS(), Cumulative())
     assert found.lift == 0
@@ -199,9 +199,7 @@ def test_a_candidate_that_does_what_production_does_has_no_lift_but_for_one_even
 
 
 @pytest.mark.parametrize(("estimator", "value"), [(IPS(), 1.0), (SNIPS(), 0.9)], ids=["ips", "snips"])
-def test_the_mean_weight_does_not_correct_a_mixture_which_it_does_not_belong_to(
-    estimator: AnyEstimator, value: float
-) -> None:
+def test_the_mean_weight_does_not_correct_a_mixture(estimator: AnyEstimator, value: float) -> None:
     rng = np.random.default_rng(13)
     events, propensity, candidates = 1_000, 0.1, [f"c{number}" for number in range(20)]
     batch = EventBatch.from_arrays(

@@ -101,7 +101,7 @@ def test_an_interval_outside_the_reward_range_stays_there() -> None:
     ],
     ids=["window", "decay"],
 )
-def test_on_windows_and_decays_the_variance_comes_from_a_horizon_ten_times_longer(
+def test_the_variance_of_windows_and_decays_comes_from_a_horizon_ten_times_longer(
     average: AnyAverage, kernel: Any, horizon: float
 ) -> None:
     stream = random_stream(17, 9 * BLOCK + 7)
@@ -124,7 +124,7 @@ def test_on_windows_and_decays_the_variance_comes_from_a_horizon_ten_times_longe
     ids=["cumulative", "window", "decay"],
 )
 @pytest.mark.parametrize("max_weight", [None, 2.5])
-def test_empirical_bernstein_is_the_theorem_s_on_the_sample_s_own_variance(
+def test_empirical_bernstein_equals_the_theorem_with_the_sample_variance(
     average: AnyAverage, kernel: Any, max_weight: float | None
 ) -> None:
     rng = np.random.default_rng(18)
@@ -213,7 +213,7 @@ def test_a_normal_interval_is_withheld_until_ten_terms_differ_from_zero() -> Non
     assert after.lower is not None
 
 
-def test_a_term_is_zero_only_where_the_weight_or_the_reward_is() -> None:
+def test_a_term_is_zero_only_if_the_weight_or_the_reward_is() -> None:
     stream = from_weights([0.0] * 50 + [1.0] * 9 + [0.0], [1.0] * 60)
     assert estimates(stream, Cumulative(), estimators=[IPS()])["ips"].lower is None
     one_more = from_weights([0.0] * 50 + [1.0] * 10, [1.0] * 60)
@@ -278,7 +278,7 @@ def test_drift_included_adds_the_bias_bound_and_waits_for_it() -> None:
 INCLUDED = {"cumulative": Normal(drift="include")}
 
 
-def test_the_bias_of_a_cumulative_mean_reaches_its_bound_where_the_value_moves_steadily() -> None:
+def test_the_bias_of_a_cumulative_mean_reaches_its_bound_if_the_value_moves_steadily() -> None:
     n, slope = 90_130, 4e-6
     stream = from_weights(np.ones(n), 0.2 + slope * np.arange(n))
     settings: dict[str, Any] = {"estimators": [IPS()], "averages": [Cumulative()]}
@@ -323,7 +323,7 @@ def test_an_interval_that_includes_the_bias_of_a_cumulative_mean_covers_the_pres
     assert found.lower < value[-1] < found.upper < 0.8
 
 
-def test_an_interval_that_includes_drift_later_measures_it_from_then_on() -> None:
+def test_an_interval_that_includes_drift_later_measures_it_from_the_change_on() -> None:
     n = 150_000
     stream = from_weights(np.ones(n), np.linspace(0.2, 0.8, n))
     evaluator = evaluated(stream[:60_000], estimators=[IPS()], averages=[Cumulative()])
@@ -344,7 +344,7 @@ def test_wrong_bounds_are_refused(wrong: dict[str, Any]) -> None:
         TypeAdapter(AnyInterval).validate_python(wrong)
 
 
-def test_intervals_name_averages_that_are_there() -> None:
+def test_intervals_name_averages_that_exist() -> None:
     with pytest.raises(ValueError, match="wndow"):
         Evaluator([CANDIDATE], averages=[Window()], intervals={"wndow": "normal"})
 

@@ -124,7 +124,7 @@ def test_the_weight_of_the_logging_policy_is_1() -> None:
     assert limit(evaluated(log(*explored(2_000, 0.02))), policy="logging") == 1
 
 
-def test_a_policy_of_which_the_mean_weight_is_too_low_may_have_any_probability() -> None:
+def test_a_policy_with_a_too_low_mean_weight_may_have_any_probability() -> None:
     """Let it take rarely logged actions in other events."""
     found = limit(evaluated(log(explored(2_000, 0.02)[0], np.full(2_000, 0.1))))
     assert found == pytest.approx(50)

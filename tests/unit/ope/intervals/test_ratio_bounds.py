@@ -37,7 +37,7 @@ def fieller(value: float, base: float, variances: tuple[float, float], covarianc
 
 
 @given(known, st.floats(0.5, 3), width, st.floats(0.01, 0.2), st.floats(-0.95, 0.95))
-def test_of_normal_intervals_it_is_that_of_fieller(
+def test_the_ratio_of_normal_intervals_equals_fieller(
     value: float, base: float, error: float, of_base: float, correlation: float
 ) -> None:
     found = bounds(around(value, Z * error), around(base, Z * of_base), correlation)
@@ -45,7 +45,7 @@ def test_of_normal_intervals_it_is_that_of_fieller(
 
 
 @given(known, width, width, st.floats(1, 3), st.floats(0.001, 0.9), st.floats(0.001, 5), st.floats(-1, 1))
-def test_it_has_the_sign_of_the_interval_of_the_value(
+def test_the_interval_of_a_ratio_has_the_sign_of_the_interval_of_the_value(
     value: float, below: float, above: float, base: float, least: float, most: float, correlation: float
 ) -> None:
     lower, upper = bounds(around(value, below, above), around(base, least, most), correlation)
@@ -62,7 +62,9 @@ def test_a_certain_ratio_is_its_own_interval() -> None:
 
 
 @pytest.mark.parametrize("base", [(0.1, -0.01, 0.2), (0.1, 0.0, 0.2), (0.1, 0.2, 0.15), (np.nan, np.nan, np.nan)])
-def test_it_is_withheld_unless_the_interval_of_the_base_is_above_zero(base: tuple[float, ...]) -> None:
+def test_the_interval_of_a_ratio_is_withheld_unless_the_interval_of_the_base_is_above_zero(
+    base: tuple[float, ...],
+) -> None:
     assert np.isnan(bounds(around(0.5, 0.2), base, 0.0)).all()
 
 
@@ -105,7 +107,7 @@ def test_a_report_has_the_interval_of_fieller_with_the_covariance_of_both_terms(
     assert (found.lift_ratio_lower, found.lift_ratio_upper) == pytest.approx(expected, rel=0.05)
 
 
-def test_of_losses_the_ratio_is_positive_where_less_is_lost() -> None:
+def test_the_ratio_of_losses_is_positive_if_less_is_lost() -> None:
     gains, losses = (
         estimates(log(4_000, 5, sign=sign), reward_range=(min(0, sign), max(0, sign)))["ips"] for sign in (1.0, -1.0)
     )
@@ -115,20 +117,20 @@ def test_of_losses_the_ratio_is_positive_where_less_is_lost() -> None:
     assert gains.lift_ratio_upper == pytest.approx(-losses.lift_ratio_lower)
 
 
-def test_it_is_withheld_where_the_value_of_production_may_be_zero() -> None:
+def test_a_relative_lift_is_withheld_if_the_value_of_production_may_be_zero() -> None:
     for estimate in estimates(log(4_000, 5, rewards=(0.0, 0.001))).values():
         assert estimate.lift is not None
         assert (estimate.lift_ratio, estimate.lift_ratio_lower, estimate.lift_ratio_upper) == (None, None, None)
 
 
-def test_production_has_none() -> None:
+def test_production_has_no_relative_lift() -> None:
     evaluator = se.Evaluator(["challenger"])
     evaluator.update(log(2_000, 5))
     of_production = [estimate for estimate in evaluator.report().estimates if estimate.policy == "logging"]
     assert {(each.lift_ratio, each.lift_ratio_upper) for each in of_production} == {(None, None)}
 
 
-def test_on_every_average_it_is_the_lift_over_the_value_of_production() -> None:
+def test_a_relative_lift_divides_the_lift_by_the_value_of_production_on_every_average() -> None:
     evaluator = se.Evaluator(["challenger"])
     evaluator.update(log(5_000, 6))
     report = evaluator.report()

@@ -64,7 +64,7 @@ def scored(events: int, actions: int = ACTIONS, seed: int = 3) -> ScoredEvents:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_gradient_is_that_of_finite_differences(name: str) -> None:
+def test_the_gradient_equals_finite_differences(name: str) -> None:
     policy, events = EVERY[name], scored(12)
     events.reward[2] = np.nan
     events.weight[:] = np.random.default_rng(4).uniform(0.5, 1.5, 12)
@@ -92,7 +92,7 @@ ESTIMATORS = {
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda estimator: estimator.kind)
-def test_an_objective_is_the_estimate_of_its_name(estimator: Estimator) -> None:
+def test_an_objective_equals_the_estimate_of_its_name(estimator: Estimator) -> None:
     rng, shape = np.random.default_rng(2), (30, ACTIONS)
     target, propensities, prediction = (each / each.sum(axis=1, keepdims=True) for each in rng.random((3, *shape)))
     action, reward, starts = rng.integers(ACTIONS, size=30), rng.random(30), np.arange(30) * ACTIONS
@@ -105,7 +105,7 @@ def test_an_objective_is_the_estimate_of_its_name(estimator: Estimator) -> None:
     assert value == pytest.approx(estimator.terms(evidence, estimator.start(1))[0].numerator.mean(), rel=1e-12)
 
 
-def test_the_penalty_is_that_of_the_variance_of_the_terms_and_nothing_without_lambda() -> None:
+def test_the_penalty_follows_the_variance_of_the_terms_and_is_zero_without_lambda() -> None:
     events, weights = scored(25), np.full((1, WIDTH), 0.3)
     importance = events.probabilities(weights)[events.logged] / events.propensity
     terms = importance * events.reward

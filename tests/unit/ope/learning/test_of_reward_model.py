@@ -59,7 +59,7 @@ def chosen(policy: OfRewardModel, prediction: list[float], *sizes: int) -> tuple
     return rows.tolist(), faults
 
 
-def test_greedy_takes_the_best_action_and_several_best_ones_alike() -> None:
+def test_greedy_takes_the_best_action_or_shares_between_several_best_ones() -> None:
     rows, faults = chosen(OfRewardModel(), [0.1, 0.3, 0.0, 0.2, 0.2, 0.2 + 1e-12], 2, 0, 4)
     assert rows == pytest.approx([0, 1, 0, 1 / 3, 1 / 3, 1 / 3])
     assert faults == {}
@@ -81,7 +81,7 @@ def test_an_event_without_a_prediction_is_missing_and_no_other() -> None:
     assert list(faults) == [1]
 
 
-def test_rewards_below_zero_have_a_best_action_too() -> None:
+def test_rewards_below_zero_have_a_best_action() -> None:
     assert chosen(OfRewardModel(), [-0.5, -0.2, -0.9], 3)[0] == [0, 1, 0]
 
 
@@ -132,7 +132,7 @@ def test_a_model_without_features_serves_events_without_features() -> None:
     assert [(failure.reason, failure.count) for failure in lacking.failures] == [("missing_field", 4_000)]
 
 
-def test_several_rewards_are_chosen_by_the_goal() -> None:
+def test_the_goal_of_several_rewards_decides_the_action() -> None:
     batch = log(3_000)
     rewards = {"click": {"max": 1}, "buy": {"max": 1}}
     several = Evaluator({"apprentice": OfRewardModel()}, ["ips"], ["cumulative"], rewards=rewards, drift=None)
@@ -213,7 +213,7 @@ def test_a_removed_candidate_leaves_the_model_to_the_others() -> None:
     assert value(two) == pytest.approx(value(one), rel=1e-9)
 
 
-def test_a_configuration_of_an_experiment_refuses_it() -> None:
+def test_a_configuration_of_an_experiment_refuses_the_policy_of_a_reward_model() -> None:
     with pytest.raises(ConfigError, match="apprentice learns from the stream"):
         LogSummary(("logging", "apprentice"), {"apprentice": OfRewardModel()}, (0.0, 1.0))
 

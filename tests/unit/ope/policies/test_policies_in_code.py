@@ -74,7 +74,7 @@ def test_a_policy_in_code_gives_the_probability_of_the_logged_action(policy: Any
     assert weight(policy, choice()) == pytest.approx(probability / 0.5)
 
 
-def test_of_equal_scores_the_first_is_the_greedy_one() -> None:
+def test_the_greedy_policy_takes_the_first_of_equal_scores() -> None:
     assert weight(EpsilonGreedy(epsilon=0), choice(scores=[1, 5, 5])) == 2
     assert weight(EpsilonGreedy(epsilon=0), choice(scores=[5, 5, 1])) == 0
 
@@ -85,7 +85,7 @@ def test_scores_may_be_read_from_any_field_even_from_the_propensities() -> None:
 
 
 @pytest.mark.parametrize("policy", [Uniform(), First(), EpsilonGreedy(epsilon=0.3), Softmax(), FAVOURITE])
-def test_events_of_which_none_has_actions_are_missing(policy: Any) -> None:
+def test_events_without_actions_are_missing(policy: Any) -> None:
     plain = choice(actions=..., propensities=..., propensity=0.5)
     found = counts(evaluated({"p": policy}, plain, plain), "p")
     assert (found.events, found.missing) == (0, 2)
@@ -200,7 +200,7 @@ def test_names_alone_are_logged_probabilities_as_before() -> None:
     assert Evaluator({"a": Logged()}).state()["settings"]["computed_policies"] == {}
 
 
-def test_code_has_the_last_word_where_events_carry_the_same_name() -> None:
+def test_code_overrides_events_that_have_the_same_policy() -> None:
     report = evaluated({"even": Uniform()}, choice(policies={"even": [1, 0, 0]}))
     assert report.get("even", "ips", "cumulative").importance_weight_mean == pytest.approx(2 / 3)
 
@@ -263,7 +263,7 @@ def test_code_named_in_a_state_runs_only_if_the_caller_names_it(candidates: Any)
         ),
     ],
 )
-def test_code_that_is_not_there_stops_the_start(target: str, options: dict[str, Any], problem: str) -> None:
+def test_missing_code_stops_the_start(target: str, options: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Evaluator({"mine": PythonPolicy(target, options)})
     assert problem in caught.value.message
@@ -325,7 +325,7 @@ def test_contexts_are_decoded_only_for_policies_that_look_at_them(tmp_path: Path
         ("{}", "policies.candidates (line 1): expected a mapping that is not empty, found an empty mapping"),
     ],
 )
-def test_a_problem_with_a_policy_has_its_place(tmp_path: Path, candidates: str, complaint: str) -> None:
+def test_a_problem_with_a_policy_has_its_path(tmp_path: Path, candidates: str, complaint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         configured(tmp_path, f"policies: {{candidates: {candidates}}}")
     assert complaint in caught.value.message

@@ -85,7 +85,7 @@ def test_nine_in_ten_logs_of_fifty_sessions_at_a_time_fail(mean: float) -> None:
     assert failures([correlated_rewards(sessions(rng), rng, mean) for _ in range(20)]) >= 18
 
 
-def test_sessions_one_after_the_other_pass_as_blocks_account_for_them() -> None:
+def test_sessions_one_after_the_other_pass_because_blocks_account_for_them() -> None:
     rng = np.random.default_rng(103)
     assert failures([correlated_rewards(sessions(rng, at_a_time=1), rng) for _ in range(20)]) == 0
 

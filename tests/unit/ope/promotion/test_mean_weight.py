@@ -53,7 +53,7 @@ def test_a_log_that_draws_once_for_a_whole_session_is_sound_if_it_names_its_sess
 
 
 @pytest.mark.parametrize("wrong", [0.85, 1.15])
-def test_propensities_that_are_wrong_are_found_in_a_log_that_names_its_sessions(wrong: float) -> None:
+def test_wrong_propensities_are_found_in_a_log_that_names_its_sessions(wrong: float) -> None:
     rng = np.random.default_rng(2)
     weights = {name: rng.choice([0.5, 1.5], EVENTS) * wrong for name in NAMES}
     assert blamed(weights, [str(session) for session in sessions(rng)]) == set(NAMES)
@@ -85,7 +85,7 @@ def test_the_design_effect_of_weights_is_the_sum_over_sessions_of_squared_sums()
 
 
 @pytest.mark.parametrize("mean", [0.6, 1.4])
-def test_bets_are_the_same_whatever_number_of_events_each_event_stands_for(mean: float) -> None:
+def test_bets_do_not_depend_on_how_many_events_each_event_stands_for(mean: float) -> None:
     rng = np.random.default_rng(5)
     weight, reward = mean * rng.choice([0.8, 1.2], (1_000, 1)), np.ones(1_000)
     gains = []

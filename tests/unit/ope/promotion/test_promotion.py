@@ -121,7 +121,7 @@ def test_sea_and_bsea_equal_loops_over_the_events(rule: str) -> None:
         assert changes == spans_by_hand([lower >= 0.0 for lower in lowers], hold=3)
 
 
-def test_a_bound_that_wavers_about_the_margin_does_not_ring_each_time() -> None:
+def test_a_bound_that_wavers_around_the_margin_makes_one_transition() -> None:
     """Pass three block ends, then every other one. The narrower interval stays above the margin."""
     log, monitor = Log(blocks=20, seed=2), make_monitor(rule="paired", hold=3, min_events=0)
     log.variance[:] = np.array([1e-4, 0.0])[:, None, None]
@@ -391,7 +391,7 @@ def test_anytime_drops_a_candidate_whose_present_lift_has_gone() -> None:
     )
 
 
-def test_anytime_over_recent_events_forgets_what_once_was_better() -> None:
+def test_anytime_over_recent_events_forgets_an_earlier_lift() -> None:
     log = Log(blocks=200, candidates=1, seed=20, missing=0.0)
     better = np.where(log.reward > 0, 1.9, 0.6)
     log.weight[:, 1] = np.where(np.arange(len(log.reward)) < 10_000, better, 2.0 - better)
@@ -465,7 +465,7 @@ def test_a_failed_check_of_production_blocks_all_candidates() -> None:
     assert decision.reason.startswith("production: mean weight 0.7")
 
 
-def test_one_event_that_carries_much_of_all_weights_blocks_promotion() -> None:
+def test_one_event_with_much_of_all_weight_blocks_promotion() -> None:
     monitor = make_monitor(rule="paired", trust=Trust(error=1e-9))
     log = Log(blocks=60, seed=13)
     log.weight[1234, 1], log.reward[1234] = 5_000.0, 0.0
@@ -479,14 +479,14 @@ def test_one_event_that_carries_much_of_all_weights_blocks_promotion() -> None:
     assert "of the value, over 10%" in check.reason
 
 
-def test_where_one_event_may_carry_everything_the_only_reward_of_a_log_is_enough() -> None:
+def test_one_reward_is_enough_if_one_event_may_have_all_weight() -> None:
     monitor, log = make_monitor(candidates=1, rule="paired", trust=replace(LENIENT, largest_share=1.0)), Log(20, 1)
     log.value[:], log.variance[:], log.present[:] = 0.1, 0.0, 1.0
     log.reward = 1.0 * (np.arange(2_000) == 70)
     assert found(monitor, log.folded(monitor))["candidate-1", "paired"].promotable
 
 
-def test_checks_of_the_moment_block_what_the_blocks_allow() -> None:
+def test_present_checks_block_promotion_that_the_blocks_allow() -> None:
     monitor = make_monitor(candidates=1, rule="paired", trust=Trust(effective_sample_size=0))
     state = constant_path([0.1] * 20).folded(monitor)
     outside = make_estimate("candidate-1", "ips", "window", 1.3, lower=1.2, upper=1.4)
@@ -535,7 +535,7 @@ def rejected_check(evaluator: Evaluator) -> Any:
     return next(each for each in evaluator.report().trust if each.check == "rejected_share")
 
 
-def test_rejects_of_long_ago_are_forgotten_and_a_burst_of_them_is_seen_at_once() -> None:
+def test_old_rejections_are_forgotten_and_a_burst_is_seen_at_once() -> None:
     ones = np.ones(20_000)
     batch = EventBatch.from_arrays(reward=ones, propensity=ones, policies={"a": ones})
     burst = replace(batch[:100], rejected=(Rejected("malformed", "not JSON", b""),) * 20_000)
@@ -552,7 +552,7 @@ def test_rejects_of_long_ago_are_forgotten_and_a_burst_of_them_is_seen_at_once()
     assert evaluator.report().events.rejected == {"malformed": 40_000}
 
 
-def test_rewards_without_a_decision_block_promotion_and_say_so() -> None:
+def test_rewards_without_a_decision_block_promotion_with_a_reason() -> None:
     monitor = make_monitor(trust=Trust())
     folded = Log(blocks=60, seed=10).folded(monitor)
     for share, ok, reason in (

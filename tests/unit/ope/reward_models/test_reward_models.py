@@ -91,7 +91,7 @@ def test_no_reward_touches_a_prediction_of_its_own_block(model: AnyRewardModel) 
 
 
 @by_kind
-def test_a_model_that_is_asked_for_nothing_is_not_asked_and_not_in_the_report(model: AnyRewardModel) -> None:
+def test_a_model_that_no_estimator_needs_is_not_asked_and_not_in_the_report(model: AnyRewardModel) -> None:
     own_models.Witness.seen = ()
     assert fed(model, REWARDING.log(100, seed=4), estimators=[IPS()]).report().reward_model is None
     fed(PythonModel(target="support.own_models:Witness"), REWARDING.log(100, seed=4), estimators=[IPS()])
@@ -178,7 +178,7 @@ def test_a_table_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(json.loads(state["names"])) == 10
 
 
-def test_river_learns_from_contexts_and_names_where_there_are_no_features() -> None:
+def test_river_learns_from_contexts_and_names_if_there_are_no_features() -> None:
     rng = np.random.default_rng(11)
     n, hour = 2_000, rng.integers(0, 24, 2_000)
     action = rng.integers(0, 2, n)
@@ -197,7 +197,7 @@ def test_river_learns_from_contexts_and_names_where_there_are_no_features() -> N
     assert errors["context", "action"] < min(errors["action",], errors["context",]) - 0.01
 
 
-def test_decoded_events_bring_names_and_contexts_to_the_model_that_looks_at_them() -> None:
+def test_decoded_events_have_names_and_contexts_for_models_that_need_them() -> None:
     lines = [
         msgspec.json.encode(
             {
@@ -227,7 +227,7 @@ def test_decoded_events_bring_names_and_contexts_to_the_model_that_looks_at_them
     assert JsonDecoder([CANDIDATE]).decode_batch(lines).raw_fields is None
 
 
-def test_a_model_of_the_user_is_asked_and_taught_block_by_block_in_order() -> None:
+def test_a_model_in_code_predicts_and_learns_block_by_block_in_order() -> None:
     own_models.Witness.seen = ()
     batch = REWARDING.log(2 * BLOCK + 3, seed=12)
     sets = batch.action_sets
@@ -337,7 +337,7 @@ def test_the_state_of_a_table_or_a_ridge_has_no_code_in_it() -> None:
         assert dm(Evaluator.from_state(saved).report()) == dm(fed(model, REWARDING.log(50, seed=16)).report())
 
 
-def test_a_model_that_cannot_be_copied_is_refused_where_a_copy_is_needed() -> None:
+def test_a_model_that_cannot_be_copied_is_refused_if_a_copy_is_needed() -> None:
     taught = fed(PythonModel(target="support.own_models:Unsaveable"), REWARDING.log(50, seed=17))
     taught.fold_pending()
     assert taught.report().reward_model is not None
@@ -372,7 +372,7 @@ def test_the_error_of_the_model_and_its_failures_are_metrics() -> None:
     assert 'streameval_reward_model_failures_total{model="mine",reason="predict_raised"} 400.0' in lines
 
 
-def test_a_ridge_per_action_learns_a_context_that_means_another_thing_for_each_action() -> None:
+def test_a_ridge_per_action_learns_a_different_effect_of_the_context_for_each_action() -> None:
     rng, events, actions = np.random.default_rng(0), 2_000, 4
     context, slopes = rng.normal(size=(events, 3)), 0.1 * rng.normal(size=(actions, 3))
     action = rng.integers(actions, size=events)

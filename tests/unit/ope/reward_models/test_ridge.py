@@ -186,7 +186,7 @@ def test_predictions_stay_inside_the_reward_range() -> None:
     assert (found > 1.0).any()
 
 
-def test_a_model_that_knows_the_features_is_nearer_to_the_truth_than_without() -> None:
+def test_a_model_with_features_is_nearer_to_the_truth_than_one_without() -> None:
     offers = Offers(4, 4_000)
     found = error_of(StratifiedDR(), offers)
     assert found < 0.02

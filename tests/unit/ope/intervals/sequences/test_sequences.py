@@ -138,7 +138,7 @@ def interval_of_blocks(engine: WealthProcess, observed: Array, error: float, **m
 # published values
 
 
-def test_the_gamma_exponential_boundary_is_the_published_one() -> None:
+def test_the_gamma_exponential_boundary_equals_the_published_one() -> None:
     case = "confseq_boundaries"
     given = CASES[case]["inputs"]
     v, error, v_opt, c = given["v"], given["alpha"], given["v_opt"], given["c_gamma"]
@@ -172,7 +172,7 @@ def test_the_gamma_exponential_boundary_gives_the_published_sequences(case: str,
     assert np.clip([lower[0], 1 - lower[1]], 0, 1).tolist() == published(case, name)
 
 
-def test_the_empirical_bernstein_sequence_is_the_published_one() -> None:
+def test_the_empirical_bernstein_sequence_equals_the_published_one() -> None:
     found = interval(BernsteinWealth(rho=1.0), PUBLISHED_STREAMS["vw_cs_4000"], 0.05)
     assert found == published("vw_cs_4000", "gamma_exponential")
 
@@ -182,7 +182,7 @@ UNINVESTED = 0.5 * (1 + 1.4406337970700393 / (0.95 * np.pi**2 / 6))
 
 
 @pytest.mark.parametrize("name", ["robust", "robust_run_here"])
-def test_the_robust_sequence_is_the_published_one(name: str) -> None:
+def test_the_robust_sequence_equals_the_published_one(name: str) -> None:
     case = CASES["vw_cs_robust_88"]
     weights = tuple(0.6 * 1.6 ** -(1.0 + np.arange(60)))
     engine = HeavyTailed(largest=0.5, ratio=1.6, count=60, weights=weights)
@@ -234,7 +234,7 @@ def test_a_smaller_error_gives_a_lower_bound(engine: WealthProcess) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=["heavy", "bernstein"])
-def test_sums_of_two_stretches_add_up_to_those_of_both(engine: WealthProcess) -> None:
+def test_sums_of_two_stretches_add_up_to_the_sums_of_both(engine: WealthProcess) -> None:
     observed = stream(4).reshape(6, 1, 9, 100).transpose(2, 0, 1, 3) / 50
     whole, end = measure(engine, Observations(observed), np.zeros((6, 1, 2)), [3, 6])
     first, middle = measure(engine, Observations(observed[:3]), np.zeros((6, 1, 2)), [3])
@@ -244,7 +244,7 @@ def test_sums_of_two_stretches_add_up_to_those_of_both(engine: WealthProcess) ->
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=["heavy", "bernstein"])
-def test_absent_observations_are_as_if_they_had_never_been(engine: WealthProcess) -> None:
+def test_absent_observations_change_nothing(engine: WealthProcess) -> None:
     observed = stream(5, rows=1) / 50
     present = np.random.default_rng(6).random(observed.shape) < 0.7
     expected = sums_of(engine, observed[present][None])
@@ -446,7 +446,7 @@ def test_the_largest_observation_of_a_lift_is_the_heavier_of_both_weights(loggin
     assert group.observed(whole, []).values[0, 1].max(axis=-1).tolist() == [1.0] * 4
 
 
-def test_events_that_lack_a_policy_are_as_if_they_had_never_been_for_it() -> None:
+def test_events_that_lack_a_policy_change_nothing_for_it() -> None:
     whole = evidence(18)
     present = np.random.default_rng(19).random((900, 4)) < 0.8
     present[:, 0] = True
@@ -488,7 +488,7 @@ def test_a_lift_over_a_production_that_was_sampled_unevenly_has_no_interval() ->
     assert np.isnan(found.lift[0]).all()
 
 
-def test_where_terms_have_no_limit_the_interval_is_withheld() -> None:
+def test_the_interval_is_withheld_if_terms_have_no_limit() -> None:
     modelled: list[AnyEstimator] = [DM(), StaticBlend(tau=0.5), ClippedIPS(cap=np.inf), CAB(cap=3.0), PseudoInverse()]
     sequences, _ = watching(estimators=modelled)
     assert [(group.of, group.scale[:2]) for group in sequences.groups] == [(0, (0.0, 1.0)), (3, (0.0, 4.0))]
@@ -516,7 +516,7 @@ def flat(state: Any) -> list[Array]:
 
 @pytest.mark.parametrize("named", [False, True], ids=["logging", "named"])
 @pytest.mark.parametrize("present", [1.0, 0.8], ids=["all", "some"])
-def test_observations_of_blocks_are_those_of_each_event(named: bool, present: float) -> None:
+def test_observations_of_blocks_equal_the_observations_of_each_event(named: bool, present: float) -> None:
     rng = np.random.default_rng(31)
     weight, reward = np.abs(rng.standard_cauchy((4, 600))), rng.random(600)
     if not named:
@@ -573,7 +573,7 @@ def test_a_window_is_bounded_by_at_most_twice_its_events_and_by_more_than_half_o
         assert (more == events + 99).all()
 
 
-def test_a_restarted_interval_is_the_one_of_its_last_events_at_its_share_of_the_error() -> None:
+def test_a_restarted_interval_equals_the_one_of_its_last_events_at_its_share_of_the_error() -> None:
     whole = evidence(27, events=2700)
     found = seen(watching(Window(tau=400), estimators=[IPS()]), whole)
     events = int(found.details["interval_events"][1, 0])
@@ -604,7 +604,7 @@ def test_the_shares_of_all_restarts_add_up_to_no_more_than_the_error() -> None:
 
 
 @pytest.mark.parametrize("margin", [0.0, -0.2, 0.05])
-def test_the_evidence_is_enough_exactly_where_the_lower_bound_of_the_lift_is_above_the_margin(margin: float) -> None:
+def test_the_evidence_is_enough_exactly_if_the_lower_bound_of_the_lift_is_above_the_margin(margin: float) -> None:
     whole = evidence(28, events=6000)
     sequences, estimators = watching(Cumulative(), estimators=[IPS()])
     proof = LiftTest((0.0, 1.0), margin)
@@ -621,7 +621,7 @@ def test_the_evidence_is_enough_exactly_where_the_lower_bound_of_the_lift_is_abo
 
 @pytest.mark.parametrize("span", [SinceStart(), Restarted(tau=400, block=100)], ids=["since start", "restarted"])
 @pytest.mark.parametrize("margin", [0.0, -0.2])
-def test_the_bound_of_the_proof_is_above_the_margin_exactly_where_its_evidence_is_enough(
+def test_the_bound_of_the_proof_is_above_the_margin_exactly_if_its_evidence_is_enough(
     span: RestartSchedule, margin: float
 ) -> None:
     whole, proof = evidence(28, events=6000), LiftTest((0.0, 1.0), margin, span)
@@ -703,7 +703,7 @@ def test_each_end_moves_away_from_the_estimate_that_it_is_a_bound_of() -> None:
         assert np.concatenate(bounds) == pytest.approx(expected)
 
 
-def test_sessions_in_which_all_weights_are_alike_do_not_make_a_sequence_miss() -> None:
+def test_sessions_with_equal_weights_do_not_make_a_sequence_miss() -> None:
     rng, events, names = np.random.default_rng(32), 6_000, [f"c{place}" for place in range(20)]
     session = np.arange(events) // 1_000 * 50 + rng.integers(0, 50, events)  # 50 are open at a time, of 20 events each
     weights = {name: rng.choice([0.5, 1.5], 300)[session] for name in names}
@@ -737,7 +737,7 @@ def test_sessions_in_which_all_weights_are_alike_do_not_make_a_sequence_miss() -
     ],
     ids=["decay", "adaptive window", "mixture", "short window"],
 )
-def test_a_confidence_sequence_is_refused_where_none_exists(average: AnyAverage, words: str) -> None:
+def test_a_confidence_sequence_is_refused_if_none_exists(average: AnyAverage, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Evaluator(["a"], averages=[average], intervals={average.label: "confidence_sequence"})
 
