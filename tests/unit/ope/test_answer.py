@@ -155,15 +155,15 @@ def test_numbers_with_little_evidence_are_trusted() -> None:
 def test_the_check_of_another_candidate_does_not_matter() -> None:
     failed = TrustCheck("other", "mean_weight", False, "mean weight 1.4 is not 1")
     found = answers(report(Candidate(), Candidate("other"), trust=[failed]))
-    assert [each.verdict for each in found] == ["better", "untrusted"]
+    assert [answer.verdict for answer in found] == ["better", "untrusted"]
 
 
 def test_candidates_are_ranked_by_verdict_and_then_by_the_lower_bound() -> None:
     given = [Candidate("worse", -0.02), Candidate("wide", 0.03, 0.02), Candidate("open", 0.0), Candidate("sure", 0.02)]
     promoted = [decision(name, **PROMOTABLE) for name in ("wide", "sure")]
     found = answers(report(*given, decisions=[*promoted, decision("worse"), decision("open")]))
-    assert [each.policy for each in found] == ["sure", "wide", "open", "worse"]
-    assert [each.verdict for each in found] == ["promotable", "promotable", "unknown", "worse"]
+    assert [answer.policy for answer in found] == ["sure", "wide", "open", "worse"]
+    assert [answer.verdict for answer in found] == ["promotable", "promotable", "unknown", "worse"]
 
 
 def test_the_estimate_that_decides_is_recommended() -> None:

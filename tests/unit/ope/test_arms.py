@@ -40,7 +40,7 @@ def test_balanced_weights_divide_by_the_mixture_of_all_arms() -> None:
 
 def test_measured_shares_come_near_the_configured_ones() -> None:
     columns, _ = ramp(2, events=30_000)
-    measured, configured = (values(columns, logging={"arms": each}) for each in (ARMS, SHARES))
+    measured, configured = (values(columns, logging={"arms": arms}) for arms in (ARMS, SHARES))
     assert measured == pytest.approx(configured, rel=0.02)
     assert measured != configured
 

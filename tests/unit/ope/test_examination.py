@@ -56,7 +56,7 @@ def test_a_new_layout_fails_the_trust_check_and_stops_promotion() -> None:
     options = {"average": "mixture", "promotion": {"rule": "paired", "min_events": 1_000}}
     before, after = (evaluated(part, examination, **options).report() for part in (batch[:50_000], batch))
     for report, ok in ((before, True), (after, False)):
-        (check,) = [each for each in report.trust if each.check == "examination" and each.policy == "new"]
+        (check,) = [check for check in report.trust if check.check == "examination" and check.policy == "new"]
         assert check.ok == ok
         assert report.promotion[0].promotable == ok
     assert "layout" in after.promotion[0].reason

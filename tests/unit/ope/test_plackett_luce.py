@@ -109,8 +109,8 @@ def test_additive_rewards_are_estimated_without_bias(
     rewards = [worth[np.arange(len(ranking)), ranking].tolist() for ranking in rankings]
     batch = batch_of(
         *[
-            slate(each, scores, target, rewards=own, reward=sum(own))
-            for each, own in zip(rankings, rewards, strict=True)
+            slate(ranking, scores, target, rewards=own, reward=sum(own))
+            for ranking, own in zip(rankings, rewards, strict=True)
         ]
     )
     share = chances(rankings, scores)
@@ -128,8 +128,8 @@ def test_rips_weighs_by_the_probability_of_the_actions_up_to_each_slot() -> None
     shown = rankings[9]
     rewards = [[worth[ranking[: place + 1]] for place in range(3)] for ranking in rankings]
     messages = [
-        slate(each, scores, np.eye(4)[list(shown)], rewards=own, reward=sum(own))
-        for each, own in zip(rankings, rewards, strict=True)
+        slate(ranking, scores, np.eye(4)[list(shown)], rewards=own, reward=sum(own))
+        for ranking, own in zip(rankings, rewards, strict=True)
     ]
     terms = RIPS().terms(Evidence.of_slots(batch_of(*messages), [POLICY], "cascade"), None)[0].numerator[:, 0]
     assert chances(rankings, scores) @ terms == pytest.approx(sum(worth[shown[: place + 1]] for place in range(3)))
@@ -153,7 +153,7 @@ def test_probabilities_of_pairs_of_slots_equal_the_sum_over_all_rankings(actions
 def test_equal_scores_make_a_uniform_ranking() -> None:
     target, rankings = np.full((3, 5), 0.2), list(permutations(range(5), 3))[:20]
     drawn = batch_of(*[slate(ranking, np.zeros(5), target) for ranking in rankings])
-    uniform = batch_of(*[slate(each, np.zeros(5), target, slate_logging="uniform_ranking") for each in rankings])
+    uniform = batch_of(*[slate(ranking, np.zeros(5), target, slate_logging="uniform_ranking") for ranking in rankings])
     assert drawn.propensity == pytest.approx(uniform.propensity)
     assert slate_weights(drawn, [POLICY]) == pytest.approx(slate_weights(uniform, [POLICY]))
 
@@ -168,7 +168,7 @@ def test_slates_of_different_shapes_and_kinds_have_the_weight_of_each_alone() ->
         slate((0, 1), np.array([2.0, 1.0]), np.full((2, 2), 0.5)),
     ]
     whole = batch_of(*messages)
-    alone = [float(slate_weights(batch_of(each), [POLICY])[0, 0]) for each in messages]
+    alone = [float(slate_weights(batch_of(message_list), [POLICY])[0, 0]) for message_list in messages]
     assert slate_weights(whole, [POLICY])[:, 0] == pytest.approx(alone, nan_ok=True)
     kept = EventBatch.from_state(EventBatch.concat([whole[:2], whole[2:]]).to_state())
     assert slate_weights(kept, [POLICY])[:, 0] == pytest.approx(alone, nan_ok=True)

@@ -119,7 +119,7 @@ def test_the_exploration_predicted_to_halve_the_events_halves_them() -> None:
     more = RARE.logging * np.array([1.0, 1.0, relief.times])
     more[:2] *= (1 - more[2]) / more[:2].sum()
     better = RARE._replace(logging=more)
-    before, after = (events_for(each.log(200_000, seed=7), 0.01, SNIPS()).events for each in (RARE, better))
+    before, after = (events_for(world.log(200_000, seed=7), 0.01, SNIPS()).events for world in (RARE, better))
     assert after / before == pytest.approx(0.5, rel=0.1)
 
 

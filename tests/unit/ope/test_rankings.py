@@ -74,7 +74,7 @@ def test_the_expectation_over_all_patterns_of_looks_is_the_metric(metric: Any, p
     ranking = Ranking(metric=metric, examination={"kind": "table", "values": looks})
     expected = np.array(chance) @ terms(batch, ranking)
     shown = np.arange(1.0, len(looks) + 1)
-    truth = [gains(metric, each)[np.array(attractive)].sum() for each in (shown, ranks)]
+    truth = [gains(metric, order)[np.array(attractive)].sum() for order in (shown, ranks)]
     np.testing.assert_allclose(expected, truth, rtol=1e-12, atol=1e-12)
 
 
@@ -236,7 +236,7 @@ def test_the_share_of_clicks_below_the_cut_and_the_unsupported_gain_are_reported
     supported = (gains(METRICS[0], [1]).sum() + gains(METRICS[0], [1, 2]).sum()) / 2
     assert details["unsupported_probability"] == pytest.approx(1 - supported / all_gain)
     assert found.get("logging", "click_ips", "cumulative").details["unsupported_probability"] == 0
-    (check,) = [each for each in found.trust if each.check == "unsupported" and each.policy == "new"]
+    (check,) = [check for check in found.trust if check.check == "unsupported" and check.policy == "new"]
     assert not check.ok
     assert "over 10%" in check.reason
 
@@ -244,10 +244,10 @@ def test_the_share_of_clicks_below_the_cut_and_the_unsupported_gain_are_reported
 def test_the_support_is_unknown_if_only_clicked_items_have_ranks() -> None:
     found = report(log(100))
     assert found.get("new", "click_ips", "cumulative").details["unsupported_probability"] is None
-    (check,) = [each for each in found.trust if each.check == "unsupported" and each.policy == "new"]
+    (check,) = [check for check in found.trust if check.check == "unsupported" and check.policy == "new"]
     assert check.ok
     assert check.reason.startswith("not known")
-    assert not [each for each in found.trust if each.check == "mean_weight"]
+    assert not [check for check in found.trust if check.check == "mean_weight"]
 
 
 def test_pages_without_a_candidate_are_missing_for_it_alone() -> None:
@@ -335,7 +335,7 @@ def test_on_60000_pages_the_lift_is_true_with_the_true_curve_and_has_the_wrong_s
         )
         for eta in (1.0, 0.0)
     }
-    corrected, naive = (each.get("new", "click_ips", "cumulative") for each in found.values())
+    corrected, naive = (report.get("new", "click_ips", "cumulative") for report in found.values())
     assert corrected.lift is not None
     assert corrected.lift_upper is not None
     assert naive.lift_upper is not None

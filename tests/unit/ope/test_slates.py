@@ -199,7 +199,7 @@ def test_listed_slates_of_different_shapes_have_the_weight_of_each_alone() -> No
         target = np.full((slots, actions), 1 / actions)
         listed = {"slates": list(map(list, rankings)), "slate_propensities": shares.tolist()}
         messages.append(slate_message(slots=in_slots(rankings[-1], target), **listed))
-    alone = [float(slate_weights(batch_of([each]), [POLICY])[0, 0]) for each in messages]
+    alone = [float(slate_weights(batch_of([text]), [POLICY])[0, 0]) for text in messages]
     assert slate_weights(batch_of(messages), [POLICY])[:, 0] == pytest.approx(alone, rel=1e-9)
 
 
@@ -289,7 +289,7 @@ def test_a_slate_without_a_policy_in_one_slot_is_missing_for_it_alone() -> None:
     assert set(values(evaluator, "other").values()) == {1.0}
 
 
-def test_many_slots_have_no_evidence_for_ips_but_for_the_pseudo_inverse() -> None:
+def test_ips_is_unknown_for_many_slots_and_the_pseudo_inverse_is_not() -> None:
     slots = [coin(0, 1.0, propensity=1e-4) for _ in range(100)]
     evaluator = Evaluator([POLICY], estimators=[PseudoInverse(), IPS()], averages=[Cumulative()])
     evaluator.update(batch_of([slate_message(slots=slots)]))

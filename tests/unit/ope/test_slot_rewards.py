@@ -72,8 +72,10 @@ def values(batch: EventBatch, policy: str = POLICY, **options: Any) -> dict[str,
 
 def terms(batch: EventBatch) -> Array:
     """Return the terms of the candidate by `iips` and `rips`, [2, n]."""
-    seen = [(each, Evidence.of_slots(batch, [POLICY], form)) for each, form in zip(BOTH, REWARDED, strict=True)]
-    return np.array([each.terms(evidence, {})[0].numerator[:, 0] for each, evidence in seen])
+    seen = [
+        (estimator, Evidence.of_slots(batch, [POLICY], form)) for estimator, form in zip(BOTH, REWARDED, strict=True)
+    ]
+    return np.array([estimator.terms(evidence, {})[0].numerator[:, 0] for estimator, evidence in seen])
 
 
 def test_the_values_of_six_slates_equal_the_published_ones() -> None:
@@ -96,7 +98,7 @@ def slate_of(slate: tuple[int, ...], target: Array, rewards: Array, **fields: An
         for j, (a, r) in enumerate(zip(slate, rewards.tolist(), strict=True))
     ]
     for name, rows in fields.pop("of_slots", {}).items():
-        slots = [{**each, name: row} for each, row in zip(slots, rows, strict=True)]
+        slots = [{**slot, name: row} for slot, row in zip(slots, rows, strict=True)]
     return slate_message(*slots, reward=float(rewards.sum()), **fields)
 
 
@@ -122,9 +124,9 @@ def test_rips_is_unbiased_if_rewards_depend_on_the_slots_before(case: tuple[Arra
     rewards = [np.array([worth[slate[: j + 1]] for j in range(len(slate))]) for slate in slates]
     places = [(np.arange(len(slate)), np.array(slate)) for slate in slates]
     given = {"of_slots": {"propensities": logging.tolist()}}
-    batch = batch_of(*[slate_of(slate, target, each, **given) for slate, each in zip(slates, rewards, strict=True)])
+    batch = batch_of(*[slate_of(slate, target, own, **given) for slate, own in zip(slates, rewards, strict=True)])
     expected = terms(batch)[1] @ [math.prod(logging[at]) for at in places]
-    truth = sum(math.prod(target[at]) * each.sum() for at, each in zip(places, rewards, strict=True))
+    truth = sum(math.prod(target[at]) * own.sum() for at, own in zip(places, rewards, strict=True))
     assert expected == pytest.approx(truth, rel=1e-12, abs=1e-12)
 
 
@@ -141,7 +143,7 @@ def test_rankings_are_weighted_by_the_probability_of_their_actions_up_to_each_sl
     if way == "listed":
         fields = {"slates": [list(ranking) for ranking in rankings], "slate_propensities": shares.tolist()}
     rewards = [np.array([worth[ranking[: j + 1]] for j in range(3)]) for ranking in rankings]
-    batch = batch_of(*[slate_of(each, target, of, **fields) for each, of in zip(rankings, rewards, strict=True)])
+    batch = batch_of(*[slate_of(ranking, target, of, **fields) for ranking, of in zip(rankings, rewards, strict=True)])
     assert terms(batch)[1] @ shares == pytest.approx(sum(worth[shown[: j + 1]] for j in range(3)), rel=1e-12)
 
 

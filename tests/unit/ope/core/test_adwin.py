@@ -50,9 +50,9 @@ def require_equal(values: Array, **changes: Any) -> int:
             changed, before = int(detections[0]) - before, int(detections[0])
             found = (changed, bool(changed), *state["totals"][0].tolist())
             assert repr(found) == repr(expected[place])
-        assert before == sum(each[1] for each in expected)
+        assert before == sum(outcome[1] for outcome in expected)
         detections[:] = 0
-    return sum(each[1] for each in expected)
+    return sum(outcome[1] for outcome in expected)
 
 
 def streams(count: int) -> dict[str, Array]:

@@ -39,7 +39,7 @@ def test_numbers_are_interpolated_between_the_edges_of_their_row(kernel: Any) ->
     points, values = np.array([[-1.0, 0.0, 0.25, 1.0, 2.5, 4.0, 9.0, np.nan]] * 2), np.array([1.0, 2.0, 4.0, 5.0, 7.0])
     found = unknown(*points.shape)
     kernel.interpolate(points, edges, values, found)
-    wanted = [np.interp(row, each, values) for row, each in zip(points, edges, strict=True)]
+    wanted = [np.interp(row, edge, values) for row, edge in zip(points, edges, strict=True)]
     assert found == pytest.approx(np.array(wanted), nan_ok=True)
 
 
@@ -123,9 +123,9 @@ def test_extremes_are_the_largest_numbers_and_the_numbers_of_events(
                 for term, kind in zip(terms, apart, strict=True)
             ]
             numbers_of = [q, given.series[0, policy, part], *weighted]
-            assert largest[place, policy].tolist() == [each.max(initial=0.0) for each in numbers_of]
-            assert counts[place, policy].tolist() == [np.count_nonzero(each) for each in (q, both, *weighted)]
-            assert squares[place, policy].tolist() == [np.cumsum([0.0, *each**2])[-1] for each in (q, both)]
+            assert largest[place, policy].tolist() == [numbers.max(initial=0.0) for numbers in numbers_of]
+            assert counts[place, policy].tolist() == [np.count_nonzero(numbers) for numbers in (q, both, *weighted)]
+            assert squares[place, policy].tolist() == [np.cumsum([0.0, *numbers**2])[-1] for numbers in (q, both)]
     uncounted = np.empty_like(largest)
     kernel.extremes(given.series, given.weight, given.both, plain, *columns, uncounted, counts[:0], squares)
     assert uncounted.tolist() == largest.tolist()
@@ -402,7 +402,7 @@ class Mixed:
                 shorter[..., 0] += shares[..., 0]
                 longer[..., -1] += shares[..., -1]
                 trend, alone = (shorter - longer) / weight, shares / weight
-                noises = [np.einsum("pij,pci,pcj->pc", overlap, each, each) for each in (trend, alone)]
+                noises = [np.einsum("pij,pci,pcj->pc", overlap, component, component) for component in (trend, alone)]
                 span = -(trend * age).sum(axis=-1)
                 slope = np.where(
                     span > 1e-12 * np.abs(trend * age).sum(axis=-1), (trend * total).sum(axis=-1) / span, np.nan

@@ -85,7 +85,7 @@ def test_the_empirical_bernstein_interval_of_a_lift_equals_the_one_of_paired_dif
     sums = difference[: len(log) // BLOCK * BLOCK].reshape(-1, BLOCK) * q[: len(log) // BLOCK * BLOCK].reshape(
         -1, BLOCK
     )
-    spans = [weight_range(estimator, each) / mean_denominator(each, q) for each in (own, other)]
+    spans = [weight_range(estimator, terms) / mean_denominator(terms, q) for terms in (own, other)]
     effect = max(1.0, design_effect(log, estimator, production))
     width = np.sqrt(2 * log_term * variance * effect / count) + 7 * sum(spans) * log_term / (3 * (count - 1))
     assert sums.size

@@ -290,7 +290,7 @@ def test_the_report_on_an_estimator_does_not_depend_on_the_others(interval: str)
         alone = Evaluator(log.names, [estimator], [Mixture()], intervals={"mixture": interval})
         alone.update(log.batch())
         for name in log.names:
-            one, other = (each.report().get(name, estimator.label, "mixture") for each in (together, alone))
+            one, other = (evaluator.report().get(name, estimator.label, "mixture") for evaluator in (together, alone))
             for number in ("value", "lower", "upper", "effective_sample_size", "lift", "lift_lower", "lift_upper"):
                 assert getattr(one, number) == pytest.approx(getattr(other, number), rel=1e-9)
 
@@ -311,7 +311,7 @@ def test_the_unsupported_mass_of_a_mixture_equals_the_one_of_a_decay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "estimator"), [("drift_aware", IPS()), ("empirical_likelihood", SNIPS())], ids=lambda each: str(each)
+    ("kind", "estimator"), [("drift_aware", IPS()), ("empirical_likelihood", SNIPS())], ids=str
 )
 def test_no_interval_is_shown_while_no_event_supports_the_policy(kind: str, estimator: AnyEstimator) -> None:
     never = EventBatch.from_arrays(reward=np.ones(300), propensity=np.full(300, 0.5), policies={"a": np.zeros(300)})

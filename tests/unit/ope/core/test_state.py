@@ -53,8 +53,8 @@ def test_a_state_comes_back_bit_for_bit_writable_and_contiguous() -> None:
     assert isinstance(found.later, Leaf)
     assert found.signed is not None
     assert found.signed.tobytes() == tree().signed.tobytes()  # type: ignore[union-attr]
-    for each in (found.leaves["a"], found.later, *found.path):
-        for array in (each.sums, each.seen, each.places):
+    for member in (found.leaves["a"], found.later, *found.path):
+        for array in (member.sums, member.seen, member.places):
             assert array.flags.writeable
             assert array.flags.c_contiguous
     assert (found.other, found.count, found.numbers) == ({"free": [1, None, "x"]}, 3, [0.1, np.inf])
@@ -109,7 +109,7 @@ def doubled_number(plain: Any) -> Any:
 
 def test_some_policies_are_taken_from_every_array() -> None:
     found = select_policies(Tree({"a": leaf(3)}, None, [leaf(3)], [1.0], count=3), [2, 0])
-    for each in (found.leaves["a"], found.path[0]):
-        np.testing.assert_array_equal(each.sums, leaf(3).sums[[2, 0]])
-        assert each.places.tolist() == [2, 0]
+    for member in (found.leaves["a"], found.path[0]):
+        np.testing.assert_array_equal(member.sums, leaf(3).sums[[2, 0]])
+        assert member.places.tolist() == [2, 0]
     assert (found.count, found.numbers) == (3, [1.0])

@@ -345,8 +345,8 @@ def test_the_root_of_the_design_effect_widens_intervals_of_every_kind(kind: str)
     wide, narrow = (
         effect(log, units, "logging", "ips", intervals={"cumulative": kind}) for units in (log.names(), None)
     )
-    widths = [float(np.subtract(each.upper, each.lower)) for each in (wide, narrow)]
-    effects = [each.details["design_effect"] for each in (wide, narrow)]
+    widths = [float(np.subtract(estimate.upper, estimate.lower)) for estimate in (wide, narrow)]
+    effects = [estimate.details["design_effect"] for estimate in (wide, narrow)]
     assert effects[0] > 1.5 * max(1, effects[1])
     assert widths[0] / widths[1] == pytest.approx(math.sqrt(effects[0] / max(1, effects[1])), rel=1e-9)
 
@@ -358,7 +358,7 @@ def test_the_design_effect_widens_the_sampling_error_of_lifts_in_decisions() -> 
     found = []
     for units in (log.names(), None):
         report = evaluated_units(log, units, averages=[Mixture()], promotion={"rule": "paired"}).report()
-        found.append(np.array([each.lift - each.lower for each in report.promotion], dtype=float) ** 2)
+        found.append(np.array([decision.lift - decision.lower for decision in report.promotion], dtype=float) ** 2)
     assert (found[0] > 1.5 * found[1]).all()
 
 
@@ -455,11 +455,15 @@ class Course:
         self.of = {"logging": found[::2], "a": found[1::2]}
 
     def value(self, policy: str) -> tuple[float, float]:
-        given = np.array([(each.value, each.lower, each.upper) for each in self.of[policy]], dtype=float)
+        given = np.array(
+            [(estimate.value, estimate.lower, estimate.upper) for estimate in self.of[policy]], dtype=float
+        )
         return _kept(given, 0.5)
 
     def lift(self) -> tuple[float, float]:
-        given = np.array([(each.lift, each.lift_lower, each.lift_upper) for each in self.of["a"]], dtype=float)
+        given = np.array(
+            [(estimate.lift, estimate.lift_lower, estimate.lift_upper) for estimate in self.of["a"]], dtype=float
+        )
         return _kept(given, 0.0)
 
 

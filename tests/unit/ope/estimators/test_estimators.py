@@ -57,7 +57,9 @@ def values(
     return {label: math.nan if value is None else value for label, value in found.items()}
 
 
-@pytest.mark.parametrize("estimator", [each for each in ESTIMATORS if each.kind in brute_force.DEFINED], ids=str)
+@pytest.mark.parametrize(
+    "estimator", [estimator for estimator in ESTIMATORS if estimator.kind in brute_force.DEFINED], ids=str
+)
 @quickly
 @given(stream=streams(most=200))
 def test_the_value_is_the_mean_of_the_terms_of_the_definition(estimator: Estimator, stream: Stream) -> None:

@@ -45,7 +45,7 @@ from support.strategies import examples
 Array = NDArray[np.float64]
 
 CAP = parts.CAP
-FAMILY = [each for each in parts.estimators() if isinstance(each, Interpolated)]
+FAMILY = [estimator for estimator in parts.estimators() if isinstance(estimator, Interpolated)]
 exactly = examples(60)
 
 
@@ -142,7 +142,7 @@ def test_every_row_of_the_table_equals_the_published_formula(evidence: Evidence,
         np.testing.assert_allclose(terms(estimator, evidence), expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("estimator", FAMILY, ids=lambda each: each.label)
+@pytest.mark.parametrize("estimator", FAMILY, ids=lambda case: case.label)
 def test_a_row_needs_the_logging_distribution_if_the_weight_decides_the_part_of_the_model(
     estimator: Interpolated,
 ) -> None:
@@ -178,7 +178,7 @@ def test_a_blend_above_1_is_refused(wrong: float) -> None:
 
 
 on_every_estimator = pytest.mark.parametrize(
-    "estimator", [*FAMILY, SNIPS(), ControlVariate(), StratifiedIPS(), StratifiedDR()], ids=lambda each: each.label
+    "estimator", [*FAMILY, SNIPS(), ControlVariate(), StratifiedIPS(), StratifiedDR()], ids=lambda case: case.label
 )
 
 
@@ -291,7 +291,7 @@ def test_a_row_has_a_limit_if_its_product_with_the_weight_is_bounded(row: Interp
     assert np.all(product[row.limit < WEIGHTS] <= product[row.limit >= WEIGHTS].max(initial=0.0) + 0.02 * row.limit)
 
 
-@pytest.mark.parametrize("row", [each for each in ROWS if math.isfinite(each.limit)], ids=repr)
+@pytest.mark.parametrize("row", [estimator for estimator in ROWS if math.isfinite(estimator.limit)], ids=repr)
 def test_the_limit_that_is_searched_for_equals_the_exact_one(row: Interpolated) -> None:
     exact = math.sqrt(row.shrinkage) if isinstance(row, Shrunk) else 3.0 if isinstance(row, Twice) else row.limit
     looked_for = Interpolated.limit.__get__(row)
@@ -330,7 +330,7 @@ def test_a_range_is_at_least_as_wide_for_a_larger_weight(estimator: AnyEstimator
     assert np.all(np.diff(width) >= 0)
 
 
-@pytest.mark.parametrize("estimator", OWN, ids=lambda each: each.label)
+@pytest.mark.parametrize("estimator", OWN, ids=lambda case: case.label)
 @exactly
 @given(evidence=full_support(), scale=st.floats(0.1, 3), shift=st.floats(-2, 2))
 def test_terms_of_a_row_of_a_user_lie_inside_its_range(
@@ -394,7 +394,7 @@ def test_events_with_the_logged_action_alone_are_missing_for_the_family_and_not_
     batch = EventBatch.from_arrays(reward=[1, 0], propensity=[0.5, 0.5], policies={CANDIDATE: [0.5, 0.25]})
     found = values_of(batch, FAMILY)
     known = {label for label, value in found.items() if value is not None}
-    assert known == {each.label for each in FAMILY if not each.needs}
+    assert known == {estimator.label for estimator in FAMILY if not estimator.needs}
 
 
 @pytest.mark.parametrize(

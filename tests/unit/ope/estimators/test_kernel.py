@@ -32,6 +32,6 @@ def test_controlled_terms_take_their_coefficient_from_the_blocks_before(kernel: 
         high = u - beta[:, None] * (w - 1)
         assert terms[:, :, part] == pytest.approx(np.stack([low[:, part] + high, low[:, part], high]))
         wanted = [q, q * w, q * u, q * w**2, q * u * w, np.where(w <= threshold, q * w, 0.0)]
-        assert sums[number] == pytest.approx(np.stack([each.sum(axis=1) for each in wanted], axis=-1))
+        assert sums[number] == pytest.approx(np.stack([terms.sum(axis=1) for terms in wanted], axis=-1))
         known = fading * known + sums[number, :, :5]
     assert recent == pytest.approx(known)

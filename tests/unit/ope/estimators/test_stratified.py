@@ -219,7 +219,7 @@ def test_events_without_full_distributions_are_missing_for_stratified_dr_alone()
         part = slice(start, start + 50)
         mixed.update(offers.batch(part))
         mixed.update(compact[part])
-    values = [each.report().get("a", "ips", "cumulative").value for each in (alone, mixed)]
+    values = [evaluator.report().get("a", "ips", "cumulative").value for evaluator in (alone, mixed)]
     assert values[0] != values[1]
     doubly = mixed.report().get("a", "stratified_dr", "cumulative")
     assert doubly.value is not None

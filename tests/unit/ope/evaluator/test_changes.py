@@ -63,8 +63,8 @@ def test_a_late_candidate_has_the_rows_of_a_stream_that_started_with_it(start: i
 
 def test_an_evaluator_of_a_configuration_reports_like_a_plain_evaluator() -> None:
     changing, evaluator = Evaluator.from_config(config("early", "late")), se.Evaluator(["early", "late"])
-    for each in (changing, evaluator):
-        each.update(events(350))
+    for instance in (changing, evaluator):
+        instance.update(events(350))
     assert changing.report() == evaluator.report()
 
 
@@ -240,7 +240,9 @@ def test_another_confidence_and_other_kinds_of_interval_are_about_the_same_value
     before = values(changing.report())
     adopt(changing, changed)
     after = changing.report()
-    assert {key: each.value for key, each in values(after).items()} == {key: each.value for key, each in before.items()}
+    assert {key: estimate.value for key, estimate in values(after).items()} == {
+        key: estimate.value for key, estimate in before.items()
+    }
     assert after.get("early", "ips", "window").kind == "empirical_bernstein"
     assert after.confidence == 0.8
     wide, narrow = before["early", "ips", "cumulative"], after.get("early", "ips", "cumulative")
@@ -370,8 +372,8 @@ def test_a_new_drift_detector_starts_from_zero_and_values_continue() -> None:
         adopt(changing, config("early", **FEW, drift=detector))
         found = [policy.drift_detections for policy in changing.report().policies]
         assert found == [None if detector is None else 0] * 2
-        assert {key: each.value for key, each in values(changing.report()).items()} == {
-            key: each.value for key, each in before.items()
+        assert {key: estimate.value for key, estimate in values(changing.report()).items()} == {
+            key: estimate.value for key, estimate in before.items()
         }
     changing.update(batch[1000:])
     assert changing.report().events.accepted == 2000
@@ -383,7 +385,7 @@ def test_changed_rules_of_promotion_decide_from_the_change_on() -> None:
     for rules in (["anytime"], ["paired", "anytime"], None, ["sea", "bsea"], ["paired"]):
         adopt(changing, config("early", averages=averages, promotion=rules))
         changing.update(batch[600:900])
-        assert {each.rule for each in changing.report().promotion} == set(rules or ())
+        assert {decision.rule for decision in changing.report().promotion} == set(rules or ())
 
 
 AVERAGES = [
@@ -408,14 +410,14 @@ def test_a_candidate_with_a_history_has_the_numbers_of_its_events(live: int, his
     options = {"estimators": [se.IPS(), se.SNIPS()], "averages": AVERAGES}
     end = max(live, history)
     changing, alone, whole = (se.Evaluator([name], **options) for name in ("early", "late", "early"))
-    for each, first in ((changing, end - live), (alone, end - history), (whole, end - live)):
-        each.update(batch[first:end])
+    for instance, first in ((changing, end - live), (alone, end - history), (whole, end - live)):
+        instance.update(batch[first:end])
     late = changing.change_candidates(config("early", "late", **options))
     assert late is not None
     late.update(batch[end - history : end])
     changing.activate(late)
-    for each in (changing, alone, whole):
-        each.update(batch[end:])
+    for instance in (changing, alone, whole):
+        instance.update(batch[end:])
     report = changing.report()
     assert counts(report) == {
         name: (events, 0)

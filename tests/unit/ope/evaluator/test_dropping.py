@@ -63,10 +63,10 @@ def assert_as_if_nothing_else_had_been(one: se.Evaluator, other: se.Evaluator, l
     here, there = (
         {
             path: value
-            for path, value in numbers(from_plain(each.state()))
+            for path, value in numbers(from_plain(instance.state()))
             if not any(f".{name}" in path for name in leaving_out)
         }
-        for each in (one, other)
+        for instance in (one, other)
     )
     assert here.keys() == there.keys()
     for path, value in here.items():
@@ -94,13 +94,13 @@ def test_estimators_and_averages_that_are_dropped_leave_no_trace(fewer: str) -> 
     estimators, averages = FEWER[fewer]
     log = Log(1, 2_530, missing=0.1)
     some, others = evaluator(), evaluator(estimators=estimators, averages=averages)
-    for each in (some, others):
-        each.update(log.batch(0, 1_730))
-        each.fold_pending()
+    for instance in (some, others):
+        instance.update(log.batch(0, 1_730))
+        instance.fold_pending()
     assert some.apply_config(some.config.with_products([(tuple(estimators), tuple(averages))])) is None
-    for each in (some, others):
-        each.update(log.batch(1_730))
-        each.fold_pending()
+    for instance in (some, others):
+        instance.update(log.batch(1_730))
+        instance.fold_pending()
     leaving_out = [*TAKEN]
     if se.SNIPS() not in estimators:
         # of the first block, in which no ratio is known yet, the lifts have nothing
@@ -121,7 +121,7 @@ def test_remaining_parts_are_unchanged_to_the_last_bit() -> None:
     ]
     before = reported(some, *keys)
     assert some.apply_config(some.config.with_products([(ESTIMATORS[::2], AVERAGES)])) is None
-    here, there = (list(map(msgspec.json.decode, each)) for each in (reported(some, *keys), before))
+    here, there = (list(map(msgspec.json.decode, row)) for row in (reported(some, *keys), before))
     for one, other in zip(here, there, strict=True):
         if one["average"] != "mixture":
             assert one == other
@@ -134,13 +134,13 @@ def test_candidates_that_are_dropped_leave_no_trace(kept: list[str]) -> None:
     """Keep the order of the others, whatever the order of the configuration."""
     log = Log(3, 2_530, missing=0.1)
     some, others = evaluator(["a", "b", "c"], averages=AVERAGES[:-1]), evaluator(kept, averages=AVERAGES[:-1])
-    for each in (some, others):
-        each.update(log.batch(0, 1_730))
-        each.fold_pending()
+    for instance in (some, others):
+        instance.update(log.batch(0, 1_730))
+        instance.fold_pending()
     assert some.apply_config(replace(some.config, policies=("logging", *reversed(kept)))) is None
-    for each in (some, others):
-        each.update(log.batch(1_730))
-        each.fold_pending()
+    for instance in (some, others):
+        instance.update(log.batch(1_730))
+        instance.fold_pending()
     assert_as_if_nothing_else_had_been(some, others, TAKEN)
 
 
@@ -149,7 +149,7 @@ NOISY = {"rule": ["bsea", "paired"], "min_events": 200, "hold": 1, "trust": {"ef
 
 def decided(some: se.Evaluator, policy: str) -> list[Any]:
     report = some.report()
-    return [each for part in (report.promotion, report.transitions) for each in part if each.policy == policy]
+    return [entry for part in (report.promotion, report.transitions) for entry in part if entry.policy == policy]
 
 
 def test_decisions_about_remaining_candidates_do_not_depend_on_removed_ones() -> None:
@@ -183,13 +183,13 @@ def test_only_candidates_that_stay_are_pooled() -> None:
     some, others = (
         se.Evaluator(names, [se.IPS()], [se.Mixture()]) for names in (["early", "late", "later"], ["early", "later"])
     )
-    for each in (some, others):
-        each.update(log[:1_730])
+    for instance in (some, others):
+        instance.update(log[:1_730])
     assert some.change_candidates(some.config.for_policies(["early", "later"])) is None
-    for each in (some, others):
-        each.update(log[1_730:])
+    for instance in (some, others):
+        instance.update(log[1_730:])
     for policy in ("logging", "early", "later"):
-        here, there = (each.report().get(policy, "ips", "mixture") for each in (some, others))
+        here, there = (instance.report().get(policy, "ips", "mixture") for instance in (some, others))
         assert here.value == pytest.approx(there.value, rel=1e-9)
 
 
@@ -242,8 +242,8 @@ def test_late_candidates_share_the_error_with_all_that_were_ever_added() -> None
 
 def test_the_remaining_parts_may_lack_some_pairs_of_estimator_and_average() -> None:
     changing, straight = Evaluator.from_config(config("early", **FEW)), se.Evaluator(["early"], **FEW)
-    for each in (changing, straight):
-        each.update(events(500))
+    for instance in (changing, straight):
+        instance.update(events(500))
     adopt(changing, config("early"))  # the published estimators on the published averages, and the best on the mixture
     changing = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(changing.state())))
     published = [(estimator, average) for average in ("cumulative", "window") for estimator in ("ips", "snips")]

@@ -63,8 +63,8 @@ SPECIAL: list[AnyAverage] = [
 ]
 """Averages with the parameters that short streams need."""
 FURTHER = parts.further_averages(SPECIAL)
-AVERAGES = [*(each for each in FURTHER if not each.mixes_components), *SPECIAL]
-MIXTURES = [each for each in FURTHER if each.mixes_components]
+AVERAGES = [*(estimator for estimator in FURTHER if not estimator.mixes_components), *SPECIAL]
+MIXTURES = [estimator for estimator in FURTHER if estimator.mixes_components]
 INTERVALS = {"exact window": "empirical_bernstein"}
 EVERYTHING: dict[str, Any] = {"estimators": ESTIMATORS, "averages": AVERAGES, "block": BLOCK, "intervals": INTERVALS}
 MIXED: dict[str, Any] = {"estimators": ESTIMATORS, "averages": MIXTURES, "block": BLOCK}

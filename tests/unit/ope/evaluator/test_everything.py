@@ -99,7 +99,9 @@ def test_finished_blocks_may_be_folded_early(production: str) -> None:
 
 @pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (2.0, 5.0), (-3.0, -1.0)])
 @pytest.mark.parametrize("options", [{"confidence": 0.8}, {"confidence": 0.999999, "block": 250}])
-def test_every_interval_lies_in_any_range_of_rewards(low: float, high: float, options: dict[str, Any]) -> None:
+def test_every_interval_has_ordered_ends_for_any_range_of_rewards(
+    low: float, high: float, options: dict[str, Any]
+) -> None:
     columns, asked = log(3, low, high), evaluator("now", low, high, **options)
     for piece in pieces(columns, (3, 90, 650)):
         asked.update(piece)

@@ -81,7 +81,7 @@ def blocks_by_path(value: Any, path: str = "") -> dict[str, Any]:
         value = dict(enumerate(value))
     if isinstance(value, dict):
         return {
-            key: each for name, part in value.items() for key, each in blocks_by_path(part, f"{path}/{name}").items()
+            key: inner for name, part in value.items() for key, inner in blocks_by_path(part, f"{path}/{name}").items()
         }
     return {path: value}
 
@@ -93,7 +93,7 @@ def test_the_sums_of_blocks_do_not_depend_on_how_the_stream_is_cut(case: str) ->
     evaluator = Evaluator(CANDIDATES, block=BLOCK, **cast(Any, options))
     whole = blocks_by_path(sums_of(evaluator, events))
     parts = [blocks_by_path(sums_of(evaluator, events[first : first + 500])) for first in range(0, EVENTS, 500)]
-    blocks = [key for key, each in whole.items() if isinstance(each, np.ndarray) and len(each) == EVENTS // BLOCK]
+    blocks = [key for key, array in whole.items() if isinstance(array, np.ndarray) and len(array) == EVENTS // BLOCK]
     assert len(blocks) > 20
     for key in blocks:
         np.testing.assert_array_equal(np.concatenate([part[key] for part in parts]), whole[key], err_msg=key)
@@ -132,5 +132,5 @@ def test_numbers_that_are_left_out_because_larger_ones_are_known_change_no_state
     evaluator.fold_pending()
     known, rest = Known.of(evaluator._state), events[1_000:]
     weighed = weighed_by(evaluator, rest)
-    states = [Counts.of(weighed, each).fold(evaluator._state).weights for each in (known, Known(known.events))]
+    states = [Counts.of(weighed, numbers).fold(evaluator._state).weights for numbers in (known, Known(known.events))]
     np.testing.assert_array_equal(states[0].largest, states[1].largest)

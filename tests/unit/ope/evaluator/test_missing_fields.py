@@ -43,7 +43,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write(log: Path, events: list[dict[str, Any]]) -> None:
-    log.write_text("".join(json.dumps(each) + "\n" for each in events))
+    log.write_text("".join(json.dumps(event) + "\n" for event in events))
 
 
 def check(capfd: pytest.CaptureFixture[str]) -> Outcome:

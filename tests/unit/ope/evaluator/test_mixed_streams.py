@@ -149,7 +149,7 @@ def test_one_event_does_not_decide_the_estimator_shown_first(log: Log) -> None:
 def test_plans_use_the_estimator_with_the_evidence(log: Log) -> None:
     for batch, planned in ((log.mixed(full_at(0)), "stratified_ips"), (log.full, "stratified_dr")):
         every = (se.StratifiedDR(), se.StratifiedIPS(), se.SNIPS(), se.IPS())
-        estimators = {each.label: each for each in every}
+        estimators = {estimator.label: estimator for estimator in every}
         planner = se.Evaluator(["better", "worse"], averages=[se.Cumulative()], intervals={"cumulative": "normal"})
         planner.update(batch)
         summary = LogSummary(("logging", "better", "worse"), {}, (0.0, 1.0))
@@ -257,7 +257,7 @@ def test_blocks_without_evidence_are_left_out(log: Log) -> None:
     among = se.EventBatch.concat([log.plain[:3_000], alone, log.plain[5_000:]])
     one, other = evaluated(among), evaluated(alone)
     for policy in ("logging", "better", "worse"):
-        values = [each.report().get(policy, "stratified_dr", "mixture").value for each in (one, other)]
+        values = [instance.report().get(policy, "stratified_dr", "mixture").value for instance in (one, other)]
         assert values[0] == pytest.approx(values[1], abs=0.02)  # the start-up value knows the events before, too
     assert one.state()["predictions"][0]["model"] == other.state()["predictions"][0]["model"]
 
@@ -307,7 +307,8 @@ def test_a_late_candidate_has_the_rows_of_a_stream_that_started_then(log: Log, o
     fresh = se.Evaluator(["worse"], promotion=EARLY, drift=None)
     fresh.update(batch[5_000:])
     found, expected = (
-        {key: value for key, value in rows(each.report()).items() if key[0] == "worse"} for each in (changing, fresh)
+        {key: value for key, value in rows(instance.report()).items() if key[0] == "worse"}
+        for instance in (changing, fresh)
     )
     assert found.keys() == expected.keys()
     for key, value in found.items():  # a mixture starts at the mean of all rewards that came before
@@ -320,10 +321,10 @@ def test_removing_an_estimator_that_does_not_decide_changes_no_decision(log: Log
     batch = log.mixed(ORDERS["one in twenty full"])
     changing = Evaluator.from_config(se.Evaluator(["better", "worse"], promotion=EARLY, drift=None).config)
     changing.update(batch)
-    before = {each.policy: each for each in changing.report().promotion}
+    before = {decision.policy: decision for decision in changing.report().promotion}
     some = {"estimators": [se.StratifiedIPS()], "averages": [se.Mixture()]}
     changing.apply_config(se.Evaluator(["better", "worse"], promotion=EARLY, drift=None, **some).config)
-    after = {each.policy: each for each in changing.report().promotion}
+    after = {decision.policy: decision for decision in changing.report().promotion}
     for name in before:
         assert after[name].since_event == before[name].since_event
         assert after[name].held == before[name].held

@@ -48,7 +48,7 @@ def evaluated(batch: se.EventBatch, sizes: Sequence[int] = (), ask: bool = False
 
 
 def decisions(report: Report) -> dict[tuple[str, str], Any]:
-    return {(each.policy, each.rule): each for each in report.promotion}
+    return {(decision.policy, decision.rule): decision for decision in report.promotion}
 
 
 def test_a_better_candidate_is_promotable_until_it_has_become_worse() -> None:
@@ -77,8 +77,12 @@ def test_rules_agree_with_the_lift_of_the_report() -> None:
         evaluator.fold_pending()
         report = evaluator.report()
         shown = [report.get(name, "stratified_ips", "mixture") for name in names]
-        lifts[place], spreads[place] = np.transpose([(each.lift, each.details["lift_spread"]) for each in shown])
-    sampling = [each.details["lift_se"] ** 2 * max(1.0, each.details["lift_design_effect"] or 1.0) for each in shown]
+        lifts[place], spreads[place] = np.transpose(
+            [(estimate.lift, estimate.details["lift_spread"]) for estimate in shown]
+        )
+    sampling = [
+        estimate.details["lift_se"] ** 2 * max(1.0, estimate.details["lift_design_effect"] or 1.0) for estimate in shown
+    ]
     weights = np.exp(np.arange(30) / 300)  # a horizon of 30,000 events
 
     def moved(path: np.ndarray) -> float:
@@ -87,8 +91,8 @@ def test_rules_agree_with_the_lift_of_the_report() -> None:
 
     together = 0.6 * 2 / 3 * moved(lifts.mean(axis=1))
     errors = [
-        each + np.average(4 * spread**2, weights=weights) + moved(path) / 9 + together
-        for each, spread, path in zip(sampling, spreads.T, lifts.T, strict=True)
+        variance + np.average(4 * spread**2, weights=weights) + moved(path) / 9 + together
+        for variance, spread, path in zip(sampling, spreads.T, lifts.T, strict=True)
     ]
     decision, last = decisions(report)["second", "paired"], lifts[-1]
     squares = [lift**2 / error if error else 0.0 for lift, error in zip(last, errors, strict=True)]
@@ -229,7 +233,7 @@ def test_confidence_sequences_share_their_error_among_the_candidates_of_promotio
         )
         evaluator.update(batch)
         found = [evaluator.report().get(name, "ips", "cumulative") for name in ("a", "b")]
-        widths[family_size] = [each.upper - each.lower for each in found]  # type: ignore[operator]
+        widths[family_size] = [decision.upper - decision.lower for decision in found]  # type: ignore[operator]
     assert widths[None][0] < widths[None][1]
     assert widths[2][0] == widths[2][1] > widths[None][0]
 
@@ -237,5 +241,9 @@ def test_confidence_sequences_share_their_error_among_the_candidates_of_promotio
 def test_a_candidate_without_events_has_no_lift() -> None:
     evaluator = se.Evaluator(["second", "unheard"], promotion=EARLY)
     evaluator.update(log(1_000))
-    reported = {each.rule: (each.lift, each.lower) for each in evaluator.report().promotion if each.policy == "unheard"}
+    reported = {
+        decision.rule: (decision.lift, decision.lower)
+        for decision in evaluator.report().promotion
+        if decision.policy == "unheard"
+    }
     assert reported == dict.fromkeys((rule.label for rule in EARLY.rules), (None, None))

@@ -151,9 +151,9 @@ def test_a_model_that_lacks_the_context_is_biased_and_the_mean_weight_shows_it()
     right, _ = deviations(Log.batch, BY_COUNTRY)
     assert deviation.mean() > 1.5 > 1.0 > abs(right.mean())
     report = evaluated(world(0).batch(), {"kind": "estimated"}).report()
-    assert {each.check for each in report.trust if not each.ok and each.policy == "challenger"} >= {"mean_weight"}
+    assert {check.check for check in report.trust if not check.ok and check.policy == "challenger"} >= {"mean_weight"}
     passing = evaluated(world(0).batch()).report().trust
-    assert all(each.ok for each in passing if each.check == "mean_weight")
+    assert all(check.ok for check in passing if check.check == "mean_weight")
 
 
 def test_action_lists_names_and_indices_give_equal_estimates() -> None:
@@ -211,7 +211,7 @@ def test_the_table_equals_the_share_of_each_action_by_hand() -> None:
 def test_the_first_events_and_rare_actions_are_missing_for_candidates_only() -> None:
     log = world(6, 3_000)
     action = np.where(np.arange(3_000) % 1_000 == 7, 9, log.action)  # logged three times
-    batch = log.batch(action=[f"a{each}" for each in action])
+    batch = log.batch(action=[f"a{number}" for number in action])
     report = evaluated(batch, {**BY_COUNTRY, "warm_up": 500}).report()
     production, challenger = report.policies
     assert (production.events, production.missing) == (3_000, 0)
@@ -350,7 +350,7 @@ def test_every_row_says_that_its_propensities_are_estimated() -> None:
     rows = [*report.estimates, *report.segments, *report.promotion]
     assert {type(row).__name__ for row in rows} == {"Estimate", "SegmentEstimate", "Decision"}
     assert {row.propensity for row in rows} == {"estimated"}
-    (reason,) = {each.reason for each in report.trust if each.check == "propensities"}
+    (reason,) = {check.reason for check in report.trust if check.check == "propensities"}
     assert reason == "not checked: they are estimated (tabular), and intervals leave out their error"
     logged = evaluated(world(1, 200).with_propensities(), None).report()
     assert {row.propensity for row in (*logged.estimates, *logged.promotion)} == {"logged"}
@@ -365,7 +365,7 @@ def test_the_comparison_of_a_ramp_shows_whether_its_propensities_are_estimated()
         settings: dict[str, Any] = {"production": "production", "propensity": propensity, "drift": None}
         evaluator = Evaluator(["challenger"], ["snips"], ["cumulative"], **settings)
         evaluator.update(EventBatch.from_arrays(**columns))
-        assert {each.propensity for each in evaluator.report().calibration} == {origin}
+        assert {row.propensity for row in evaluator.report().calibration} == {origin}
 
 
 def test_the_default_estimators_accept_estimated_propensities() -> None:
@@ -433,7 +433,7 @@ def test_a_candidate_that_is_added_later_starts_with_the_propensities_learned_so
     absent = np.where(np.arange(len(late)) < start, np.nan, late)
     whole = Evaluator(["late"], **options)
     whole.update(EventBatch.from_arrays(policies={"late": absent}, **columns))
-    found, expected = (each.report().get("late", "snips", "cumulative") for each in (changing, whole))
+    found, expected = (instance.report().get("late", "snips", "cumulative") for instance in (changing, whole))
     assert found.value == pytest.approx(expected.value, rel=1e-12)
     assert found.importance_weight_mean == pytest.approx(expected.importance_weight_mean, rel=1e-12)
     assert [policy.missing for policy in changing.report().policies if policy.policy == "late"] == [0]
@@ -483,7 +483,9 @@ def test_a_decoder_takes_events_without_propensities_only_if_they_are_estimated(
 
 def test_the_schema_of_events_without_propensities_requires_none() -> None:
     (event,) = messages()
-    required, open_schema = (jsonschema.Draft202012Validator(json_schema(estimated=each)) for each in (False, True))
+    required, open_schema = (
+        jsonschema.Draft202012Validator(json_schema(estimated=estimated)) for estimated in (False, True)
+    )
     assert not required.is_valid(json.loads(event))
     assert open_schema.is_valid(json.loads(event))
     assert not open_schema.is_valid({"event_id": 1, "timestamp": 0, "slots": [{"action": "a"}], "reward": 1})

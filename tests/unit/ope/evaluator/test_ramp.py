@@ -28,12 +28,12 @@ def report(columns: dict[str, Any], **settings: Any) -> Report:
 
 
 def checks(found: Report, name: str) -> dict[str, TrustCheck]:
-    return {each.policy: each for each in found.trust if each.check == name}
+    return {check.policy: check for check in found.trust if check.check == name}
 
 
 def test_the_observed_value_comes_from_events_of_the_arm_and_the_estimate_from_the_others() -> None:
     columns = three_actions(1, 20_000)
-    found = {(each.policy, each.average): each for each in report(columns).calibration}
+    found = {(row.policy, row.average): row for row in report(columns).calibration}
     assert set(found) == {(arm, average) for arm in ARMS for average in ("cumulative", "window", "mixture")}
     reward, own = columns["reward"], columns["logging_policy"] == "challenger"
     weighted = columns["policies"]["challenger"] / columns["propensity"] * reward
@@ -49,9 +49,7 @@ def test_the_observed_value_comes_from_events_of_the_arm_and_the_estimate_from_t
 
 def test_the_interval_of_the_error_equals_that_for_a_difference_of_independent_means() -> None:
     columns = three_actions(2, 20_000)
-    (found,) = (
-        each for each in report(columns).calibration if (each.policy, each.average) == ("challenger", "cumulative")
-    )
+    (found,) = (row for row in report(columns).calibration if (row.policy, row.average) == ("challenger", "cumulative"))
     assert found.error_lower is not None
     assert found.error_upper is not None
     reward, own = columns["reward"], columns["logging_policy"] == "challenger"
@@ -67,7 +65,7 @@ def test_without_events_of_a_candidate_there_is_no_comparison_and_no_state() -> 
         found.update(EventBatch.from_arrays(**{**columns, "logging_policy": names}))
         assert (found.report().calibration, found.state()["rooms"]["calibration"]) == ((), None)
     only = report({**columns, "logging_policy": ["challenger"] * 1000}).calibration
-    assert {(each.policy, each.estimated) for each in only} == {("challenger", None)}
+    assert {(row.policy, row.estimated) for row in only} == {("challenger", None)}
 
 
 def test_without_arms_the_comparison_starts_with_the_first_block_that_has_an_event_of_the_candidate() -> None:
@@ -81,7 +79,7 @@ def test_without_arms_the_comparison_starts_with_the_first_block_that_has_an_eve
     assert first >= 5000
     for one, other in zip(found.calibration, report(later, averages=["cumulative"]).calibration, strict=True):
         assert [getattr(one, name) for name in NUMBERS] == pytest.approx([getattr(other, name) for name in NUMBERS])
-    assert {each.policy for each in found.calibration} == set(ARMS)
+    assert {row.policy for row in found.calibration} == set(ARMS)
     assert set(checks(found, "calibration")) == set(ARMS)
     assert checks(found, "arm_shares") == {}
 
@@ -98,7 +96,7 @@ def test_a_candidate_is_compared_with_all_other_events_if_production_is_logging(
 
 def test_on_a_mixture_both_values_are_near_the_plain_means_and_have_intervals() -> None:
     columns = three_actions(14, 60_000)
-    found = {(each.policy, each.average): each for each in report(columns, logging=None).calibration}
+    found = {(row.policy, row.average): row for row in report(columns, logging=None).calibration}
     mixed, plain = found["challenger", "mixture"], found["challenger", "cumulative"]
     assert mixed.value == pytest.approx(plain.value, abs=0.01)
     assert mixed.estimated == pytest.approx(plain.estimated, abs=0.01)
@@ -126,7 +124,9 @@ def test_propensities_of_all_arms_together_give_the_same_estimate_and_pass_the_c
     """Use the own events too, because weights of the others alone would be too small."""
     columns = three_actions(15, 60_000)
     mixed = sum(share * columns["policies"][arm] for arm, share in SHARES.items())
-    found, own = (report({**columns, "propensity": each}, logging=None) for each in (mixed, columns["propensity"]))
+    found, own = (
+        report({**columns, "propensity": propensity}, logging=None) for propensity in (mixed, columns["propensity"])
+    )
     assert all(check.ok for check in checks(found, "calibration").values())
     for one, other in zip(found.calibration, own.calibration, strict=True):
         assert one.estimated == pytest.approx(other.estimated, abs=0.02)
@@ -138,7 +138,7 @@ def test_propensities_of_all_arms_together_give_the_same_estimate_and_pass_the_c
 def test_units_widen_the_intervals_of_both_values_and_of_the_check() -> None:
     columns = sessions(17, 40_000)
     unknown = {name: values for name, values in columns.items() if name != "unit"}
-    with_units, without = (report(each, logging=None, averages=["cumulative"]) for each in (columns, unknown))
+    with_units, without = (report(log, logging=None, averages=["cumulative"]) for log in (columns, unknown))
     for one, other in zip(with_units.calibration, without.calibration, strict=True):
         assert one.value == other.value
         assert None not in (one.lower, one.upper, other.lower, other.upper, one.error_upper, other.error_upper)
@@ -211,7 +211,7 @@ def test_rewards_that_drift_while_the_share_grows_pass_the_check() -> None:
     joined["policies"] = {arm: np.concatenate([early["policies"][arm], late["policies"][arm]]) for arm in ARMS}
     found = report(joined, logging={"arms": ARMS, "weights": "logged"})
     assert all(check.ok for check in checks(found, "calibration").values())
-    (row,) = (each for each in found.calibration if (each.policy, each.average) == ("challenger", "cumulative"))
+    (row,) = (row for row in found.calibration if (row.policy, row.average) == ("challenger", "cumulative"))
     assert row.error_upper is not None
     assert row.error_upper < 0, "the plain means differ"
 
@@ -224,8 +224,8 @@ def test_the_comparison_continues_on_the_averages_that_a_changed_configuration_k
     again = Evaluator.from_state(changing.state())
     assert again.report().calibration == before
     again.apply_config(evaluator(averages=["cumulative"]).config)
-    kept = tuple(each for each in before if each.average == "cumulative")
+    kept = tuple(row for row in before if row.average == "cumulative")
     assert again.report().calibration == kept
     again.apply_config(evaluator(averages=["cumulative", "decay"]).config)
     again.update(batch)
-    assert [each for each in again.report().calibration if each.average == "decay"] == []
+    assert [row for row in again.report().calibration if row.average == "decay"] == []

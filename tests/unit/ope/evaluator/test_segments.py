@@ -49,8 +49,8 @@ def evaluated(log: EventBatch, cuts: Sequence[int] = (), **options: Any) -> Eval
 
 def rows_of(report: Report, policy: str, segment: str) -> dict[str, SegmentEstimate]:
     """Return the rows of one policy and segment by value."""
-    found = [each for each in report.segments if (each.policy, each.segment) == (policy, segment)]
-    return {each.segment_value: each for each in found}
+    found = [row for row in report.segments if (row.policy, row.segment) == (policy, segment)]
+    return {row.segment_value: row for row in found}
 
 
 def only(log: EventBatch, country: str) -> EventBatch:
@@ -107,7 +107,7 @@ def test_no_event_adds_a_value(log: EventBatch) -> None:
     assert sum(row.share or 0.0 for row in rows if row.policy == "one") < 0.5
     nothing = evaluated(replace(log, segments=None), segments=closed).report().segments
     assert len(nothing) == len(rows)
-    assert all((each.events, each.share, each.value, each.lower) == (None, 0.0, None, None) for each in nothing)
+    assert all((row.events, row.share, row.value, row.lower) == (None, 0.0, None, None) for row in nothing)
 
 
 def test_segments_change_no_estimate(log: EventBatch) -> None:

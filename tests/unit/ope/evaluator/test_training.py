@@ -43,7 +43,7 @@ def trained(of: Training, batch: EventBatch, cut: int = 97) -> Trained:
 
 def test_early_stopping_keeps_the_weights_with_the_highest_lower_bound() -> None:
     found = trained(training(Learned(step=0.1), patience=2), log(2_000))
-    lower = [each.lower for each in found.passes]
+    lower = [one_pass.lower for one_pass in found.passes]
     assert found.best.lower == max(lower)
     assert len(found.passes) < 20
     assert len(found.passes) == found.best.number + 2
@@ -53,7 +53,7 @@ def test_early_stopping_keeps_the_weights_with_the_highest_lower_bound() -> None
 
 def test_without_patience_the_last_pass_is_taken() -> None:
     found = trained(training(Learned(step=0.1), passes=6, patience=0), log(2_000))
-    assert [each.number for each in found.passes] == [1, 2, 3, 4, 5, 6]
+    assert [one_pass.number for one_pass in found.passes] == [1, 2, 3, 4, 5, 6]
     assert found.best is found.passes[-1]
 
 
@@ -92,7 +92,7 @@ def test_a_split_puts_the_latest_events_last_even_if_the_log_is_not_in_order() -
     batch = log(1_000)
     turned = batch.take(np.random.default_rng(5).permutation(1_000))
     early, late = split_by_time([turned[:300], turned[300:]], 0.2)
-    early_times, late_times = (np.concatenate([each.timestamp for each in part]) for part in (early, late))
+    early_times, late_times = (np.concatenate([event.timestamp for event in part]) for part in (early, late))
     assert (len(early_times), len(late_times)) == (800, 200)
     assert early_times.max() < late_times.min()
     assert early_times.tolist() == [time for time in turned.timestamp if time < 800]
@@ -101,7 +101,7 @@ def test_a_split_puts_the_latest_events_last_even_if_the_log_is_not_in_order() -
 def test_events_without_times_are_split_by_their_order() -> None:
     batch = log(1_000)
     early, late = split_by_time([replace(batch, timestamp=np.full(1_000, np.nan))], 0.3)
-    assert [len(each) for each in (*early, *late)] == [700, 300]
+    assert [len(events) for events in (*early, *late)] == [700, 300]
     assert late[0].reward.tolist() == batch.reward[700:].tolist()
 
 

@@ -194,8 +194,10 @@ def test_transitions_of_a_retired_version_are_still_taken() -> None:
         taken += other.take_transitions()
     found = Evaluator.from_state(one.state()).take_transitions()
     assert one.policies == ("logging", "apprentice", "frozen-3")
-    assert {each.policy for each in found} >= {"frozen-1", "frozen-2"}
-    assert sorted((each.policy, each.event) for each in found) == sorted((each.policy, each.event) for each in taken)
+    assert {transition.policy for transition in found} >= {"frozen-1", "frozen-2"}
+    assert sorted((transition.policy, transition.event) for transition in found) == sorted(
+        (transition.policy, transition.event) for transition in taken
+    )
 
 
 @pytest.mark.parametrize(
@@ -243,7 +245,7 @@ def test_a_report_has_the_steps_the_regret_and_the_newest_version() -> None:
 def test_a_decision_about_a_policy_that_learns_points_to_versions() -> None:
     rule = {"rule": "paired", "min_events": 100, "hold": 1}
     changing = given(Evaluator.from_config(config(promotion=rule, frozen={"every": 3_000})), log(6_000), 500)
-    decisions = {each.policy: each for each in changing.report().promotion if each.promotable}
+    decisions = {decision.policy: decision for decision in changing.report().promotion if decision.promotable}
     assert "`versions_of` makes copies that do not change" in decisions["apprentice"].reason
     assert "versions_of" not in decisions["frozen-1"].reason
 

@@ -48,7 +48,7 @@ def action_numbers(batch: EventBatch) -> list[int]:
 
 
 def findings(report: Report) -> set[tuple[str, bool, str]]:
-    return {(each.policy, each.ok, each.reason) for each in report.trust if each.check == "propensities"}
+    return {(check.policy, check.ok, check.reason) for check in report.trust if check.check == "propensities"}
 
 
 def test_an_action_with_too_low_propensities_is_named_and_nothing_is_promotable() -> None:
@@ -70,8 +70,8 @@ def test_the_report_of_correct_propensities_has_the_check_and_a_resumed_evaluato
     batch = decoded(evaluator, 2, 2_050, wrong=1.0)
     evaluator.update(batch[:1_030])
     resumed = Evaluator.from_state(evaluator.state())
-    for each in (evaluator, resumed):
-        each.update(batch[1_030:])
+    for instance in (evaluator, resumed):
+        instance.update(batch[1_030:])
     reason = "how often actions were chosen agrees with the propensities of 2,000 events"
     assert findings(evaluator.report()) == {("new", True, reason), ("logging", True, reason)}
     assert findings(resumed.report()) == findings(evaluator.report())
@@ -89,7 +89,7 @@ def test_without_promotion_or_action_names_there_is_no_check() -> None:
 
 
 @pytest.mark.parametrize(("logged", "finding"), [(0.05, "150 % too high"), (0.011, "45 % too low")])
-def test_listed_propensities_of_a_bucket_may_be_wrong_in_either_direction(logged: float, finding: str) -> None:
+def test_wrong_propensities_of_a_bucket_are_named_in_either_direction(logged: float, finding: str) -> None:
     second = (np.arange(10_000) % 50 == 0).astype(int)
     lists = np.full((10_000, 2), [1 - logged, logged])
     ok, reason = judged(EventBatch.from_arrays(reward=np.zeros(10_000), action=second, propensities=lists))

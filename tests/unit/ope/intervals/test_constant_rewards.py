@@ -51,7 +51,7 @@ def always_one(events: int, average: AnyAverage, bound: AnyInterval | str | None
 
 
 @pytest.mark.parametrize("bound", SPREAD_BASED, ids=str)
-@pytest.mark.parametrize("average", AVERAGES, ids=lambda each: each.label)
+@pytest.mark.parametrize("average", AVERAGES, ids=lambda case: case.label)
 def test_kinds_that_count_observed_rewards_report_1(average: AnyAverage, bound: AnyInterval | str | None) -> None:
     report = always_one(1_234, average, bound)
     for policy in (CANDIDATE, LOGGING):
@@ -73,8 +73,8 @@ def test_a_candidate_with_equal_rewards_on_a_mixture_has_the_lift_0_exactly(boun
         assert found.lift_lower < 0.0 < found.lift_upper
 
 
-@pytest.mark.parametrize("bound", HONEST, ids=lambda each: each.kind)
-@pytest.mark.parametrize("average", [Cumulative(), Window(tau=100_000)], ids=lambda each: each.label)
+@pytest.mark.parametrize("bound", HONEST, ids=lambda case: case.kind)
+@pytest.mark.parametrize("average", [Cumulative(), Window(tau=100_000)], ids=lambda case: case.label)
 def test_kinds_that_promise_more_leave_room_for_a_reward_that_has_not_come(
     average: AnyAverage, bound: AnyInterval
 ) -> None:
@@ -94,7 +94,7 @@ def test_where_the_range_of_rewards_leaves_no_room_all_kinds_report_1(bound: Any
     assert (found.lower, found.upper) == (pytest.approx(1.0, abs=2e-9), pytest.approx(1.0, abs=2e-9))
 
 
-@pytest.mark.parametrize("bound", HONEST, ids=lambda each: each.kind)
+@pytest.mark.parametrize("bound", HONEST, ids=lambda case: case.kind)
 def test_the_room_is_needed(bound: AnyInterval) -> None:
     """Draw rewards of 1 but once in a thousand events. [1, 1] would be wrong until the first 0 comes."""
     reward = (np.random.default_rng(11).random(700) < 0.999).astype(float)
@@ -111,7 +111,7 @@ def test_ips_leaves_room_by_default() -> None:
     assert 0.8 < lower < 0.999 < upper <= 1.0
 
 
-@pytest.mark.parametrize("average", [Cumulative(), Mixture()], ids=lambda each: each.label)
+@pytest.mark.parametrize("average", [Cumulative(), Mixture()], ids=lambda case: case.label)
 def test_a_reward_that_is_always_0_is_not_certain(average: AnyAverage) -> None:
     found = asked(np.zeros(1_234), average, None).get(CANDIDATE, "snips", average.label)
     assert found.value == 0.0

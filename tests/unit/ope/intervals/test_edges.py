@@ -107,12 +107,12 @@ def test_a_window_that_no_longer_holds_the_heavy_event_is_as_wide_as_if_it_had_n
     stream, windows = heavy_stream(HEAVIEST), [Window(tau=500), Window(tau=200, resolution=1)]
     usual = stream.with_(propensity=np.full(len(stream), 0.5))
     for window in windows:
-        found, expected = (
-            asked(each, kind, [window]).get(CANDIDATE, "snips", window.label) for each in (stream, usual)
-        )
+        found, expected = (asked(log, kind, [window]).get(CANDIDATE, "snips", window.label) for log in (stream, usual))
         assert found.value == expected.value
         for ends in (("lower", "upper"), ("lift_lower", "lift_upper")):
-            width, usual_width = (getattr(each, ends[1]) - getattr(each, ends[0]) for each in (found, expected))
+            width, usual_width = (
+                getattr(estimate, ends[1]) - getattr(estimate, ends[0]) for estimate in (found, expected)
+            )
             assert width == pytest.approx(usual_width, rel=0.15)
 
 

@@ -24,7 +24,7 @@ from support.likelihood_worlds import (
 
 
 @pytest.mark.parametrize("world", ["mild", "heavy", "hardly ever heavy"])
-def test_an_extra_event_of_the_largest_possible_weight_is_allowed(world: str) -> None:
+def test_intervals_hold_with_an_extra_event_of_the_largest_weight(world: str) -> None:
     means, truth = simulated(WORLDS[world], 0.03, 300, seed=8)
     assert missed(interval(means, heaviest=max(WORLDS[world].weights)), truth) <= PROMISED
 
@@ -37,7 +37,7 @@ def simulated_lift(world: World, value: float, events: int, seed: int, productio
     rewarded = rng.binomial(seen, chance)
     apart = weight - production
     sums = (seen @ weight, seen @ weight**2, rewarded @ apart, rewarded @ (apart * weight), rewarded @ apart**2)
-    return Means(np.full(RUNS, float(events)), *(each / events for each in sums)), float((apart * share) @ chance)
+    return Means(np.full(RUNS, float(events)), *(total / events for total in sums)), float((apart * share) @ chance)
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["the logging policy", "a named policy"])
@@ -53,7 +53,12 @@ def test_the_lift_over_production_is_missed_no_more_often(world: str, value: flo
     lift = reward.over_production(1, heaviest, np.ones(2))
     one = np.ones(RUNS)
     weights = (0.0, 1.0, np.inf)
-    points = any_of([Extra(each * one, lift.lowest(each) * one, lift.highest(each) * one) for each in weights])
+    points = any_of(
+        [
+            Extra(weight_of_extra * one, lift.lowest(weight_of_extra) * one, lift.highest(weight_of_extra) * one)
+            for weight_of_extra in weights
+        ]
+    )
     assert missed(reach(means, points, likely(means, points, CHI_SQUARED)), truth) <= PROMISED
 
 
@@ -133,7 +138,7 @@ def test_the_bound_is_near_the_worst_of_all_probabilities() -> None:
     weight, reward = rng.choice([0.2, 1.0, 4.0], size=60), rng.random(60)
     means = means_of(weight[None], reward[None])
     for extra in ((0.0, 0.0), (1.0, 0.0), (9.0, 4.0)):
-        point = Extra(*(np.array([each]) for each in (extra[0], extra[1], extra[1])))
+        point = Extra(*(np.array([number]) for number in (extra[0], extra[1], extra[1])))
         allowed = distance(means, point) + CHI_SQUARED
         found = reach(means, any_of([point]), allowed)[0][0]
         assert found == pytest.approx(worst_by_force(weight, weight * reward, extra, allowed[0]), rel=1e-9)

@@ -72,7 +72,7 @@ def test_the_interval_comes_from_six_weighted_sums(
     assert (found.kind, found.anytime, found.covers) == ("empirical_likelihood", False, "average")
 
 
-@pytest.mark.parametrize("average", [Cumulative(), Mixture()], ids=lambda each: each.label)
+@pytest.mark.parametrize("average", [Cumulative(), Mixture()], ids=lambda case: case.label)
 @pytest.mark.parametrize("chance", [0.3, 1.0])
 def test_a_candidate_that_was_never_logged_has_no_interval_on_any_average(average: AnyAverage, chance: float) -> None:
     reward = (np.random.default_rng(3).random(1_000) < chance).astype(float)
@@ -88,7 +88,7 @@ CONSTANT = [
 ]
 
 
-@pytest.mark.parametrize(("average", "kind"), CONSTANT, ids=lambda each: getattr(each, "label", each))
+@pytest.mark.parametrize(("average", "kind"), CONSTANT, ids=lambda case: getattr(case, "label", case))
 def test_snips_of_a_constant_reward_of_1_is_exactly_1(average: AnyAverage, kind: str) -> None:
     found = estimate(clicks(1_230, seed=2, chance=2.0), SNIPS(), average, kind)
     assert found.value == pytest.approx(1.0, abs=1e-9)
@@ -176,9 +176,9 @@ def test_events_of_one_session_are_worth_fewer() -> None:
     assert wider == pytest.approx(np.sqrt(together.details["design_effect"]), rel=0.1)
 
 
-@pytest.mark.parametrize("average", [*(average for average, _ in AVERAGES), Mixture()], ids=lambda each: each.label)
+@pytest.mark.parametrize("average", [*(average for average, _ in AVERAGES), Mixture()], ids=lambda case: case.label)
 @pytest.mark.parametrize(
-    "estimator", [IPS(), SNIPS(), ClippedIPS(cap=3), ControlVariate()], ids=lambda each: each.label
+    "estimator", [IPS(), SNIPS(), ClippedIPS(cap=3), ControlVariate()], ids=lambda case: case.label
 )
 def test_a_lift_has_an_interval(estimator: AnyEstimator, average: AnyAverage) -> None:
     found = estimate(clicks(4_000, seed=11), estimator, average)

@@ -18,7 +18,7 @@ width = st.floats(0.001, 3)
 
 
 def bounds(value: tuple[float, ...], base: tuple[float, ...], correlation: float) -> tuple[float, float]:
-    columns = [tuple(np.array([number]) for number in each) for each in (value, base)]
+    columns = [tuple(np.array([number]) for number in interval) for interval in (value, base)]
     lower, upper = ratio_bounds(*columns, np.array([correlation]))
     return float(lower[0]), float(upper[0])
 
@@ -37,7 +37,7 @@ def fieller(value: float, base: float, variances: tuple[float, float], covarianc
 
 
 @given(known, st.floats(0.5, 3), width, st.floats(0.01, 0.2), st.floats(-0.95, 0.95))
-def test_the_ratio_of_normal_intervals_equals_fieller(
+def test_the_interval_of_a_ratio_of_normal_intervals_equals_fieller(
     value: float, base: float, error: float, of_base: float, correlation: float
 ) -> None:
     found = bounds(around(value, Z * error), around(base, Z * of_base), correlation)
@@ -127,7 +127,7 @@ def test_production_has_no_relative_lift() -> None:
     evaluator = se.Evaluator(["challenger"])
     evaluator.update(log(2_000, 5))
     of_production = [estimate for estimate in evaluator.report().estimates if estimate.policy == "logging"]
-    assert {(each.lift_ratio, each.lift_ratio_upper) for each in of_production} == {(None, None)}
+    assert {(row.lift_ratio, row.lift_ratio_upper) for row in of_production} == {(None, None)}
 
 
 def test_a_relative_lift_divides_the_lift_by_the_value_of_production_on_every_average() -> None:
@@ -135,8 +135,8 @@ def test_a_relative_lift_divides_the_lift_by_the_value_of_production_on_every_av
     evaluator.update(log(5_000, 6))
     report = evaluator.report()
     compared = [estimate for estimate in report.estimates if estimate.policy == "challenger"]
-    for each in compared:
-        production = report.get("logging", each.estimator, each.average).value
-        assert each.lift_ratio == pytest.approx(each.lift / production)
-        assert each.lift_ratio_lower < each.lift_ratio < each.lift_ratio_upper
-    assert {each.average for each in compared} >= {"cumulative", "mixture", "adaptive_window"}
+    for row in compared:
+        production = report.get("logging", row.estimator, row.average).value
+        assert row.lift_ratio == pytest.approx(row.lift / production)
+        assert row.lift_ratio_lower < row.lift_ratio < row.lift_ratio_upper
+    assert {row.average for row in compared} >= {"cumulative", "mixture", "adaptive_window"}

@@ -94,7 +94,9 @@ ESTIMATORS = {
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda estimator: estimator.kind)
 def test_an_objective_equals_the_estimate_of_its_name(estimator: Estimator) -> None:
     rng, shape = np.random.default_rng(2), (30, ACTIONS)
-    target, propensities, prediction = (each / each.sum(axis=1, keepdims=True) for each in rng.random((3, *shape)))
+    target, propensities, prediction = (
+        weights / weights.sum(axis=1, keepdims=True) for weights in rng.random((3, *shape))
+    )
     action, reward, starts = rng.integers(ACTIONS, size=30), rng.random(30), np.arange(30) * ACTIONS
     evidence = Evidence.of_actions(reward, action, propensities, target, prediction, block=30)
     logged, nothing = starts + action, np.zeros((30 * ACTIONS, WIDTH))
@@ -143,9 +145,9 @@ def test_a_reward_does_not_touch_predictions_of_its_own_block(name: str) -> None
     batch = log(300)
     other = log(300, reward=np.where(np.arange(300) < 200, batch.reward, 1 - batch.reward))
     policy = EVERY[name]
-    weights = [evaluated(policy, each[:200], each[200:]).report().policies[1] for each in (batch, other)]
+    weights = [evaluated(policy, events[:200], events[200:]).report().policies[1] for events in (batch, other)]
     assert weights[0] == weights[1]
-    reports = [evaluated(policy, each).report() for each in (batch, other)]
+    reports = [evaluated(policy, events).report() for events in (batch, other)]
     means = [report.get("apprentice", "ips", "cumulative").importance_weight_mean for report in reports]
     assert means[0] == means[1]
     assert value(reports[0]) != value(reports[1])
@@ -230,7 +232,7 @@ def test_a_downsampled_event_counts_as_the_events_that_it_stands_for() -> None:
     for policy in EVERY.values():
         weights = np.ones((ACTIONS if policy.per_action else 1, WIDTH))
         (one, by_one), (other, by_other) = (
-            policy.objective_of(each, each.probabilities(weights), 0.2) for each in (events, doubled)
+            policy.objective_of(log, log.probabilities(weights), 0.2) for log in (events, doubled)
         )
         assert one == pytest.approx(other, rel=1e-12)
         expected = doubled.gradient(weights, by_other)

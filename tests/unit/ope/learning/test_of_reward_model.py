@@ -100,7 +100,7 @@ def test_the_first_block_is_uniform_and_later_ones_are_better_than_the_logging_p
 def test_a_reward_does_not_touch_predictions_of_its_own_block(name: str, model: Any) -> None:
     batch = log(300)
     other = log(300, reward=np.where(np.arange(300) < 200, batch.reward, 1 - batch.reward))
-    found = [evaluated(EVERY[name], each, reward_model=model).report() for each in (batch, other)]
+    found = [evaluated(EVERY[name], events, reward_model=model).report() for events in (batch, other)]
     means = [report.get("apprentice", "ips", "cumulative").importance_weight_mean for report in found]
     assert means[0] == means[1]
 
@@ -111,9 +111,9 @@ def test_the_model_is_the_one_that_dr_uses_and_learns_each_event_once() -> None:
     logged = {"apprentice": np.full((2_000, ACTIONS), 1 / ACTIONS)}
     alone = Evaluator(["apprentice"], estimators=["ips", DR()], averages=["cumulative"], drift=None)
     alone.update(log(2_000, policies=logged))
-    one, other = (each.state()["predictions"][0]["model"] for each in (among, alone))
+    one, other = (instance.state()["predictions"][0]["model"] for instance in (among, alone))
     assert one == other
-    model, compared = (each.report().reward_model for each in (among, alone))
+    model, compared = (instance.report().reward_model for instance in (among, alone))
     assert model == compared
     assert model is not None
 

@@ -49,7 +49,7 @@ def evaluated(policies: Any, *messages: bytes) -> Report:
 
 
 def counts(report: Report, policy: str) -> PolicyCounts:
-    return next(each for each in report.policies if each.policy == policy)
+    return next(row for row in report.policies if row.policy == policy)
 
 
 def weight(policy: Any, event: bytes) -> float | None:
@@ -348,7 +348,7 @@ def test_the_daemon_counts_and_logs_the_failures_of_policies() -> None:
     with structlog.testing.capture_logs() as logs:
         daemon.run()
     failed = [log for log in logs if log["event"] == "policy_failed"]
-    assert [(each["policy"], each["reason"], each["count"]) for each in failed] == [("mine", "raised", 1)]
+    assert [(entry["policy"], entry["reason"], entry["count"]) for entry in failed] == [("mine", "raised", 1)]
     page = metrics_text(daemon.published).decode()
     assert 'streameval_policy_failures_total{policy="mine",reason="raised"} 1' in page
     assert 'streameval_policy_events_missing_total{policy="mine"} 1' in page

@@ -40,7 +40,7 @@ def blamed(weights: dict[str, Array], units: list[str] | None) -> set[str]:
             EventBatch.from_arrays(reward=reward[part], propensity=np.full(500, 0.4), policies=policies, unit=reported)
         )
         evaluator.fold_pending()
-        found |= {each.policy for each in evaluator.report().trust if each.check == "mean_weight" and not each.ok}
+        found |= {check.policy for check in evaluator.report().trust if check.check == "mean_weight" and not check.ok}
     return found
 
 
@@ -48,7 +48,7 @@ def test_a_log_that_draws_once_for_a_whole_session_is_sound_if_it_names_its_sess
     rng = np.random.default_rng(1)
     session = sessions(rng)
     weights = {name: rng.choice([0.5, 1.5], 300)[session] for name in NAMES}
-    assert len(blamed(weights, [str(each) for each in session])) <= 1
+    assert len(blamed(weights, [str(number) for number in session])) <= 1
     assert len(blamed(weights, None)) >= 5
 
 

@@ -261,16 +261,16 @@ def test_a_candidate_that_is_production_is_promotable_by_no_rule(logged: bool) -
     monitor = make_monitor(logged=logged, rule=("paired", "anytime", "sea", "bsea"), margin=-0.1)
     state = log.folded(monitor)
     assert not state.transitions
-    assert {each.reason for each in found(monitor, state).values()} == {
+    assert {decision.reason for decision in found(monitor, state).values()} == {
         "it has had the same weighted reward as production on every event"
     }
     log.weight[np.flatnonzero(log.reward * log.present[:, 1])[-1], 1] *= 1.01
     then = found(monitor, log.folded(monitor))
-    assert {key for key, each in then.items() if each.promotable} >= {
+    assert {key for key, decision in then.items() if decision.promotable} >= {
         ("candidate-1", "paired"),
         ("candidate-1", "bsea"),
     }
-    assert not any(each.promotable for (candidate, _), each in then.items() if candidate == "candidate-2")
+    assert not any(decision.promotable for (candidate, _), decision in then.items() if candidate == "candidate-2")
 
 
 def test_before_it_has_held_long_enough_the_reason_gives_the_remaining_blocks() -> None:
@@ -364,7 +364,7 @@ def test_anytime_equals_its_confidence_sequence() -> None:
     state, passed = None, []
     for block in range(60):
         state = log.folded(monitor, state, block, block + 1)
-        passed.append([(each.lower or -1.0) > 0.01 for each in found(monitor, state).values()])
+        passed.append([(decision.lower or -1.0) > 0.01 for decision in found(monitor, state).values()])
     for candidate in (0, 1):
         changes = [(t.event, t.starts) for t in state.transitions if t.candidate == candidate]
         assert changes == spans_by_hand([ok[candidate] for ok in passed], hold=1)
@@ -430,14 +430,16 @@ def test_all_candidates_ever_added_share_one_error() -> None:
 
 def checks_of(monitor: PromotionMonitor, state: Any, policy: str = "candidate-1", **more: Any) -> dict[str, Any]:
     """Return the trust checks of a policy by name."""
-    return {each.check: each for each in decide(monitor, state, **trust_figures(**more))[1] if each.policy == policy}
+    return {
+        check.check: check for check in decide(monitor, state, **trust_figures(**more))[1] if check.policy == policy
+    }
 
 
 def test_a_sound_log_passes_every_check() -> None:
     monitor = make_monitor(trust=Trust())
     log = Log(blocks=60, seed=10)
     checks = checks_of(monitor, log.folded(monitor), newest=100.0, now=160.0)
-    assert {name: each.ok for name, each in checks.items()} == dict.fromkeys(
+    assert {name: check.ok for name, check in checks.items()} == dict.fromkeys(
         ["mean_weight", "effective_sample_size", "largest_share", "rejected_share", "stale", "reward_range"], True
     )
 
@@ -521,7 +523,7 @@ def test_an_interval_that_holds_no_value_at_all_blocks_promotion() -> None:
     assert estimate.lower is not None
     assert estimate.upper is not None
     assert 0 < estimate.upper < estimate.lower < 1
-    check = next(each for each in report.trust if (each.policy, each.check) == ("a", "reward_range"))
+    check = next(check for check in report.trust if (check.policy, check.check) == ("a", "reward_range"))
     assert not check.ok
     assert "is empty: its lower bound is above its upper bound" in check.reason
     crossed = make_estimate("candidate-1", "ips", "window", 0.5, lift=0.1, lift_lower=0.2, lift_upper=0.1)
@@ -532,7 +534,7 @@ def test_an_interval_that_holds_no_value_at_all_blocks_promotion() -> None:
 
 def rejected_check(evaluator: Evaluator) -> Any:
     """Return the check of rejected events of the logging policy."""
-    return next(each for each in evaluator.report().trust if each.check == "rejected_share")
+    return next(check for check in evaluator.report().trust if check.check == "rejected_share")
 
 
 def test_old_rejections_are_forgotten_and_a_burst_is_seen_at_once() -> None:

@@ -77,7 +77,7 @@ def accuracy(evaluated: Evaluator) -> RewardModelAccuracy:
 def named(batch: EventBatch, names: list[Any], contexts: list[Any] | None = None) -> EventBatch:
     """Return the batch with names for the actions of each event."""
     known = contexts or [None] * len(batch)
-    return replace(batch, raw_fields=RawFields([{"context": each, "actions": list(names)} for each in known]))
+    return replace(batch, raw_fields=RawFields([{"context": context, "actions": list(names)} for context in known]))
 
 
 @by_kind
@@ -353,9 +353,9 @@ def test_a_model_that_cannot_be_copied_is_refused_if_a_copy_is_needed() -> None:
 def test_a_report_teaches_the_model_nothing(model: AnyRewardModel) -> None:
     asked, silent = evaluator(model, drift="ADWIN"), evaluator(model, drift="ADWIN")
     for seed in range(3):
-        for each in (asked, silent):
-            each.fold_pending()
-            each.update(REWARDING.log(70, seed=seed))
+        for instance in (asked, silent):
+            instance.fold_pending()
+            instance.update(REWARDING.log(70, seed=seed))
         before = msgspec.msgpack.encode(asked.state())
         assert asked.report() == asked.report()
         assert msgspec.msgpack.encode(asked.state()) == before

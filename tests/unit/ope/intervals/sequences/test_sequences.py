@@ -258,7 +258,8 @@ def test_no_centre_knows_its_own_block_or_a_later_one(engine: WealthProcess) -> 
     changed = observed.copy()
     changed[5:] = 1.0
     costs = [
-        measure(engine, Observations(each), np.zeros((6, 1, 2)), [1] * 9)[0][..., 2:] for each in (observed, changed)
+        measure(engine, Observations(values), np.zeros((6, 1, 2)), [1] * 9)[0][..., 2:]
+        for values in (observed, changed)
     ]
     assert (costs[0][:5] == costs[1][:5]).all()
     if isinstance(engine, BernsteinWealth):
@@ -470,8 +471,8 @@ def test_a_log_sampled_evenly_has_the_intervals_of_its_events_and_one_sampled_un
     even, uneven = np.full((900, 4), 4.0), np.full((900, 4), 4.0)
     uneven[300:, 1] = 2.0
     plain = seen(watching(), whole)
-    weighed = [Evidence.of(whole.importance_weight, whole.reward, sample_weight=each) for each in (even, uneven)]
-    same, withheld = (seen(watching(), each) for each in weighed)
+    weighed = [Evidence.of(whole.importance_weight, whole.reward, sample_weight=weights) for weights in (even, uneven)]
+    same, withheld = (seen(watching(), sample) for sample in weighed)
     assert same.value[0].tolist() == plain.value[0].tolist()
     assert "uneven_sampling" not in same.details
     assert np.isnan(withheld.value[0]).all(axis=1).tolist() == [False, True, False, False]
@@ -508,7 +509,7 @@ def flat(state: Any) -> list[Array]:
     if isinstance(state, msgspec.Struct):
         state = msgspec.structs.asdict(state)
     if isinstance(state, dict):
-        state = [each for each in state.values() if each is not None]
+        state = [value for value in state.values() if value is not None]
     if isinstance(state, list):
         return [leaf for value in state for leaf in flat(value)]
     return [np.asarray(state, dtype=float)]
@@ -711,7 +712,7 @@ def test_sessions_with_equal_weights_do_not_make_a_sequence_miss() -> None:
         reward=(rng.random(events) < 0.3).astype(float),
         propensity=np.full(events, 0.5),
         policies={name: 0.5 * weight for name, weight in weights.items()},
-        unit=[str(each) for each in session],
+        unit=[str(number) for number in session],
     )
     evaluator = Evaluator(names, [IPS()], [Cumulative()], intervals={"cumulative": "confidence_sequence"}, drift=None)
     missed = set()
