@@ -58,8 +58,8 @@ def report(*candidates: Candidate, decisions: Any = (), trust: Any = (), hours: 
 
 
 def only(*args: Any, **options: Any) -> tuple[str, str]:
-    (found,) = answers(report(*args, **options))
-    return found.verdict, found.sentence
+    (actual,) = answers(report(*args, **options))
+    return actual.verdict, actual.sentence
 
 
 def test_the_sentence_of_a_promotable_candidate_has_its_lift_and_since_when() -> None:
@@ -138,9 +138,9 @@ def test_without_a_ratio_the_lift_itself_is_given() -> None:
 @pytest.mark.parametrize("policy", ["challenger", "logging"])
 def test_a_trust_check_that_fails_comes_before_any_number(policy: str) -> None:
     failed = TrustCheck(policy, "mean_weight", False, "mean weight 1.4 is not 1")
-    found = only(Candidate(), decisions=[decision(**PROMOTABLE)], trust=[failed])
+    actual = only(Candidate(), decisions=[decision(**PROMOTABLE)], trust=[failed])
     whose = "production: " if policy == "logging" else ""
-    assert found == ("untrusted", f"do not trust the numbers of challenger: {whose}mean weight 1.4 is not 1")
+    assert actual == ("untrusted", f"do not trust the numbers of challenger: {whose}mean weight 1.4 is not 1")
 
 
 def test_numbers_with_little_evidence_are_trusted() -> None:
@@ -154,16 +154,16 @@ def test_numbers_with_little_evidence_are_trusted() -> None:
 
 def test_the_check_of_another_candidate_does_not_matter() -> None:
     failed = TrustCheck("other", "mean_weight", False, "mean weight 1.4 is not 1")
-    found = answers(report(Candidate(), Candidate("other"), trust=[failed]))
-    assert [answer.verdict for answer in found] == ["better", "untrusted"]
+    actual = answers(report(Candidate(), Candidate("other"), trust=[failed]))
+    assert [answer.verdict for answer in actual] == ["better", "untrusted"]
 
 
 def test_candidates_are_ranked_by_verdict_and_then_by_the_lower_bound() -> None:
     given = [Candidate("worse", -0.02), Candidate("wide", 0.03, 0.02), Candidate("open", 0.0), Candidate("sure", 0.02)]
     promoted = [decision(name, **PROMOTABLE) for name in ("wide", "sure")]
-    found = answers(report(*given, decisions=[*promoted, decision("worse"), decision("open")]))
-    assert [answer.policy for answer in found] == ["sure", "wide", "open", "worse"]
-    assert [answer.verdict for answer in found] == ["promotable", "promotable", "unknown", "worse"]
+    actual = answers(report(*given, decisions=[*promoted, decision("worse"), decision("open")]))
+    assert [answer.policy for answer in actual] == ["sure", "wide", "open", "worse"]
+    assert [answer.verdict for answer in actual] == ["promotable", "promotable", "unknown", "worse"]
 
 
 def test_the_estimate_that_decides_is_recommended() -> None:

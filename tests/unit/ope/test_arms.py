@@ -24,9 +24,9 @@ def evaluator(**settings: Any) -> Evaluator:
 
 
 def values(columns: dict[str, Any], **settings: Any) -> dict[tuple[str, str], float | None]:
-    found = evaluator(**settings)
-    found.update(EventBatch.from_arrays(**columns))
-    return {(estimate.policy, estimate.estimator): estimate.value for estimate in found.report().estimates}
+    instance = evaluator(**settings)
+    instance.update(EventBatch.from_arrays(**columns))
+    return {(estimate.policy, estimate.estimator): estimate.value for estimate in instance.report().estimates}
 
 
 def test_balanced_weights_divide_by_the_mixture_of_all_arms() -> None:
@@ -58,24 +58,24 @@ def test_measured_shares_come_from_events_before_each_block() -> None:
 def test_distributions_over_actions_are_balanced() -> None:
     both = {"production": [[0.8, 0.2], [0.8, 0.2]], "challenger": [[0.0, 1.0], [0.0, 1.0]]}
     batch = EventBatch.from_arrays(reward=[1, 0], action=[0, 1], propensities=both["production"], policies=both)
-    found, _ = arms.fold(Arms(SHARES), arms.start(Arms(SHARES)), batch, block=2)
-    assert found.action_sets is not None
-    assert found.action_sets.propensities == pytest.approx([0.72, 0.28, 0.72, 0.28])
-    assert found.propensity == pytest.approx([0.72, 0.28])
+    actual, _ = arms.fold(Arms(SHARES), arms.start(Arms(SHARES)), batch, block=2)
+    assert actual.action_sets is not None
+    assert actual.action_sets.propensities == pytest.approx([0.72, 0.28, 0.72, 0.28])
+    assert actual.propensity == pytest.approx([0.72, 0.28])
 
 
 def test_an_event_that_lacks_an_arm_keeps_its_logged_propensity() -> None:
     policies = {"production": [0.5, 0.5], "challenger": [0.25, np.nan]}
     batch = EventBatch.from_arrays(reward=[1, 0], propensity=[0.5, 0.5], policies=policies)
-    found, _ = arms.fold(Arms(SHARES), arms.start(Arms(SHARES)), batch, block=2)
-    assert found.propensity == pytest.approx([0.475, 0.5])
+    actual, _ = arms.fold(Arms(SHARES), arms.start(Arms(SHARES)), batch, block=2)
+    assert actual.propensity == pytest.approx([0.475, 0.5])
 
 
 def test_slates_keep_their_logged_propensities() -> None:
     policies = {name: [[0.25, 0.5]] for name in ARMS}
     batch = EventBatch.from_arrays(reward=[1.0], propensity=[[0.5, 0.5]], policies=policies)
-    found, _ = arms.fold(Arms(SHARES), arms.start(Arms(SHARES)), batch, block=1)
-    assert np.array_equal(found.propensity, batch.propensity)
+    actual, _ = arms.fold(Arms(SHARES), arms.start(Arms(SHARES)), batch, block=1)
+    assert np.array_equal(actual.propensity, batch.propensity)
 
 
 def test_shares_may_change_between_two_runs_and_measured_ones_are_kept_by_name() -> None:

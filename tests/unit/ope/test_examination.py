@@ -44,8 +44,8 @@ def test_a_curve_that_lags_behind_a_drifting_layout_widens_the_interval() -> Non
     for last in (1.0, 0.5):
         batch, lifts = pages(25_000, 6, "harvested", eta=np.linspace(1.0, last, 25_000))
         report = evaluated(batch, examination, "mixture").report()
-        found = report.get("new", "click_ips", "mixture")
-        assert found.lift_lower < lifts.mean() < found.lift_upper
+        estimate = report.get("new", "click_ips", "mixture")
+        assert estimate.lift_lower < lifts.mean() < estimate.lift_upper
         widths[last] = [rank.upper - rank.lower for rank in report.examination[1:]]
     assert all(drifting > 1.5 * still for drifting, still in zip(widths[0.5], widths[1.0], strict=True))
 

@@ -28,11 +28,11 @@ quickly = examples(25)
 
 def chances(rankings: list[tuple[int, ...]], scores: Array) -> Array:
     """Return the probability of each ranking, from its definition."""
-    weights, found = np.exp(scores), []
+    weights, results = np.exp(scores), []
     for ranking in rankings:
         left = [weights.sum() - weights[list(ranking[:place])].sum() for place in range(len(ranking))]
-        found.append(math.prod(weights[list(ranking)] / left))
-    return np.array(found)
+        results.append(math.prod(weights[list(ranking)] / left))
+    return np.array(results)
 
 
 def indicators(rankings: list[tuple[int, ...]], actions: int) -> Array:
@@ -89,10 +89,10 @@ def test_slates_have_the_weights_defined_by_the_second_moments_of_all_rankings(
     batch = batch_of(*[slate(ranking, scores, target, turned) for ranking in rankings])
     assert batch.propensity == pytest.approx(share, rel=1e-12)
     expected = shown @ np.linalg.pinv(gamma, rcond=1e-10, hermitian=True) @ target.ravel()
-    found = slate_weights(batch, [POLICY, "logging"])
-    assert found[:, 0] == pytest.approx(expected, rel=1e-6, abs=1e-6)
-    assert found[:, 1] == pytest.approx(1)
-    assert share @ found[:, 0] == pytest.approx(1, rel=1e-8)
+    actual = slate_weights(batch, [POLICY, "logging"])
+    assert actual[:, 0] == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    assert actual[:, 1] == pytest.approx(1)
+    assert share @ actual[:, 0] == pytest.approx(1, rel=1e-8)
     assert batch.slates is not None
     marginals = (share @ shown).reshape(target.shape)
     logged = np.array([marginals[np.arange(len(ranking)), ranking] for ranking in rankings]).ravel()

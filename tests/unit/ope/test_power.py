@@ -78,16 +78,16 @@ def test_without_times_there_is_no_duration() -> None:
         reward=log.reward, propensity=log.propensity, policies={CANDIDATE: log.probabilities[:, 0]}
     )
     assert np.isnan(timeless.timestamp).all()
-    found = forecast_of(timeless, [TargetLift(0.01)])
-    assert found.events_per_second is None
-    assert found.candidates[0].needed[0].seconds is None
+    actual = forecast_of(timeless, [TargetLift(0.01)])
+    assert actual.events_per_second is None
+    assert actual.candidates[0].needed[0].seconds is None
 
 
 def test_lifts_are_shares_of_the_value_of_production_unless_they_are_numbers() -> None:
-    found = forecast_of(MILD.log(20_000, seed=4), [*USUAL, TargetLift(0.01)])
-    assert found.value is not None
-    parts = {round(share * found.value, 9) for share in (0.02, 0.05, 0.1, 0.2)}
-    assert {round(lift, 9) for lift in found.lifts} == parts | {0.01}
+    actual = forecast_of(MILD.log(20_000, seed=4), [*USUAL, TargetLift(0.01)])
+    assert actual.value is not None
+    parts = {round(share * actual.value, 9) for share in (0.02, 0.05, 0.1, 0.2)}
+    assert {round(lift, 9) for lift in actual.lifts} == parts | {0.01}
 
 
 def test_lifts_are_shares_of_the_reward_range_if_production_earns_nothing() -> None:

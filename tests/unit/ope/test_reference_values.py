@@ -93,17 +93,17 @@ def unlimited(monkeypatch: pytest.MonkeyPatch, batch: EventBatch, estimator: Any
 
 @pytest.mark.parametrize("case", ["vw_single", "vw_four", "obp_five_rounds", "snips_delta_method"])
 def test_ips_and_snips_equal_the_published_ones(case: str) -> None:
-    found = estimates(logged(case), ESTIMATORS)
+    actual = estimates(logged(case), ESTIMATORS)
     compared = [label for label in ("ips", "snips") if label in expected(case)]
     assert compared
     for label in compared:
-        assert found[label].value == close(case, label)
+        assert actual[label].value == close(case, label)
 
 
 def test_ips_and_snips_of_a_thousand_alternating_events_equal_the_published_ones() -> None:
-    found = estimates(alternating(), ESTIMATORS)
-    assert found["ips"].value == close("vw_alternating_1000", "ips")
-    assert found["snips"].value == close("vw_alternating_1000", "snips")
+    actual = estimates(alternating(), ESTIMATORS)
+    assert actual["ips"].value == close("vw_alternating_1000", "ips")
+    assert actual["snips"].value == close("vw_alternating_1000", "snips")
 
 
 def test_a_one_slot_slate_is_ips() -> None:
@@ -112,55 +112,55 @@ def test_a_one_slot_slate_is_ips() -> None:
 
 @pytest.mark.parametrize("cap", [1, 2, 3, 5])
 def test_clipped_ips_equals_the_published_one(cap: int) -> None:
-    found = estimates(logged("obp_five_rounds"), [ClippedIPS(cap=cap)])["clipped_ips"]
-    assert found.value == close("obp_five_rounds", f"clipped_ips_{cap}")
+    estimate = estimates(logged("obp_five_rounds"), [ClippedIPS(cap=cap)])["clipped_ips"]
+    assert estimate.value == close("obp_five_rounds", f"clipped_ips_{cap}")
 
 
 def test_importance_weights_equal_the_published_ones() -> None:
     case = "obp_five_rounds"
-    found = estimates(logged(case), [IPS()])["ips"]
-    assert found.importance_weight_mean == pytest.approx(np.mean(expected(case)["weights"]), rel=1e-12)
-    assert found.importance_weight_max == pytest.approx(max(expected(case)["weights"]), rel=1e-12)
+    estimate = estimates(logged(case), [IPS()])["ips"]
+    assert estimate.importance_weight_mean == pytest.approx(np.mean(expected(case)["weights"]), rel=1e-12)
+    assert estimate.importance_weight_max == pytest.approx(max(expected(case)["weights"]), rel=1e-12)
 
 
 def test_the_normal_interval_of_four_events_equals_the_published_gaussian_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = unlimited(monkeypatch, logged("vw_four"), IPS())
-    assert [found.lower, found.upper] == close("vw_four", "gaussian")
-    assert [found.lower, found.upper] == close("vw_four", "slate_pi_gaussian")
+    estimate = unlimited(monkeypatch, logged("vw_four"), IPS())
+    assert [estimate.lower, estimate.upper] == close("vw_four", "gaussian")
+    assert [estimate.lower, estimate.upper] == close("vw_four", "slate_pi_gaussian")
 
 
 def test_the_normal_interval_of_four_events_is_withheld_in_the_report() -> None:
-    found = estimates(logged("vw_four"), [IPS()])["ips"]
-    assert (found.lower, found.upper) == (None, None)
+    estimate = estimates(logged("vw_four"), [IPS()])["ips"]
+    assert (estimate.lower, estimate.upper) == (None, None)
 
 
 def test_the_normal_interval_of_a_thousand_alternating_events_equals_the_published_gaussian_one() -> None:
     evaluator = Evaluator([CANDIDATE], estimators=[IPS()], averages=[Cumulative()], intervals=NORMAL, block=10_000)
     evaluator.update(alternating())
-    found = evaluator.report().get(CANDIDATE, "ips", "cumulative")
-    assert [found.lower, found.upper] == close("vw_alternating_1000", "gaussian")
+    estimate = evaluator.report().get(CANDIDATE, "ips", "cumulative")
+    assert [estimate.lower, estimate.upper] == close("vw_alternating_1000", "gaussian")
 
 
 def test_alternating_events_leave_no_design_effect_to_widen_the_interval() -> None:
-    found = estimates(alternating(), [IPS()])["ips"]
-    assert found.details["design_effect"] == pytest.approx(0.0, abs=1e-12)
-    assert [found.lower, found.upper] == close("vw_alternating_1000", "gaussian")
+    estimate = estimates(alternating(), [IPS()])["ips"]
+    assert estimate.details["design_effect"] == pytest.approx(0.0, abs=1e-12)
+    assert [estimate.lower, estimate.upper] == close("vw_alternating_1000", "gaussian")
 
 
 def test_the_delta_method_of_snips_gives_the_published_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = unlimited(monkeypatch, logged("snips_delta_method"), SNIPS())
-    assert found.upper is not None
-    assert found.lower is not None
+    estimate = unlimited(monkeypatch, logged("snips_delta_method"), SNIPS())
+    assert estimate.upper is not None
+    assert estimate.lower is not None
     z = NormalDist().inv_cdf(0.975)
-    assert (found.upper - found.lower) / (2 * z) == close("snips_delta_method", "se")
+    assert (estimate.upper - estimate.lower) / (2 * z) == close("snips_delta_method", "se")
 
 
 def test_the_diagnostics_of_snips_equal_the_published_ones() -> None:
     case = "snips_delta_method"
-    found = estimates(logged(case), [SNIPS()])["snips"]
-    assert found.effective_sample_size == close(case, "ess")
-    assert found.importance_weight_mean == close(case, "mean_w")
-    assert found.importance_weight_max == close(case, "max_w")
+    estimate = estimates(logged(case), [SNIPS()])["snips"]
+    assert estimate.effective_sample_size == close(case, "ess")
+    assert estimate.importance_weight_mean == close(case, "mean_w")
+    assert estimate.importance_weight_max == close(case, "max_w")
     assert expected(case)["max_share"] == pytest.approx(4.5 / (6 * 1.825), rel=1e-12)
 
 
@@ -248,14 +248,14 @@ def published_likelihood_interval(means: Means, quantile: float) -> list[float]:
 def test_the_likelihood_interval_of_decayed_sums_equals_the_published_one_after_each_event() -> None:
     case = "vw_decayed_chi2"
     weight, reward = np.array(inputs(case)["w"]), np.array(inputs(case)["r"])
-    quantile, found = stats.chi2.isf(inputs(case)["alpha"], 1), []
+    quantile, results = stats.chi2.isf(inputs(case)["alpha"], 1), []
     for seen in range(1, len(weight) + 1):
         q = inputs(case)["tau"] ** np.arange(seen)[::-1]
         assert q.sum() == pytest.approx(expected(case)["n_eff"][seen - 1], rel=1e-12)
-        found.append(published_likelihood_interval(means_of(weight[:seen], reward[:seen], q, q.sum()), quantile))
-    assert np.isnan(found[0]).all(), "of one event nothing is said; published is the range of rewards"
-    assert [lower for lower, _ in found[1:]] == pytest.approx(expected(case)["lower"][1:], rel=1e-12)
-    assert [upper for _, upper in found[1:]] == pytest.approx(expected(case)["upper"][1:], rel=1e-12)
+        results.append(published_likelihood_interval(means_of(weight[:seen], reward[:seen], q, q.sum()), quantile))
+    assert np.isnan(results[0]).all(), "of one event nothing is said; published is the range of rewards"
+    assert [lower for lower, _ in results[1:]] == pytest.approx(expected(case)["lower"][1:], rel=1e-12)
+    assert [upper for _, upper in results[1:]] == pytest.approx(expected(case)["upper"][1:], rel=1e-12)
 
 
 def weighted(case: str) -> tuple[Array, Array]:

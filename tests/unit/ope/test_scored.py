@@ -98,7 +98,7 @@ def test_batches_can_be_cut_taken_joined_and_stored_with_their_outcomes() -> Non
 
 
 def test_faulty_scored_events_are_rejected_with_the_reason() -> None:
-    found = [
+    actual = [
         rejection(scored(None, 0, 0)),
         rejection(scored(0, 0, 0)),
         rejection(scored(0.5, 2, 0), reward_range=(0.0, 1.0)),
@@ -108,7 +108,7 @@ def test_faulty_scored_events_are_rejected_with_the_reason() -> None:
         rejection(message(1, reward=...)),
         rejection(message(1, revenue=...), reward_field="revenue"),
     ]
-    assert found == [
+    assert actual == [
         ("missing_field", "scored.propensity: missing"),
         ("propensity_range", "scored.propensity: 0 is not in (0, 1]"),
         ("reward_range", "scored.values.production: 2 is not in [0, 1]"),

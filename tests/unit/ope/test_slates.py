@@ -146,9 +146,9 @@ def test_independent_slots_have_the_weights_of_the_definition(case: tuple[Array,
     logging, target = case
     slates = list(product(range(target.shape[1]), repeat=len(target)))
     probability = np.array([math.prod(logging[j, a] for j, a in enumerate(slate)) for slate in slates])
-    found = slate_weights(batch_of(slate_message(slots=in_slots(s, target, logging)) for s in slates), [POLICY])[:, 0]
-    assert found == pytest.approx(defined(slates, probability, target), rel=1e-8, abs=1e-8)
-    assert probability @ found == pytest.approx(1, rel=1e-12)
+    actual = slate_weights(batch_of(slate_message(slots=in_slots(s, target, logging)) for s in slates), [POLICY])[:, 0]
+    assert actual == pytest.approx(defined(slates, probability, target), rel=1e-8, abs=1e-8)
+    assert probability @ actual == pytest.approx(1, rel=1e-12)
 
 
 @st.composite
@@ -169,10 +169,10 @@ def test_uniform_rankings_have_the_weights_of_the_definition(target: Array) -> N
     slots, actions = target.shape
     rankings = list(permutations(range(actions), slots))
     batch = batch_of(slate_message(slots=in_slots(s, target), slate_logging="uniform_ranking") for s in rankings)
-    found = slate_weights(batch, [POLICY, "logging"])
+    actual = slate_weights(batch, [POLICY, "logging"])
     uniform = np.full(len(rankings), 1 / len(rankings))
-    assert found[:, 0] == pytest.approx(defined(rankings, uniform, target), rel=1e-8, abs=1e-8)
-    assert found[:, 0].mean() == pytest.approx(1)
+    assert actual[:, 0] == pytest.approx(defined(rankings, uniform, target), rel=1e-8, abs=1e-8)
+    assert actual[:, 0].mean() == pytest.approx(1)
     assert batch.propensity == pytest.approx(uniform)
     assert batch.slates is not None
     assert batch.slates.propensity == pytest.approx(np.full(slots * len(rankings), 1 / actions))
@@ -186,8 +186,8 @@ def test_listed_slates_have_the_weights_of_the_definition(target: Array, data: s
     shares = np.array(data.draw(distributions(len(rankings), least=1, most=20)))
     listed = {"slates": list(map(list, rankings)), "slate_propensities": shares.tolist()}
     batch = batch_of(slate_message(slots=in_slots(s, target), **listed) for s in rankings)
-    found = slate_weights(batch, [POLICY])[:, 0]
-    assert found == pytest.approx(defined(rankings, shares, target), rel=1e-6, abs=1e-6)
+    actual = slate_weights(batch, [POLICY])[:, 0]
+    assert actual == pytest.approx(defined(rankings, shares, target), rel=1e-6, abs=1e-6)
     assert batch.propensity == pytest.approx(shares)
 
 
@@ -227,9 +227,9 @@ def test_one_slot_pseudo_inverse_equals_ips(rows: list[tuple[float, float, float
     for batch in (slates, plain):
         evaluator = Evaluator([POLICY], estimators=[*BOTH, IPS(), SNIPS()], averages=[Cumulative()], block=7)
         evaluator.update(batch)
-        found = values(evaluator)
-        assert found["pseudo_inverse/cumulative"] == close(found["ips/cumulative"], rel=1e-12)
-        assert found["weighted_pseudo_inverse/cumulative"] == close(found["snips/cumulative"], rel=1e-12)
+        actual = values(evaluator)
+        assert actual["pseudo_inverse/cumulative"] == close(actual["ips/cumulative"], rel=1e-12)
+        assert actual["weighted_pseudo_inverse/cumulative"] == close(actual["snips/cumulative"], rel=1e-12)
 
 
 @pytest.mark.parametrize("average", AVERAGES, ids=lambda average: average.label)
@@ -293,8 +293,8 @@ def test_ips_is_unknown_for_many_slots_and_the_pseudo_inverse_is_not() -> None:
     slots = [coin(0, 1.0, propensity=1e-4) for _ in range(100)]
     evaluator = Evaluator([POLICY], estimators=[PseudoInverse(), IPS()], averages=[Cumulative()])
     evaluator.update(batch_of([slate_message(slots=slots)]))
-    found = values(evaluator)
-    assert found == {"pseudo_inverse/cumulative": close(100 * 1e4 - 99), "ips/cumulative": None}
+    actual = values(evaluator)
+    assert actual == {"pseudo_inverse/cumulative": close(100 * 1e4 - 99), "ips/cumulative": None}
 
 
 def test_slates_are_missing_for_estimators_that_look_at_the_other_actions_of_an_event() -> None:

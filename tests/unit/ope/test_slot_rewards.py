@@ -84,8 +84,8 @@ def test_the_values_of_six_slates_equal_the_published_ones() -> None:
     given, expected = case["inputs"], case["expected"]
     policies = {POLICY: given["p_target"]}
     batch = EventBatch.from_arrays(reward=given["reward"], propensity=given["p_log"], policies=policies)
-    found = values(batch, estimators=[*BOTH, IPS()])
-    assert found == {"iips": close(expected["iips"]), "rips": close(expected["rips"]), "ips": close(expected["sips"])}
+    actual = values(batch, estimators=[*BOTH, IPS()])
+    assert actual == {"iips": close(expected["iips"]), "rips": close(expected["rips"]), "ips": close(expected["sips"])}
 
 
 # -- without bias, by enumeration --------------------------------------------------------------------------------------
@@ -155,8 +155,8 @@ def test_iips_and_rips_equal_ips_for_one_slot_and_for_plain_events(rows: list[tu
     slates = EventBatch.from_arrays(reward=reward[:, None], propensity=propensity[:, None], policies=policies)
     plain = EventBatch.from_arrays(reward=reward, propensity=propensity, policies={POLICY: target})
     for batch in (slates, plain, EventBatch.concat([slates, plain])):
-        found = values(batch, estimators=[*BOTH, IPS()], block=7)
-        assert found["iips"] == found["rips"] == close(found["ips"], rel=1e-12)
+        actual = values(batch, estimators=[*BOTH, IPS()], block=7)
+        assert actual["iips"] == actual["rips"] == close(actual["ips"], rel=1e-12)
 
 
 def test_the_value_of_the_logging_policy_is_the_mean_reward() -> None:
@@ -169,8 +169,8 @@ def test_the_value_of_the_logging_policy_is_the_mean_reward() -> None:
 
 def test_a_slate_without_rewards_of_slots_is_missing_for_iips_and_rips_alone() -> None:
     batch = batch_of(slate_message(slot(None), slot(None), reward=1), slate_message(slot(0), slot(1), reward=1))
-    found = values(batch, estimators=[*BOTH, PseudoInverse()])
-    assert found == {"iips": close(1.6), "rips": close(1.6**2), "pseudo_inverse": close(2.2)}
+    actual = values(batch, estimators=[*BOTH, PseudoInverse()])
+    assert actual == {"iips": close(1.6), "rips": close(1.6**2), "pseudo_inverse": close(2.2)}
     evaluator = Evaluator([POLICY], BOTH, [Cumulative()], reward_range=(-1.0, 1.0))
     (missing,) = evaluator.missing_fields(batch)
     assert str(missing) == "1 of the first 2 events has no `slots[].reward`: missing for iips"
@@ -198,14 +198,14 @@ def test_separate_rewards_are_not_rewards_of_slots() -> None:
 
 
 def test_faulty_rewards_of_slots_are_rejected_with_the_reason() -> None:
-    found = [
+    actual = [
         rejection(slot(1), slot(None), reward=1),
         rejection(slot(1), slot(1), reward=1),
         rejection(slot(2), slot(1), slot(-1), reward=2),
         rejection(slot(-1), slot(-1), slot(1), reward=-1),
         rejection(slot("1"), reward=1),  # type: ignore[arg-type]
     ]
-    assert found == [
+    assert actual == [
         ("missing_field", "slots.1.reward: missing, and another slot has one"),
         ("malformed", "reward: 1, but the rewards of its slots sum to 2"),
         ("reward_range", "slots: rewards of one sign sum to 3, which is not in [-1, 2]"),
@@ -266,8 +266,8 @@ def test_a_better_candidate_is_promoted_by_rewards_of_slots_alone() -> None:
     rules: Any = {"rule": ["paired", "sea", "anytime"], "min_events": 1_000}
     evaluator = Evaluator([POLICY], estimators=BOTH, averages=[Mixture()], promotion=rules)
     evaluator.update(coins(20_000))
-    found = {decision.rule: decision.promotable for decision in evaluator.report().promotion}
-    assert found == {"paired": True, "sea": True, "anytime": False}  # no confidence sequence holds for these weights
+    actual = {decision.rule: decision.promotable for decision in evaluator.report().promotion}
+    assert actual == {"paired": True, "sea": True, "anytime": False}  # no confidence sequence holds for these weights
 
 
 @pytest.mark.parametrize("kind", ["empirical_likelihood", "empirical_bernstein", "normal"])

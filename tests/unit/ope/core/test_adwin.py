@@ -48,8 +48,8 @@ def require_equal(values: Array, **changes: Any) -> int:
         for place, value in enumerate(values):
             detector.update(np.array([[value]]), detections, len(values), 0, 0)
             changed, before = int(detections[0]) - before, int(detections[0])
-            found = (changed, bool(changed), *state["totals"][0].tolist())
-            assert repr(found) == repr(expected[place])
+            actual = (changed, bool(changed), *state["totals"][0].tolist())
+            assert repr(actual) == repr(expected[place])
         assert before == sum(outcome[1] for outcome in expected)
         detections[:] = 0
     return sum(outcome[1] for outcome in expected)
@@ -74,8 +74,8 @@ def streams(count: int) -> dict[str, Array]:
 @pytest.mark.parametrize("changes", [{}, OFTEN, {"max_buckets": 2}, {"delta": 1.0, "min_window_length": 1}], ids=str)
 @pytest.mark.parametrize(("name", "values"), streams(1_500).items())
 def test_windows_equal_those_in_river(name: str, values: Array, changes: dict[str, Any]) -> None:
-    found = require_equal(values, **changes)
-    assert found > 0 or name not in ("jumps", "drift", "walk")
+    actual = require_equal(values, **changes)
+    assert actual > 0 or name not in ("jumps", "drift", "walk")
 
 
 LEVELS = st.lists(st.tuples(st.floats(-1e3, 1e3), st.integers(1, 80)), min_size=1, max_size=8)

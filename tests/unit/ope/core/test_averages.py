@@ -62,15 +62,15 @@ def prefixes(
         yield index + 1, rows
 
 
-def assert_estimate(found: Estimate, kernel: np.ndarray, given: brute_force.Terms) -> None:
+def assert_estimate(estimate: Estimate, kernel: np.ndarray, given: brute_force.Terms) -> None:
     """Check that the estimate is the mean with this kernel, and check its diagnostics."""
     expected = brute_force.moments(kernel, given)
     if math.isnan(expected.value):
-        assert (found.value, found.lower, found.effective_sample_size) == (None, None, None)
+        assert (estimate.value, estimate.lower, estimate.effective_sample_size) == (None, None, None)
         return
-    assert found.value == pytest.approx(expected.value, rel=1e-9, abs=1e-12)
-    assert found.effective_sample_size == pytest.approx(expected.effective_sample_size, rel=1e-9)
-    assert found.importance_weight_mean == pytest.approx(expected.mean_weight, rel=1e-9)
+    assert estimate.value == pytest.approx(expected.value, rel=1e-9, abs=1e-12)
+    assert estimate.effective_sample_size == pytest.approx(expected.effective_sample_size, rel=1e-9)
+    assert estimate.importance_weight_mean == pytest.approx(expected.mean_weight, rel=1e-9)
 
 
 def gappy(n: int, seed: int = 5) -> Stream:
@@ -105,8 +105,8 @@ def test_window_and_decay_equal_equations_5_8_and_5_11_at_every_prefix(stream: S
         "fast": lambda n: brute_force.decay(n, 0.2),
     }
     expected = {estimator.label: terms(estimator, stream) for estimator in ESTIMATORS}
-    for n, found in prefixes(stream, averages, ESTIMATORS):
-        for (estimator, average), estimate in found.items():
+    for n, actual in prefixes(stream, averages, ESTIMATORS):
+        for (estimator, average), estimate in actual.items():
             assert_estimate(estimate, kernels[average](n), expected[estimator][:n])
 
 
@@ -114,14 +114,14 @@ def test_window_and_decay_equal_equations_5_8_and_5_11_at_every_prefix(stream: S
 def test_the_share_of_the_largest_term_equals_its_definition_at_every_prefix(stream: Stream) -> None:
     averages = [Cumulative(), Window(tau=30, resolution=1), Decay(alpha=0.8)]
     given_terms = terms(IPS(), stream)
-    for n, found in prefixes(stream, averages):
+    for n, actual in prefixes(stream, averages):
         for average, kernel in (
             ("cumulative", brute_force.cumulative(n)),
             ("window", brute_force.window(n, 30)),
             ("decay", brute_force.decay(n, 0.8)),
         ):
             expected = brute_force.moments(kernel, given_terms[:n]).largest_share
-            share = found["ips", average].details["largest_term_share"]
+            share = actual["ips", average].details["largest_term_share"]
             assert share == (None if math.isnan(expected) else pytest.approx(expected, rel=1e-9))
 
 
@@ -129,17 +129,17 @@ def test_the_share_of_the_largest_term_equals_its_definition_at_every_prefix(str
 def test_buckets_of_several_blocks_are_the_same_when_one_batch_fills_many_of_them(n: int) -> None:
     stream = random_stream(4, n)
     average = Window(tau=130, resolution=40)
-    found = (
+    estimate = (
         evaluated(stream, estimators=[IPS()], averages=[average], block=BLOCK).report().get(CANDIDATE, "ips", "window")
     )
-    assert_estimate(found, brute_force.window(n, 130, 40), terms(IPS(), stream))
+    assert_estimate(estimate, brute_force.window(n, 130, 40), terms(IPS(), stream))
 
 
 def test_a_window_reports_its_number_of_events() -> None:
     stream = random_stream(4, 150, missing=0.5)
     averages = [Window(tau=45, resolution=5), Window(tau=130, resolution=40, name="coarse")]
-    for n, found in prefixes(stream, averages):
-        held = {label: found["ips", label].details["window_events"] for label in ("window", "coarse")}
+    for n, actual in prefixes(stream, averages):
+        held = {label: actual["ips", label].details["window_events"] for label in ("window", "coarse")}
         assert held == {"window": brute_force.window(n, 45, 5).sum(), "coarse": brute_force.window(n, 130, 40).sum()}
         assert min(n, 41) <= held["window"] <= 45
         assert min(n, 91) <= held["coarse"] <= 130
@@ -148,11 +148,11 @@ def test_a_window_reports_its_number_of_events() -> None:
 def test_a_window_of_the_whole_stream_and_a_slow_decay_are_the_cumulative_mean() -> None:
     stream = random_stream(6, 205, missing=0.2)
     averages = [Cumulative(), Window(tau=205, resolution=1), Decay(alpha=1 - 1e-13)]
-    found = evaluated(stream, estimators=ESTIMATORS, averages=averages, block=BLOCK).report()
+    report = evaluated(stream, estimators=ESTIMATORS, averages=averages, block=BLOCK).report()
     for estimator in ESTIMATORS:
-        whole = found.get(CANDIDATE, estimator.label, "cumulative").value
-        assert found.get(CANDIDATE, estimator.label, "window").value == pytest.approx(whole, rel=1e-10)
-        assert found.get(CANDIDATE, estimator.label, "decay").value == pytest.approx(whole, rel=1e-9)
+        whole = report.get(CANDIDATE, estimator.label, "cumulative").value
+        assert report.get(CANDIDATE, estimator.label, "window").value == pytest.approx(whole, rel=1e-10)
+        assert report.get(CANDIDATE, estimator.label, "decay").value == pytest.approx(whole, rel=1e-9)
 
 
 def test_events_that_lack_the_policy_still_age_what_came_before() -> None:
@@ -161,9 +161,9 @@ def test_events_that_lack_the_policy_still_age_what_came_before() -> None:
     evaluator = Evaluator([CANDIDATE], estimators=[IPS()], averages=[Decay(half_life=10), Window(tau=35, resolution=1)])
     for part in (older, *[gap] * (silent // 10), newer):
         evaluator.update(part.batch())
-    found = evaluator.report()
-    assert found.get(CANDIDATE, "ips", "decay").value == pytest.approx(2**-4 / (2**-4 + 1), rel=1e-12)
-    assert found.get(CANDIDATE, "ips", "window").value == 0.0
+    report = evaluator.report()
+    assert report.get(CANDIDATE, "ips", "decay").value == pytest.approx(2**-4 / (2**-4 + 1), rel=1e-12)
+    assert report.get(CANDIDATE, "ips", "window").value == 0.0
 
 
 def test_evidence_that_has_faded_away_is_unknown_and_not_rounded() -> None:
@@ -175,9 +175,9 @@ def test_evidence_that_has_faded_away_is_unknown_and_not_rounded() -> None:
     for _ in range(20):
         evaluator.update(silence.batch())
         evaluator.fold_pending()
-        found = evaluator.report().get(CANDIDATE, "snips", "decay")
-        assert found.value is None or found.value == pytest.approx(before.value, rel=1e-12)
-    assert found.value is None
+        estimate = evaluator.report().get(CANDIDATE, "snips", "decay")
+        assert estimate.value is None or estimate.value == pytest.approx(before.value, rel=1e-12)
+    assert estimate.value is None
 
 
 @pytest.mark.parametrize("average", [AdaptiveWindow(drift_span=1_000), AdaptiveDecay(drift_span=1_000)])
@@ -265,10 +265,10 @@ def test_an_adaptive_window_equals_its_definition(stream: Stream, estimator: Any
     lengths: dict[str, set[float]] = {label: set() for label in WINDOWS}
     for n, report in reports_at(stream, ends, estimators=[estimator], averages=list(WINDOWS.values())):
         for label, average in WINDOWS.items():
-            found = report.get(CANDIDATE, estimator.label, label)
+            estimate = report.get(CANDIDATE, estimator.label, label)
             kernel = brute_force.adaptive_window(n, LONG_BLOCK, choices[label], average.growth)
-            assert_estimate(found, kernel, given_terms[:n])
-            assert found.details["window_events"] == kernel.sum()
+            assert_estimate(estimate, kernel, given_terms[:n])
+            assert estimate.details["window_events"] == kernel.sum()
             lengths[label].add(kernel.sum() / n)
     assert all(min(held) < 0.5 for held in lengths.values()), "the drift must have shortened every window"
 
@@ -284,9 +284,9 @@ def test_an_adaptive_decay_equals_its_definition(stream: Stream, estimator: AnyE
     }
     for n, report in reports_at(stream, ends, estimators=[estimator], averages=list(DECAYS.values())):
         for label in DECAYS:
-            found = report.get(CANDIDATE, estimator.label, label)
+            estimate = report.get(CANDIDATE, estimator.label, label)
             kernel = brute_force.adaptive_decay(n, LONG_BLOCK, choices[label])
-            assert_estimate(found, kernel, given_terms[:n])
+            assert_estimate(estimate, kernel, given_terms[:n])
     for label, alphas in choices.items():
         known = [1 / (1 - alpha) for alpha in alphas if not math.isnan(alpha)]
         assert min(known) < 2_000, f"the drift must have shortened the horizon of {label}"
@@ -367,8 +367,8 @@ def test_the_drift_rate_equals_its_definition_long_after_the_moving_average_is_f
         evaluator.fold_pending()
         report = evaluator.report()
         for row, rates in expected.items():
-            found = report.get(CANDIDATE, *row).details["lipschitz_per_event"]
-            assert found == (None if math.isnan(rates[place]) else pytest.approx(rates[place], rel=1e-9))
+            details = report.get(CANDIDATE, *row).details["lipschitz_per_event"]
+            assert details == (None if math.isnan(rates[place]) else pytest.approx(rates[place], rel=1e-9))
 
 
 def test_the_bias_bounds_equal_the_published_ones() -> None:
@@ -376,14 +376,14 @@ def test_the_bias_bounds_equal_the_published_ones() -> None:
     stream = drifting(n, seed=45)
     averages = [Window(tau=tau, resolution=1), Decay(alpha=alpha), AdaptiveWindow(), AdaptiveDecay()]
     report = evaluated(stream, estimators=[SNIPS()], averages=averages).report()
-    found = {average.label: report.get(CANDIDATE, "snips", average.label).details for average in averages}
+    details = {average.label: report.get(CANDIDATE, "snips", average.label).details for average in averages}
     for label in ("window", "adaptive_window"):
-        k, held = found[label]["lipschitz_per_event"], found[label]["window_events"]
-        assert found[label]["bias_bound"] == pytest.approx(k * (held - 1) / 2, rel=1e-12)
+        k, held = details[label]["lipschitz_per_event"], details[label]["window_events"]
+        assert details[label]["bias_bound"] == pytest.approx(k * (held - 1) / 2, rel=1e-12)
     for label in ("decay", "adaptive_decay"):
-        k, alpha = found[label]["lipschitz_per_event"], found[label]["alpha"]
-        assert found[label]["bias_bound"] == pytest.approx(k * alpha / ((1 - alpha) * (1 - alpha**n)), rel=1e-9)
-    assert found["window"]["window_events"] == tau
+        k, alpha = details[label]["lipschitz_per_event"], details[label]["alpha"]
+        assert details[label]["bias_bound"] == pytest.approx(k * alpha / ((1 - alpha) * (1 - alpha**n)), rel=1e-9)
+    assert details["window"]["window_events"] == tau
 
 
 def test_the_drift_of_a_ramp_is_its_slope() -> None:
@@ -398,8 +398,8 @@ def test_the_drift_of_a_ramp_is_its_slope() -> None:
 
 def test_an_adaptive_window_is_never_empty() -> None:
     average = AdaptiveWindow(objective="published", bias_weight=1e6, drift_span=1_000)
-    found = evaluated(drifting(8_000, seed=1), estimators=[IPS()], averages=[average], block=1_000).report()
-    assert found.get(CANDIDATE, "ips", "adaptive_window").details["window_events"] == 1_000
+    report = evaluated(drifting(8_000, seed=1), estimators=[IPS()], averages=[average], block=1_000).report()
+    assert report.get(CANDIDATE, "ips", "adaptive_window").details["window_events"] == 1_000
 
 
 @pytest.mark.parametrize("growth", ["by_event", "immediate"])
@@ -521,10 +521,10 @@ def test_an_average_is_one_class() -> None:
     evaluator = evaluated(stream, estimators=[IPS(), SNIPS()], averages=[LastBlock(), Cumulative()], block=BLOCK)
     last = evaluated(stream[60:80], estimators=[IPS(), SNIPS()], averages=[Cumulative()], block=BLOCK).report()
     for estimator in ("ips", "snips"):
-        found = evaluator.report().get(CANDIDATE, estimator, "last_block")
+        estimate = evaluator.report().get(CANDIDATE, estimator, "last_block")
         expected = last.get(CANDIDATE, estimator, "cumulative")
-        assert (found.value, found.lift) == (close(expected.value), close(expected.lift))
-        assert found.kind == "empirical_likelihood"
+        assert (estimate.value, estimate.lift) == (close(expected.value), close(expected.lift))
+        assert estimate.kind == "empirical_likelihood"
     with pytest.raises(ValueError, match="does not measure drift"):
         Evaluator([CANDIDATE], averages=[LastBlock()], intervals={"last_block": Normal(drift="include")})
     with pytest.raises(ValueError, match="confidence_sequence fits"):
@@ -567,24 +567,24 @@ def test_a_state_for_some_policies_and_estimators_equals_the_state_of_a_grid_wit
     assert_same(from_plain(encode(selected)), from_plain(encode(folded(part, [0, 2]))))
 
 
-def assert_same(found: Any, expected: Any) -> None:
+def assert_same(actual: Any, expected: Any) -> None:
     if isinstance(expected, dict):
-        assert found.keys() == expected.keys()
+        assert actual.keys() == expected.keys()
         if "lost" in expected:  # rounding alone, which belongs to the moments
-            found, expected = (
-                {**some, "moments": some["moments"] - some["lost"], "lost": None} for some in (found, expected)
+            actual, expected = (
+                {**some, "moments": some["moments"] - some["lost"], "lost": None} for some in (actual, expected)
             )
         for key in expected:
-            assert_same(found[key], expected[key])
+            assert_same(actual[key], expected[key])
     elif isinstance(expected, list):
-        for one, other in zip(found, expected, strict=True):
+        for one, other in zip(actual, expected, strict=True):
             assert_same(one, other)
     elif isinstance(expected, str):
-        assert found == expected
+        assert actual == expected
     elif expected is None:
-        assert found is None
+        assert actual is None
     else:
-        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
 
 
 # The buckets of a long window.
@@ -634,12 +634,12 @@ def test_a_long_adaptive_window_is_right_to_a_hundredth_of_its_length_and_exact_
         report, end = evaluator.report(), min(first + 3_330, n)
         for average in averages:
             kernel = brute_force.adaptive_window(end, block, choices[average.weight], average.growth)
-            found = report.get(CANDIDATE, "ips", average.label)
-            held, wanted = int(found.details["window_events"]), int(kernel.sum())
+            estimate = report.get(CANDIDATE, "ips", average.label)
+            held, wanted = int(estimate.details["window_events"]), int(kernel.sum())
             if wanted <= 20_000:
                 assert held == wanted
             assert 0.99 * wanted <= held <= wanted
-            assert_estimate(found, brute_force.window(end, held), given_terms[:end])
+            assert_estimate(estimate, brute_force.window(end, held), given_terms[:end])
             lengths.append(wanted)
     assert max(lengths) > 50_000
     assert min(lengths[len(lengths) // 2 :]) < 20_000
@@ -658,6 +658,6 @@ def test_the_bias_of_the_cumulative_mean_follows_the_mean_rate_of_its_events() -
     mean = np.average(rates[known], weights=1 + np.flatnonzero(known))
     settings: dict[str, Any] = {"averages": [Cumulative()], "intervals": {"cumulative": Normal(drift="include")}}
     report = evaluated(stream, estimators=[SNIPS()], block=block, every=20_000, **settings).report()
-    found = report.get(CANDIDATE, "snips", "cumulative").details
-    assert found["lipschitz_per_event"] == pytest.approx(mean, rel=1e-9)
-    assert found["bias_bound"] == pytest.approx(mean * (n - 1) / 2, rel=1e-9)
+    details = report.get(CANDIDATE, "snips", "cumulative").details
+    assert details["lipschitz_per_event"] == pytest.approx(mean, rel=1e-9)
+    assert details["bias_bound"] == pytest.approx(mean * (n - 1) / 2, rel=1e-9)

@@ -89,21 +89,21 @@ def test_windows_and_decays_in_time_equal_their_definition_at_every_prefix(missi
         evaluator.update(dated(stream[n - 1 : n], time[n - 1 : n]))
         if n > BLOCK + 1 and n % 17:
             continue
-        for found in candidates(evaluator):
-            kernel = kernel_of(found.average, time[:n])
-            expected = brute_force.moments(kernel, known[found.estimator][:n])
+        for row in candidates(evaluator):
+            kernel = kernel_of(row.average, time[:n])
+            expected = brute_force.moments(kernel, known[row.estimator][:n])
             if math.isnan(expected.value):
-                assert found.value is None
+                assert row.value is None
                 continue
-            assert found.value == close(expected.value)
-            assert found.effective_sample_size == close(expected.effective_sample_size)
-            assert found.details["largest_term_share"] == close(
+            assert row.value == close(expected.value)
+            assert row.effective_sample_size == close(expected.effective_sample_size)
+            assert row.details["largest_term_share"] == close(
                 None if math.isnan(expected.largest_share) else expected.largest_share
             )
-            if found.average in SPANS:
-                assert found.details["window_events"] == kernel.sum()
+            if row.average in SPANS:
+                assert row.details["window_events"] == kernel.sum()
             else:
-                assert found.details["horizon_events"] == pytest.approx(kernel.sum())
+                assert row.details["horizon_events"] == pytest.approx(kernel.sum())
 
 
 def test_a_few_clocks_that_run_ahead_do_not_empty_a_window() -> None:
@@ -111,8 +111,8 @@ def test_a_few_clocks_that_run_ahead_do_not_empty_a_window() -> None:
     ahead = np.where(np.arange(3000) % 37 == 5, 4e9, time)
     evaluator = evaluator_of([Window(span="1m")], block=100)
     evaluator.update(dated(stream, ahead))
-    (found, _) = candidates(evaluator)
-    assert 580 < found.details["window_events"] <= 600
+    (actual, _) = candidates(evaluator)
+    assert 580 < actual.details["window_events"] <= 600
 
 
 def test_the_window_does_not_grow_with_the_rate_of_events() -> None:
@@ -136,12 +136,12 @@ def test_time_and_number_agree_if_an_event_comes_every_second() -> None:
     ]
     evaluator = evaluator_of(averages, block=100)
     evaluator.update(dated(stream, np.arange(5000.0)))
-    found = {(candidate.estimator, candidate.average): candidate for candidate in candidates(evaluator)}
+    actual = {(candidate.estimator, candidate.average): candidate for candidate in candidates(evaluator)}
     for one, other in (("events", "seconds"), ("after events", "after minutes")):
-        by_event, by_time = found["ips", one], found["ips", other]
+        by_event, by_time = actual["ips", one], actual["ips", other]
         assert by_time.value == pytest.approx(by_event.value, rel=0.01)
         assert by_time.upper - by_time.lower == pytest.approx(by_event.upper - by_event.lower, rel=0.02)
-    assert found["ips", "seconds"].details["window_events"] == 1000
+    assert actual["ips", "seconds"].details["window_events"] == 1000
 
 
 def test_the_variance_is_remembered_equally_long_by_time_and_by_number() -> None:

@@ -37,10 +37,10 @@ def unknown(*shape: int) -> Array:
 def test_numbers_are_interpolated_between_the_edges_of_their_row(kernel: Any) -> None:
     edges = np.array([[0.0, 1.0, 1.0, 3.0, 4.0], [-2.0, 0.0, 5.0, np.inf, np.inf]])
     points, values = np.array([[-1.0, 0.0, 0.25, 1.0, 2.5, 4.0, 9.0, np.nan]] * 2), np.array([1.0, 2.0, 4.0, 5.0, 7.0])
-    found = unknown(*points.shape)
-    kernel.interpolate(points, edges, values, found)
+    actual = unknown(*points.shape)
+    kernel.interpolate(points, edges, values, actual)
     wanted = [np.interp(row, edge, values) for row, edge in zip(points, edges, strict=True)]
-    assert found == pytest.approx(np.array(wanted), nan_ok=True)
+    assert actual == pytest.approx(np.array(wanted), nan_ok=True)
 
 
 # -- sums over pieces of the events ------------------------------------------------------------------------------------
@@ -99,9 +99,9 @@ def test_products_are_sums_in_four_parts_to_the_bit(kernel: Any, edges: tuple[in
         for policy in range(POLICIES):
             for pair, (one, other, both) in enumerate(wanted[:-1]):
                 terms = (given.weights(both)[policy] * given.of(one, policy) * given.of(other, policy))[part]
-                found = out[place, policy, pair]
-                assert found == in_four_parts(terms)
-                assert found == pytest.approx(math.fsum(terms), rel=0, abs=1e-12 * np.abs(terms).sum())
+                actual = out[place, policy, pair]
+                assert actual == in_four_parts(terms)
+                assert actual == pytest.approx(math.fsum(terms), rel=0, abs=1e-12 * np.abs(terms).sum())
     assert np.isnan(out[..., len(wanted) - 1 :]).all()  # only the first `count` pairs were wanted
 
 
@@ -160,8 +160,8 @@ def test_contrasts_are_products_of_differences_of_sums_over_blocks(
     out = unknown(blocks, POLICIES, 2 + 4)
     kernel.contrasts(totals, weights, near, first, second, apart, signs, history, np.empty(terms * signs), out)
     reach = len(form) - 1
-    found = np.lib.stride_tricks.sliding_window_view(totals[history - reach :], reach + 1, axis=0) @ form
-    by_term = found.reshape(blocks, POLICIES, terms, signs)
+    actual = np.lib.stride_tricks.sliding_window_view(totals[history - reach :], reach + 1, axis=0) @ form
+    by_term = actual.reshape(blocks, POLICIES, terms, signs)
     kept = np.where(weights[history - reach : history - reach + blocks] > 0, weights[history:], 0.0)
     np.testing.assert_array_equal(out[..., :2], kept)
     for place, (one, other, kind) in enumerate(zip(first, second, apart, strict=True)):
@@ -422,8 +422,8 @@ MIXTURES = {"plain": Mixed(30), "alike": Mixed(31, alike=True), "ratio": Mixed(3
 
 @pytest.mark.parametrize("given", MIXTURES.values(), ids=MIXTURES)
 def test_a_mixture_equals_its_definition(kernel: Any, given: Mixed) -> None:
-    for found, expected in zip(given.fold(kernel), given.expected(), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+    for actual, expected in zip(given.fold(kernel), given.expected(), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("given", MIXTURES.values(), ids=MIXTURES)

@@ -101,13 +101,13 @@ class Log:
 
 def distances(w: Array, q: Array, base: Array, present: Array, block: int) -> Array:
     """Return the mean squared distance of weights in the block of each event, on events that both policies have."""
-    found = np.empty_like(w)
+    results = np.empty_like(w)
     for first in range(0, len(w), block):
         part = slice(first, first + block)
         both = np.where(present[part] > 0, q[part], 0.0)
         alone = np.average(w[part] ** 2, weights=q[part]) if q[part].sum() else 0.0
-        found[part] = np.average((w[part] - base[part]) ** 2, weights=both) if both.sum() else alone
-    return found
+        results[part] = np.average((w[part] - base[part]) ** 2, weights=both) if both.sum() else alone
+    return results
 
 
 def on_mixture(log: Log, block: int = 100, **options: Any) -> Evaluator:
@@ -310,9 +310,7 @@ def test_the_unsupported_mass_of_a_mixture_equals_the_one_of_a_decay() -> None:
         assert details["unsupported_probability"] == pytest.approx(0.4)
 
 
-@pytest.mark.parametrize(
-    ("kind", "estimator"), [("drift_aware", IPS()), ("empirical_likelihood", SNIPS())], ids=str
-)
+@pytest.mark.parametrize(("kind", "estimator"), [("drift_aware", IPS()), ("empirical_likelihood", SNIPS())], ids=str)
 def test_no_interval_is_shown_while_no_event_supports_the_policy(kind: str, estimator: AnyEstimator) -> None:
     never = EventBatch.from_arrays(reward=np.ones(300), propensity=np.full(300, 0.5), policies={"a": np.zeros(300)})
     evaluator = Evaluator(["a"], estimators=[estimator], averages=[Mixture()], intervals={"mixture": kind})

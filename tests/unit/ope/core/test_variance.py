@@ -122,8 +122,8 @@ def evaluated_units(
 
 def effect(log: Log, units: Sequence[Any] | None, policy: str, estimator: str, **wanted: Any) -> Estimate:
     average = wanted.get("averages", [Cumulative()])[0]
-    found: Estimate = evaluated_units(log, units, **wanted).report().get(policy, estimator, average.label)
-    return found
+    actual: Estimate = evaluated_units(log, units, **wanted).report().get(policy, estimator, average.label)
+    return actual
 
 
 def residual_of(terms: Terms, q: Array) -> Array:
@@ -182,9 +182,9 @@ def test_the_design_effect_counts_blocks_and_units_once(policy: str, estimator: 
     log = Log(1, side_by_side(np.random.default_rng(1), 3_000), missing=0.2)
     terms, signs = log.terms(estimator, policy), signs_of(fingerprints(log.names()))
     expected = expected_effect(residual_of(terms, terms.q), terms.q, signs, fading(len(log), 1.0))
-    found = effect(log, log.names(), policy, estimator)
-    assert found.details["design_effect"] == pytest.approx(expected, rel=1e-9)
-    assert found.details["design_effect_of"] == "units"
+    actual = effect(log, log.names(), policy, estimator)
+    assert actual.details["design_effect"] == pytest.approx(expected, rel=1e-9)
+    assert actual.details["design_effect_of"] == "units"
 
 
 def test_the_design_effect_fades_as_squares_do() -> None:
@@ -195,8 +195,8 @@ def test_the_design_effect_fades_as_squares_do() -> None:
     kernel = np.repeat(faded, BLOCK)
     residual = log.reward - np.average(log.reward, weights=kernel)
     expected = expected_effect(residual, q, signs, faded)
-    found = effect(log, log.names(), "logging", "ips", averages=[Window(tau=80, resolution=1)])
-    assert found.details["design_effect"] == pytest.approx(expected, rel=1e-9)
+    actual = effect(log, log.names(), "logging", "ips", averages=[Window(tau=80, resolution=1)])
+    assert actual.details["design_effect"] == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("estimator", ["ips", "snips"])
@@ -208,8 +208,8 @@ def test_a_lift_has_the_design_effect_of_its_paired_differences(
     residual, q = lift_residual(log.terms(estimator, "a"), log.terms(estimator, production))
     signs = signs_of(fingerprints(log.names()))
     expected = expected_effect(residual, q, signs, fading(len(log), 1.0))
-    found = effect(log, log.names(), "a", estimator, production=production)
-    assert found.details["lift_design_effect"] == pytest.approx(expected, rel=1e-9)
+    actual = effect(log, log.names(), "a", estimator, production=production)
+    assert actual.details["lift_design_effect"] == pytest.approx(expected, rel=1e-9)
 
 
 def test_the_design_effect_over_all_hashes_is_the_sum_of_squares_by_unit() -> None:
@@ -222,12 +222,12 @@ def test_the_design_effect_over_all_hashes_is_the_sum_of_squares_by_unit() -> No
     between, inside = ((contrasts(sums, 1, -1, 1) ** 2).sum() for sums in (by_block(residual), by_unit))
     blocks = len(log) // BLOCK
     exact = ((between - inside) * blocks / (blocks - 1) + squares) / (residual**2).sum()
-    found = []
+    results = []
     for seed in range(30):
         log.salt = f"{seed}/"
-        found.append(effect(log, log.names(), "a", "ips", estimators=[IPS()]).details["design_effect"])
-    noise = np.std(found)
-    assert abs(np.mean(found) - exact) < 4 * noise / math.sqrt(len(found))
+        results.append(effect(log, log.names(), "a", "ips", estimators=[IPS()]).details["design_effect"])
+    noise = np.std(results)
+    assert abs(np.mean(results) - exact) < 4 * noise / math.sqrt(len(results))
     assert noise < 1.2 * math.sqrt(2 / SIGNS) * squares / (residual**2).sum()
 
 
@@ -287,19 +287,19 @@ def test_units_count_from_their_first_event() -> None:
     log = Log(9, side_by_side(np.random.default_rng(9), 12_000))
     first = 6_000
     units = [None] * first + log.names()[first:]
-    found = effect(log, units, "logging", "ips").details["design_effect"]
+    details = effect(log, units, "logging", "ips").details["design_effect"]
     later = Log(9, log.units[first:])
     later.reward = log.reward[first:]
     expected = effect(later, later.names(), "logging", "ips").details["design_effect"]
-    assert found == pytest.approx(expected, rel=0.1)
-    assert found > 3
+    assert details == pytest.approx(expected, rel=0.1)
+    assert details > 3
 
 
 def test_events_without_a_unit_are_independent() -> None:
     log = Log(10, np.arange(20_000), correlation=0.0)
     units = [str(unit) if unit < BLOCK else None for unit in log.units]
-    found = effect(log, units, "logging", "ips").details["design_effect"]
-    assert found == pytest.approx(1.0, abs=4 * math.sqrt(2 / SIGNS))
+    details = effect(log, units, "logging", "ips").details["design_effect"]
+    assert details == pytest.approx(1.0, abs=4 * math.sqrt(2 / SIGNS))
     state = start_signs()
     signs, state = unit_signs(state, None, 10, 5)
     assert signs is None
@@ -355,11 +355,11 @@ def test_the_design_effect_widens_the_sampling_error_of_lifts_in_decisions() -> 
     log = Log(17, side_by_side(np.random.default_rng(17), 6_000), correlation=0.8)
     for target in log.target.values():  # of one unit all events are shown alike: then their lifts are alike
         target[:] = np.random.default_rng(17).choice([0.25, 0.75], log.units.max() + 1)[log.units]
-    found = []
+    results = []
     for units in (log.names(), None):
         report = evaluated_units(log, units, averages=[Mixture()], promotion={"rule": "paired"}).report()
-        found.append(np.array([decision.lift - decision.lower for decision in report.promotion], dtype=float) ** 2)
-    assert (found[0] > 1.5 * found[1]).all()
+        results.append(np.array([decision.lift - decision.lower for decision in report.promotion], dtype=float) ** 2)
+    assert (results[0] > 1.5 * results[1]).all()
 
 
 # Names of units.
@@ -439,7 +439,7 @@ class Course:
 
     def __init__(self, arrange: Any, named: bool, seed: int, average: AnyAverage) -> None:
         rng = np.random.default_rng(seed)
-        found = []
+        results = []
         for run in range(RUNS):
             log = Log(seed + run, arrange(rng, 6_000))
             report = evaluated_units(
@@ -451,8 +451,8 @@ class Course:
                 block=100,
             ).report()
             for policy in ("logging", "a"):
-                found.append(report.get(policy, "ips", average.label))
-        self.of = {"logging": found[::2], "a": found[1::2]}
+                results.append(report.get(policy, "ips", average.label))
+        self.of = {"logging": results[::2], "a": results[1::2]}
 
     def value(self, policy: str) -> tuple[float, float]:
         given = np.array(

@@ -53,8 +53,8 @@ def values(
 ) -> dict[str, float]:
     """Return the values of `policy` by the label estimator/average."""
     report = evaluated(stream, estimators=estimators, averages=AVERAGES, block=BLOCK, **options).report()
-    found = {f"{e.estimator}/{e.average}": e.value for e in report.estimates if e.policy == policy}
-    return {label: math.nan if value is None else value for label, value in found.items()}
+    actual = {f"{e.estimator}/{e.average}": e.value for e in report.estimates if e.policy == policy}
+    return {label: math.nan if value is None else value for label, value in actual.items()}
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,8 @@ def values(
 def test_the_value_is_the_mean_of_the_terms_of_the_definition(estimator: Estimator, stream: Stream) -> None:
     terms = brute_force.terms(estimator.label, stream.present, stream.weight, stream.reward, cap=parts.CAP, block=BLOCK)
     expected = brute_force.moments(brute_force.cumulative(len(stream)), terms)
-    found = evaluated(stream, estimators=[estimator], averages=[Cumulative()], block=BLOCK).report()
-    estimate = found.get(CANDIDATE, estimator.label, "cumulative")
+    report = evaluated(stream, estimators=[estimator], averages=[Cumulative()], block=BLOCK).report()
+    estimate = report.get(CANDIDATE, estimator.label, "cumulative")
     if math.isnan(expected.value):
         assert estimate.value is None
     else:
@@ -233,9 +233,9 @@ def test_at_the_ends_of_its_parameter_an_estimator_equals_another_one(one: AnyEs
     evaluator.update(described(10 * BLOCK + 7, seed=7))
     report = evaluator.report()
     for average in AVERAGES:
-        found, expected = (report.get(CANDIDATE, e.label, average.label).value for e in (one, other))
+        actual, expected = (report.get(CANDIDATE, e.label, average.label).value for e in (one, other))
         assert expected is not None
-        assert found == pytest.approx(expected, rel=1e-12)
+        assert actual == pytest.approx(expected, rel=1e-12)
 
 
 def test_stratified_dr_is_ips_while_its_model_knows_nothing() -> None:

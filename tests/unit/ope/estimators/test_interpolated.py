@@ -196,13 +196,13 @@ def test_no_term_is_further_from_another_than_the_range_allows(
     estimator: AnyEstimator, evidence: Evidence, scale: float, shift: float
 ) -> None:
     moved = rescaled(evidence, scale, shift)
-    found = terms(estimator, moved)
+    actual = terms(estimator, moved)
     if estimator.ratio:  # the linearised term of `snips`
         weight = moved.importance_weight[:, 0]
         assume(weight.any())
-        found = found - weight * (found.sum() / weight.sum())
+        actual = actual - weight * (actual.sum() / weight.sum())
     widest = estimator.term_range((shift - scale, shift + scale), moved.importance_weight.max(axis=0))
-    assert np.ptp(found) <= widest.width[0] * (1 + 1e-9) + 1e-9
+    assert np.ptp(actual) <= widest.width[0] * (1 + 1e-9) + 1e-9
 
 
 @on_every_estimator
@@ -212,12 +212,12 @@ def test_no_term_lies_outside_its_range(
     estimator: AnyEstimator, evidence: Evidence, scale: float, shift: float
 ) -> None:
     moved = rescaled(evidence, scale, shift)
-    weight, found = moved.importance_weight[:, 0], terms(estimator, moved)
+    weight, actual = moved.importance_weight[:, 0], terms(estimator, moved)
     limits = estimator.term_range((shift - scale, shift + scale), moved.importance_weight.max(axis=0))
     counted = np.minimum(weight, limits.heaviest)
-    rounding = 1e-9 * (1 + np.abs(found))
-    assert np.all(found >= limits.low_offset + limits.low_slope * counted - rounding)
-    assert np.all(found <= limits.high_offset + limits.high_slope * counted + rounding)
+    rounding = 1e-9 * (1 + np.abs(actual))
+    assert np.all(actual >= limits.low_offset + limits.low_slope * counted - rounding)
+    assert np.all(actual <= limits.high_offset + limits.high_slope * counted + rounding)
 
 
 @dataclass(frozen=True, config=strict)
@@ -307,10 +307,10 @@ def test_intervals_with_the_limit_that_is_searched_for_equal_those_with_the_exac
     evaluator = Evaluator([CANDIDATE], rows, [Cumulative()], intervals={"cumulative": interval})
     evaluator.update(random_bandit(seed=5, smallest=0.02).log(2_000, seed=5))
     report = evaluator.report()
-    found, exact = (report.get(CANDIDATE, row.label, "cumulative") for row in rows)
-    assert None not in (found.lower, exact.lower)
-    assert found.lower == pytest.approx(exact.lower, abs=0.02 * (exact.upper - exact.lower))
-    assert found.upper == pytest.approx(exact.upper, abs=0.02 * (exact.upper - exact.lower))
+    actual, exact = (report.get(CANDIDATE, row.label, "cumulative") for row in rows)
+    assert None not in (actual.lower, exact.lower)
+    assert actual.lower == pytest.approx(exact.lower, abs=0.02 * (exact.upper - exact.lower))
+    assert actual.upper == pytest.approx(exact.upper, abs=0.02 * (exact.upper - exact.lower))
 
 
 def test_a_range_holds_for_weights_below_the_largest() -> None:
@@ -337,12 +337,12 @@ def test_terms_of_a_row_of_a_user_lie_inside_its_range(
     estimator: Interpolated, evidence: Evidence, scale: float, shift: float
 ) -> None:
     moved = rescaled(evidence, scale, shift)
-    weight, found = moved.importance_weight[:, 0], terms(estimator, moved)
+    weight, actual = moved.importance_weight[:, 0], terms(estimator, moved)
     limits = estimator.term_range((shift - scale, shift + scale), moved.importance_weight.max(axis=0))
-    rounding = 1e-9 * (1 + np.abs(found))
-    assert np.ptp(found) <= limits.width[0] + rounding.max()
-    assert np.all(found >= limits.lowest(weight) - rounding)
-    assert np.all(found <= limits.highest(weight) + rounding)
+    rounding = 1e-9 * (1 + np.abs(actual))
+    assert np.ptp(actual) <= limits.width[0] + rounding.max()
+    assert np.all(actual >= limits.lowest(weight) - rounding)
+    assert np.all(actual <= limits.highest(weight) + rounding)
 
 
 def described(**gone: bool) -> EventBatch:
@@ -385,15 +385,15 @@ def test_an_event_is_missing_only_for_estimators_that_need_its_missing_field(gon
 
 
 def test_the_mean_of_every_action_needs_no_features() -> None:
-    found = values_of(described(features=True), FAMILY, reward_model=Tabular())
-    assert found == values_of(described(), FAMILY, reward_model=Tabular())
-    assert None not in found.values()
+    actual = values_of(described(features=True), FAMILY, reward_model=Tabular())
+    assert actual == values_of(described(), FAMILY, reward_model=Tabular())
+    assert None not in actual.values()
 
 
 def test_events_with_the_logged_action_alone_are_missing_for_the_family_and_not_for_ips() -> None:
     batch = EventBatch.from_arrays(reward=[1, 0], propensity=[0.5, 0.5], policies={CANDIDATE: [0.5, 0.25]})
-    found = values_of(batch, FAMILY)
-    known = {label for label, value in found.items() if value is not None}
+    actual = values_of(batch, FAMILY)
+    known = {label for label, value in actual.items() if value is not None}
     assert known == {estimator.label for estimator in FAMILY if not estimator.needs}
 
 
@@ -407,12 +407,12 @@ def test_events_with_the_logged_action_alone_are_missing_for_the_family_and_not_
 )
 def test_fields_that_the_first_events_lack_are_named(gone: str, field: str, estimators: tuple[str, ...]) -> None:
     evaluator = Evaluator([CANDIDATE], estimators=[IPS(), DM(), DR(), Switch(cap=5), CAB(cap=5)])
-    (found, *others) = evaluator.missing_fields(described(**{gone: True}))
+    (actual, *others) = evaluator.missing_fields(described(**{gone: True}))
     if gone == "propensities":  # those of the logging policy are its distribution as a target, too
-        assert set(found.estimators) >= set(estimators)
+        assert set(actual.estimators) >= set(estimators)
     else:
-        assert found.estimators == estimators
-    assert (found.field, found.lacking, found.events, others) == (field, 50, 100, [])
-    assert str(found).startswith(f"50 of the first 100 events have no {field}")
-    assert (found.wanted_by == "ridge") == (gone == "features")
+        assert actual.estimators == estimators
+    assert (actual.field, actual.lacking, actual.events, others) == (field, 50, 100, [])
+    assert str(actual).startswith(f"50 of the first 100 events have no {field}")
+    assert (actual.wanted_by == "ridge") == (gone == "features")
     assert not evaluator.missing_fields(described())

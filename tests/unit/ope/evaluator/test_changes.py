@@ -45,11 +45,11 @@ def test_a_late_candidate_has_the_rows_of_a_stream_that_started_with_it(start: i
     alone.update(batch[start:])
     whole.update(batch)
     report = changing.report()
-    for found, expected in zip(rows(report, "late"), rows(alone.report(), "late"), strict=True):
-        assert (found.estimator, found.average) == (expected.estimator, expected.average)
-        pairs = {name: (getattr(found, name), getattr(expected, name)) for name in NUMBERS}
+    for row, expected in zip(rows(report, "late"), rows(alone.report(), "late"), strict=True):
+        assert (row.estimator, row.average) == (expected.estimator, expected.average)
+        pairs = {name: (getattr(row, name), getattr(expected, name)) for name in NUMBERS}
         if expected.average == "mixture":  # starts at the mean of all rewards that came before
-            assert abs(found.value - expected.value) < 0.5 * expected.details["se"]
+            assert abs(row.value - expected.value) < 0.5 * expected.details["se"]
         elif expected.average == "adaptive_decay" and start % 100:  # weighs whole blocks
             assert all(one == pytest.approx(other, rel=0.01) for one, other in pairs.values())
         else:
@@ -370,8 +370,8 @@ def test_a_new_drift_detector_starts_from_zero_and_values_continue() -> None:
     before = values(changing.report())
     for detector in ("PageHinkley", "ADWIN", None):
         adopt(changing, config("early", **FEW, drift=detector))
-        found = [policy.drift_detections for policy in changing.report().policies]
-        assert found == [None if detector is None else 0] * 2
+        actual = [policy.drift_detections for policy in changing.report().policies]
+        assert actual == [None if detector is None else 0] * 2
         assert {key: estimate.value for key, estimate in values(changing.report()).items()} == {
             key: estimate.value for key, estimate in before.items()
         }
@@ -427,17 +427,17 @@ def test_a_candidate_with_a_history_has_the_numbers_of_its_events(live: int, his
             ("late", 12_000 - end + history),
         )
     }
-    for found, expected in zip(rows(report, "late"), rows(alone.report(), "late"), strict=True):
+    for row, expected in zip(rows(report, "late"), rows(alone.report(), "late"), strict=True):
         aligned = live % 100 == history % 100 == 0
         # buckets of a window that are a hundredth of it, or of its age, may be placed anew
         tolerance = 1e-9 if aligned and expected.average in ("cumulative", "decay", "window", "fine", "hour") else 0.1
         close = pytest.approx(expected.value, abs=tolerance * (expected.upper - expected.lower))
-        assert found.value == close, expected.average
-        assert found.upper - found.lower == pytest.approx(expected.upper - expected.lower, rel=3 * tolerance)
-    for found, expected in zip(rows(report, "early"), rows(whole.report(), "early"), strict=True):
+        assert row.value == close, expected.average
+        assert row.upper - row.lower == pytest.approx(expected.upper - expected.lower, rel=3 * tolerance)
+    for row, expected in zip(rows(report, "early"), rows(whole.report(), "early"), strict=True):
         near = expected.average.startswith("adaptive_window") or expected.average == "coarse"
         width = expected.upper - expected.lower
-        assert found.value == pytest.approx(expected.value, abs=(0.1 if near else 1e-9) * width), expected.average
+        assert row.value == pytest.approx(expected.value, abs=(0.1 if near else 1e-9) * width), expected.average
 
 
 def test_estimators_with_a_history_get_each_event_once() -> None:
@@ -450,12 +450,12 @@ def test_estimators_with_a_history_get_each_event_once() -> None:
     changing.update(batch[1_030:])
     whole = se.Evaluator(["early", "late"], **more)
     whole.update(batch)
-    found, expected = values(changing.report()), values(whole.report())
-    assert found.keys() == expected.keys()
+    actual, expected = values(changing.report()), values(whole.report())
+    assert actual.keys() == expected.keys()
     for key, row in expected.items():
         if key[2] == "cumulative":
-            assert found[key].effective_sample_size == pytest.approx(row.effective_sample_size, rel=1e-9)
-            assert found[key].value == pytest.approx(row.value, rel=1e-9)
+            assert actual[key].effective_sample_size == pytest.approx(row.effective_sample_size, rel=1e-9)
+            assert actual[key].value == pytest.approx(row.value, rel=1e-9)
 
 
 def test_a_change_while_others_wait_makes_one_evaluator_of_all_new_parts() -> None:

@@ -78,12 +78,12 @@ def numbers(estimate: Estimate) -> dict[str, float | None]:
     return named | {name: value for name, value in estimate.details.items() if not isinstance(value, str)}
 
 
-def assert_same(found: Report, expected: Report, rel: float = 1e-9) -> None:
+def assert_same(report: Report, expected: Report, rel: float = 1e-9) -> None:
     """Require equal rows with equal numbers."""
-    assert found.events == expected.events
-    assert found.policies == expected.policies
-    assert len(found.estimates) == len(expected.estimates)
-    for one, other in zip(found.estimates, expected.estimates, strict=True):
+    assert report.events == expected.events
+    assert report.policies == expected.policies
+    assert len(report.estimates) == len(expected.estimates)
+    for one, other in zip(report.estimates, expected.estimates, strict=True):
         row = (one.policy, one.estimator, one.average)
         assert row == (other.policy, other.estimator, other.average)
         for name, number in numbers(other).items():
@@ -252,8 +252,8 @@ def test_a_policy_without_events_has_no_numbers_and_changes_no_other(wanted: dic
     assert {p.policy: (p.events, p.missing) for p in report.policies}["absent"] == (0, n)
     alone = evaluated(stream, **wanted).report()
     for expected in alone.estimates:
-        found = report.get(expected.policy, expected.estimator, expected.average)
-        assert numbers(found) == {name: close(number) for name, number in numbers(expected).items()}
+        estimate = report.get(expected.policy, expected.estimator, expected.average)
+        assert numbers(estimate) == {name: close(number) for name, number in numbers(expected).items()}
 
 
 @on_every_average
@@ -299,11 +299,11 @@ def test_a_named_production_policy_is_a_policy_like_the_others() -> None:
 
 def test_the_logging_policy_has_weight_one_and_the_mean_reward() -> None:
     stream = random_stream(21, 333, downsampled=True)
-    found = evaluated(stream, **EVERYTHING).report().get(LOGGING, "ips", "cumulative")
-    assert found.value == pytest.approx(np.average(stream.reward, weights=1 / stream.sampling), rel=1e-12)
-    assert (found.importance_weight_mean, found.importance_weight_max) == (pytest.approx(1.0), 1.0)
+    estimate = evaluated(stream, **EVERYTHING).report().get(LOGGING, "ips", "cumulative")
+    assert estimate.value == pytest.approx(np.average(stream.reward, weights=1 / stream.sampling), rel=1e-12)
+    assert (estimate.importance_weight_mean, estimate.importance_weight_max) == (pytest.approx(1.0), 1.0)
     n_eff = (1 / stream.sampling).sum() ** 2 / (1 / stream.sampling**2).sum()
-    assert found.effective_sample_size == pytest.approx(n_eff, rel=1e-12)
+    assert estimate.effective_sample_size == pytest.approx(n_eff, rel=1e-12)
 
 
 def test_the_effective_number_of_rewarded_events_counts_clicks_if_weights_are_equal() -> None:
@@ -312,11 +312,11 @@ def test_the_effective_number_of_rewarded_events_counts_clicks_if_weights_are_eq
     weights = EventBatch.from_arrays(reward=[1, 1, 0], propensity=[0.25, 0.5, 0.5], policies={CANDIDATE: [1, 0.5, 1]})
     evaluator.update(weights)
     report = evaluator.report()
-    found = {
+    details = {
         name: report.get(name, "ips", "cumulative").details["reward_effective_sample_size"]
         for name in (LOGGING, CANDIDATE)
     }
-    assert found == {LOGGING: 2.0, CANDIDATE: pytest.approx(25 / 17)}
+    assert details == {LOGGING: 2.0, CANDIDATE: pytest.approx(25 / 17)}
 
 
 def test_the_unsupported_probability_is_the_mass_on_actions_that_are_never_logged() -> None:
@@ -331,9 +331,9 @@ def test_the_unsupported_probability_is_the_mass_on_actions_that_are_never_logge
     evaluator.update(batch)
     report = evaluator.report()
     for average in AVERAGES:
-        found = report.get(CANDIDATE, "ips", average.label)
-        assert found.details["unsupported_probability"] == pytest.approx(0.4, rel=1e-12)
-        assert found.value == pytest.approx(0.6, rel=1e-12)
+        estimate = report.get(CANDIDATE, "ips", average.label)
+        assert estimate.details["unsupported_probability"] == pytest.approx(0.4, rel=1e-12)
+        assert estimate.value == pytest.approx(0.6, rel=1e-12)
         assert report.get(LOGGING, "ips", average.label).details["unsupported_probability"] == 0.0
 
 
@@ -343,9 +343,9 @@ def test_the_unsupported_probability_is_the_mass_on_actions_that_are_never_logge
 def assert_finite(evaluator: Evaluator) -> None:
     """Require that every sum in the state and every number of the Report is finite."""
     state = evaluator.state()
-    found = list(arrays(from_plain({name: part for name, part in state.items() if name != "pending"})))
-    assert found
-    for name, array in found:
+    actual = list(arrays(from_plain({name: part for name, part in state.items() if name != "pending"})))
+    assert actual
+    for name, array in actual:
         assert not np.isinf(array).any(), name
         assert name in MAY_BE_UNKNOWN or not np.isnan(array).any(), name
     for policy in evaluator.policies:
@@ -380,11 +380,11 @@ def test_a_large_weight_is_kept_and_everything_stays_finite(weight: float) -> No
     report = evaluator.report()
     counts = {p.policy: p.missing for p in report.policies}
     assert counts[CANDIDATE] == 0
-    found = report.get(CANDIDATE, "ips", "cumulative")
-    assert found.value == pytest.approx(weight / 1_200, rel=1e-6)
-    assert found.importance_weight_max == pytest.approx(weight, rel=1e-12)
-    assert found.effective_sample_size == pytest.approx(1.0, rel=1e-6)
-    assert found.details["largest_term_share"] == pytest.approx(1.0, rel=1e-6)
+    estimate = report.get(CANDIDATE, "ips", "cumulative")
+    assert estimate.value == pytest.approx(weight / 1_200, rel=1e-6)
+    assert estimate.importance_weight_max == pytest.approx(weight, rel=1e-12)
+    assert estimate.effective_sample_size == pytest.approx(1.0, rel=1e-6)
+    assert estimate.details["largest_term_share"] == pytest.approx(1.0, rel=1e-6)
     assert_same(evaluated(stream, every=333, **EVERYTHING).report(), report, rel=1e-6)
 
 
@@ -419,9 +419,9 @@ def test_rewards_at_the_ends_of_a_range_below_zero(end: float) -> None:
     at_end = stream.with_(reward=np.full(1_000, end))
     report = evaluated(at_end, **EVERYTHING, reward_range=(-5.0, 5.0)).report()
     for average in AVERAGES:
-        found = report.get(CANDIDATE, "snips", average.label)
-        assert found.value == pytest.approx(end, rel=1e-12)
-        assert found.lower is None or -5.0 <= found.lower <= found.upper <= 5.0
+        estimate = report.get(CANDIDATE, "snips", average.label)
+        assert estimate.value == pytest.approx(end, rel=1e-12)
+        assert estimate.lower is None or -5.0 <= estimate.lower <= estimate.upper <= 5.0
 
 
 def test_a_reward_range_below_zero_only_moves_snips() -> None:

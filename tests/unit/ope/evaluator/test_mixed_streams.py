@@ -154,8 +154,8 @@ def test_plans_use_the_estimator_with_the_evidence(log: Log) -> None:
         planner.update(batch)
         summary = LogSummary(("logging", "better", "worse"), {}, (0.0, 1.0))
         summary.update(batch)
-        found = forecast_power(planner.report(), summary, estimators, [TargetLift.read("0.01")], 0.8, {})
-        assert [candidate.estimator for candidate in found.candidates] == [planned, planned]
+        actual = forecast_power(planner.report(), summary, estimators, [TargetLift.read("0.01")], 0.8, {})
+        assert [candidate.estimator for candidate in actual.candidates] == [planned, planned]
 
 
 def test_the_pair_that_decides_follows_the_evidence_and_is_absent_before_it(log: Log) -> None:
@@ -271,8 +271,8 @@ def test_a_policy_without_evidence_has_no_row() -> None:
         policies={"better": np.full((500, 4), 0.25)},
         features=np.broadcast_to(np.eye(4), (500, 4, 4)),
     )
-    found = {policy for policy, estimator, _ in rows(evaluated(batch).report()) if estimator == "stratified_dr"}
-    assert found == {"logging", "better"}
+    actual = {policy for policy, estimator, _ in rows(evaluated(batch).report()) if estimator == "stratified_dr"}
+    assert actual == {"logging", "better"}
     named = evaluated(batch, estimators=[se.StratifiedDR()], averages=[se.Mixture()])
     assert {policy for policy, _, _ in rows(named.report())} == {"logging", "better", "worse"}  # as ever
 
@@ -306,12 +306,12 @@ def test_a_late_candidate_has_the_rows_of_a_stream_that_started_then(log: Log, o
     changing.update(batch[5_000:])
     fresh = se.Evaluator(["worse"], promotion=EARLY, drift=None)
     fresh.update(batch[5_000:])
-    found, expected = (
+    actual, expected = (
         {key: value for key, value in rows(instance.report()).items() if key[0] == "worse"}
         for instance in (changing, fresh)
     )
-    assert found.keys() == expected.keys()
-    for key, value in found.items():  # a mixture starts at the mean of all rewards that came before
+    assert actual.keys() == expected.keys()
+    for key, value in actual.items():  # a mixture starts at the mean of all rewards that came before
         assert value == pytest.approx(expected[key], rel=2e-3 if key[2] == "mixture" else 1e-9)
     again = Evaluator.from_state(changing.state())
     assert again.report().to_json() == changing.report().to_json()

@@ -37,10 +37,10 @@ def test_a_state_of_this_version_is_left_as_it_is() -> None:
         (STATE_SCHEMA + 1, f"schema {STATE_SCHEMA + 1}, of a later version; this one reads up to", "or a later one"),
     ],
 )
-def test_a_state_of_an_early_or_a_later_version_is_refused(schema: int | None, found: str, hint: str) -> None:
+def test_a_state_of_an_early_or_a_later_version_is_refused(schema: int | None, actual: str, hint: str) -> None:
     state = changing().state()
     for read in (Evaluator.from_state, partial(Evaluator.from_state, without_code=True)):
-        with pytest.raises(StateError, match=found) as error:
+        with pytest.raises(StateError, match=actual) as error:
             read({**state, "schema": schema})
         assert error.value.hint.endswith(hint)
 

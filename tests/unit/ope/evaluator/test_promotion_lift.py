@@ -53,7 +53,7 @@ def decisions(report: Report) -> dict[tuple[str, str], Any]:
 
 def test_a_better_candidate_is_promotable_until_it_has_become_worse() -> None:
     evaluator = evaluated(log(24_000, turns=12_000))
-    found = decisions(evaluator.report())
+    decided = decisions(evaluator.report())
     for rule in ("paired", "anytime"):
         changes = [
             transition
@@ -63,10 +63,10 @@ def test_a_better_candidate_is_promotable_until_it_has_become_worse() -> None:
         assert [change.promotable for change in changes] == [True, False]
         assert changes[0].event < 8_000
         assert 12_000 < changes[1].event < 16_000
-        assert not found["second", rule].promotable
-        assert found["same", rule].times == 0
-        assert (found["third", rule].first_event or 24_000) > 12_000  # then it is better than what was logged
-    assert found["second", "sea"].promotable_events > 15_000  # on all data it takes long to notice
+        assert not decided["second", rule].promotable
+        assert decided["same", rule].times == 0
+        assert (decided["third", rule].first_event or 24_000) > 12_000  # then it is better than what was logged
+    assert decided["second", "sea"].promotable_events > 15_000  # on all data it takes long to notice
 
 
 def test_rules_agree_with_the_lift_of_the_report() -> None:
@@ -232,8 +232,8 @@ def test_confidence_sequences_share_their_error_among_the_candidates_of_promotio
             promotion=se.Promotion(family_size=family_size),
         )
         evaluator.update(batch)
-        found = [evaluator.report().get(name, "ips", "cumulative") for name in ("a", "b")]
-        widths[family_size] = [decision.upper - decision.lower for decision in found]  # type: ignore[operator]
+        actual = [evaluator.report().get(name, "ips", "cumulative") for name in ("a", "b")]
+        widths[family_size] = [decision.upper - decision.lower for decision in actual]  # type: ignore[operator]
     assert widths[None][0] < widths[None][1]
     assert widths[2][0] == widths[2][1] > widths[None][0]
 

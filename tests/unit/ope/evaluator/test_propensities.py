@@ -65,15 +65,15 @@ class Log(NamedTuple):
         rng = np.random.default_rng(1)
         names = np.array([f"a{action}" for action in range(ACTIONS)])
         rows = zip(self.context.tolist(), self.action.tolist(), self.reward.tolist(), strict=True)
-        found = []
+        results = []
         for place, (context, action, reward) in enumerate(rows):
             order = rng.permutation(ACTIONS)
             event = {"event_id": place, "timestamp": place, "action": f"a{action}", "reward": reward}
             event |= {"context": {"country": COUNTRIES[context]}, "actions": names[order].tolist()}
             event |= {"features": np.eye(ACTIONS)[order].tolist()}
             event |= {"policies": {"challenger": self.candidate[context][order].tolist()}}
-            found.append(json.dumps(event).encode())
-        return found
+            results.append(json.dumps(event).encode())
+        return results
 
 
 def world(seed: int, events: int = 5_000) -> Log:
@@ -107,11 +107,11 @@ def challenger_estimate(report: Report, estimator: str = "snips") -> Estimate:
     return report.get("challenger", estimator, "cumulative")
 
 
-def error(found: Estimate) -> float:
+def error(estimate: Estimate) -> float:
     """Return the standard error of an estimate, from its interval."""
-    assert found.upper is not None
-    assert found.lower is not None
-    return (found.upper - found.lower) / 2 / 1.96
+    assert estimate.upper is not None
+    assert estimate.lower is not None
+    return (estimate.upper - estimate.lower) / 2 / 1.96
 
 
 def deviations(
@@ -121,9 +121,9 @@ def deviations(
     missed = []
     for seed in range(10):
         log = world(seed)
-        found = challenger_estimate(evaluated(batch_of(log), propensity, **options).report(), estimator)
-        assert found.value is not None
-        missed.append([(found.value - log.truth) / error(found), (found.value - log.truth) ** 2])
+        estimate = challenger_estimate(evaluated(batch_of(log), propensity, **options).report(), estimator)
+        assert estimate.value is not None
+        missed.append([(estimate.value - log.truth) / error(estimate), (estimate.value - log.truth) ** 2])
     return np.array(missed).T
 
 
@@ -170,9 +170,9 @@ def test_propensities_that_events_carry_are_ignored() -> None:
     rows = [json.loads(message) for message in log.messages()]
     wrong = [json.dumps(row | {"propensity": 7.0}).encode() for row in rows]
     decoder = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_CONTEXT).config.decoder()
-    found = [evaluated(decoder.decode_batch(messages), BY_CONTEXT).report() for messages in (log.messages(), wrong)]
-    assert found[0] == found[1]
-    assert found[1].events.accepted == 1_100
+    actual = [evaluated(decoder.decode_batch(messages), BY_CONTEXT).report() for messages in (log.messages(), wrong)]
+    assert actual[0] == actual[1]
+    assert actual[1].events.accepted == 1_100
 
 
 def test_listed_actions_have_an_estimated_distribution_so_that_dr_has_a_lift() -> None:
@@ -254,9 +254,9 @@ def test_sampling_probabilities_weigh_the_choices() -> None:
     sampling = np.where(log.action == 0, 0.5, 1.0)
     kept = rng.random(20_000) < sampling
     part = log._replace(context=log.context[kept], action=log.action[kept], reward=log.reward[kept])
-    found = challenger_estimate(evaluated(part.batch(sampling_probability=sampling[kept])).report())
-    assert found.value is not None
-    assert abs(found.value - log.truth) < 3 * error(found)
+    estimate = challenger_estimate(evaluated(part.batch(sampling_probability=sampling[kept])).report())
+    assert estimate.value is not None
+    assert abs(estimate.value - log.truth) < 3 * error(estimate)
 
 
 # --- A classifier of river ---
@@ -274,9 +274,9 @@ def test_a_classifier_of_river_predicts_the_action_from_the_context() -> None:
     for seed in range(3):
         log = world(seed, 3_000)
         report = evaluated(decoded(log, BY_RIVER), BY_RIVER).report()
-        found, model = challenger_estimate(report), report.propensity_model
-        assert found.value is not None
-        missed.append(abs(found.value - log.truth) / error(found))
+        estimate, model = challenger_estimate(report), report.propensity_model
+        assert estimate.value is not None
+        missed.append(abs(estimate.value - log.truth) / error(estimate))
         assert model is not None
         assert (model.model, model.failures) == ("river", 0)
         assert model.log_loss is not None
@@ -433,9 +433,9 @@ def test_a_candidate_that_is_added_later_starts_with_the_propensities_learned_so
     absent = np.where(np.arange(len(late)) < start, np.nan, late)
     whole = Evaluator(["late"], **options)
     whole.update(EventBatch.from_arrays(policies={"late": absent}, **columns))
-    found, expected = (instance.report().get("late", "snips", "cumulative") for instance in (changing, whole))
-    assert found.value == pytest.approx(expected.value, rel=1e-12)
-    assert found.importance_weight_mean == pytest.approx(expected.importance_weight_mean, rel=1e-12)
+    actual, expected = (instance.report().get("late", "snips", "cumulative") for instance in (changing, whole))
+    assert actual.value == pytest.approx(expected.value, rel=1e-12)
+    assert actual.importance_weight_mean == pytest.approx(expected.importance_weight_mean, rel=1e-12)
     assert [policy.missing for policy in changing.report().policies if policy.policy == "late"] == [0]
 
 
@@ -450,8 +450,8 @@ def test_a_frozen_copy_starts_with_the_propensities_learned_so_far() -> None:
     changing.update(
         EventBatch.from_arrays(reward=log.reward, action=log.action, features=features, policies={"any": whole})
     )
-    found = {policy.policy: (policy.events, policy.missing) for policy in changing.report().policies}
-    assert (found["apprentice"], found["frozen-1"]) == ((500, 1_000), (300, 0))
+    actual = {policy.policy: (policy.events, policy.missing) for policy in changing.report().policies}
+    assert (actual["apprentice"], actual["frozen-1"]) == ((500, 1_000), (300, 0))
 
 
 def evaluator_with_late_candidate(batch: EventBatch, start: int, before: Any, after: Any, **options: Any) -> Evaluator:
@@ -516,6 +516,6 @@ def test_a_frame_without_propensities_is_read_if_they_are_estimated() -> None:
 
 
 def test_the_settings_list_their_fields() -> None:
-    found = EstimatedPropensity()
-    assert found.fields == []
-    assert (found.floor, found.warm_up) == (0.001, 1000)
+    actual = EstimatedPropensity()
+    assert actual.fields == []
+    assert (actual.floor, actual.warm_up) == (0.001, 1000)

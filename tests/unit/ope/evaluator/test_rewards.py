@@ -74,9 +74,9 @@ def test_a_reward_that_events_lack_is_missing_for_this_reward_alone() -> None:
     alone.update(batch({"revenue": columns["revenue"]}, ~lacking))
     for name in ("ips", "snips"):
         own = alone.report().get("one", name, "cumulative")
-        found = report.get("one", name, "cumulative", "revenue")
+        estimate = report.get("one", name, "cumulative", "revenue")
         for number in ("value", "lift", "effective_sample_size", "importance_weight_mean"):
-            assert getattr(found, number) == pytest.approx(getattr(own, number), rel=1e-12), number
+            assert getattr(estimate, number) == pytest.approx(getattr(own, number), rel=1e-12), number
 
 
 def test_the_goal_may_be_missing_too() -> None:
@@ -177,12 +177,12 @@ def test_a_reward_that_slots_lack_is_missing_for_this_reward_alone() -> None:
     for name, kept in {"click": lacking | True, "revenue": ~lacking}.items():
         alone = Evaluator(["one", "other"], reward_range=(0.0, 200.0), **parts)
         alone.update(slates({name: np.nan_to_num(columns[name])}).take(np.flatnonzero(kept)))
-        found, own = (
+        actual, own = (
             evaluator.report().get("one", "iips", "cumulative", reward)
             for evaluator, reward in ((together, name), (alone, None))
         )
         for number in ("value", "lift"):
-            assert getattr(found, number) == pytest.approx(getattr(own, number), rel=1e-12), number
+            assert getattr(actual, number) == pytest.approx(getattr(own, number), rel=1e-12), number
 
 
 def test_rewards_of_slots_add_up_to_the_reward_of_their_name() -> None:
@@ -265,13 +265,13 @@ def test_a_decision_says_for_each_guardrail_whether_it_is_kept_and_its_bound(har
     evaluator = Evaluator(["new"], ["stratified_ips"], ["mixture"], rewards=STAYS, drift=None)
     evaluator.update(guarded_log(30_000, harm, seed=11))
     (decision,) = evaluator.report().promotion
-    (found,) = decision.guardrails
-    assert (found.reward, found.max_loss, found.ok, decision.promotable) == ("stay", 0.03, kept, kept)
-    assert found.lower is not None
-    assert found.lift is not None
-    assert (found.lower > -0.03) is kept
-    assert found.lower < found.lift == evaluator.report().get("new", "stratified_ips", "mixture", "stay").lift
-    assert found.reason.startswith(f"decision bound of lift {found.lower:.2g}"[:24])
+    (actual,) = decision.guardrails
+    assert (actual.reward, actual.max_loss, actual.ok, decision.promotable) == ("stay", 0.03, kept, kept)
+    assert actual.lower is not None
+    assert actual.lift is not None
+    assert (actual.lower > -0.03) is kept
+    assert actual.lower < actual.lift == evaluator.report().get("new", "stratified_ips", "mixture", "stay").lift
+    assert actual.reason.startswith(f"decision bound of lift {actual.lower:.2g}"[:24])
     assert ("guardrail stay" in decision.reason) is not kept
 
 

@@ -49,8 +49,8 @@ def evaluated(log: EventBatch, cuts: Sequence[int] = (), **options: Any) -> Eval
 
 def rows_of(report: Report, policy: str, segment: str) -> dict[str, SegmentEstimate]:
     """Return the rows of one policy and segment by value."""
-    found = [row for row in report.segments if (row.policy, row.segment) == (policy, segment)]
-    return {row.segment_value: row for row in found}
+    actual = [row for row in report.segments if (row.policy, row.segment) == (policy, segment)]
+    return {row.segment_value: row for row in actual}
 
 
 def only(log: EventBatch, country: str) -> EventBatch:
@@ -67,12 +67,12 @@ def test_each_value_has_the_numbers_of_an_evaluator_of_its_events(log: EventBatc
     for country in ("de", "fr", "jp"):
         alone = evaluated(only(log, country), segments=None).report()
         for policy in report.policies:
-            found, own = (
+            actual, own = (
                 rows_of(report, policy.policy, "country")[country],
                 alone.get(policy.policy, "ips", "cumulative"),
             )
-            assert found.value == pytest.approx(own.value, rel=1e-12)
-            assert found.lift == (None if own.lift is None else pytest.approx(own.lift, rel=1e-12, abs=1e-13))
+            assert actual.value == pytest.approx(own.value, rel=1e-12)
+            assert actual.lift == (None if own.lift is None else pytest.approx(own.lift, rel=1e-12, abs=1e-13))
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_shares_times_lifts_add_up_to_the_lift(log: EventBatch, options: Mapping
             estimator, average = {(row.estimator, row.average) for row in rows}.pop()
             whole = report.get(policy, estimator, average)
             assert sum(row.share or 0.0 for row in rows) == pytest.approx(1.0, abs=1e-12)
-            found = sum((row.share or 0.0) * (row.lift or 0.0) for row in rows)
-            assert found == pytest.approx(whole.lift, abs=1e-9)
+            actual = sum((row.share or 0.0) * (row.lift or 0.0) for row in rows)
+            assert actual == pytest.approx(whole.lift, abs=1e-9)
 
 
 def test_no_event_adds_a_value(log: EventBatch) -> None:
@@ -135,10 +135,10 @@ def test_a_removed_candidate_leaves_the_others_and_a_late_one_starts_from_zero(l
     report = changing.report()
     expected = evaluated(log).report()
     assert list(dict.fromkeys(segment.policy for segment in report.segments)) == ["logging", "two", "named"]
-    for found, whole in zip(
+    for row, whole in zip(
         rows_of(report, "two", "country").values(), rows_of(expected, "two", "country").values(), strict=True
     ):
-        assert found.lift == pytest.approx(whole.lift, abs=1e-12)
+        assert row.lift == pytest.approx(whole.lift, abs=1e-12)
     assert rows_of(report, "named", "country")["de"].events < rows_of(report, "two", "country")["de"].events
 
 

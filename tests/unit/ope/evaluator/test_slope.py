@@ -78,21 +78,21 @@ def half_widths(rows: Sequence[Estimate], events: float) -> list[float]:
     return widths
 
 
-def assert_equal_but_wider(found: Estimate, row: Estimate, wider: float) -> None:
+def assert_equal_but_wider(estimate: Estimate, row: Estimate, wider: float) -> None:
     """Require equal rows, except for this much added to both sides of the intervals."""
     for name in ("value", "lift", "effective_sample_size", "importance_weight_mean", "importance_weight_max"):
-        assert getattr(found, name) == close(getattr(row, name))
+        assert getattr(estimate, name) == close(getattr(row, name))
     for name, sign in (("lower", -1), ("upper", 1), ("lift_lower", -1), ("lift_upper", 1)):
         bound = getattr(row, name)
-        assert getattr(found, name) == (None if bound is None else close(bound + sign * wider))
-    assert (found.kind, found.covers) == ("normal", "estimand")
+        assert getattr(estimate, name) == (None if bound is None else close(bound + sign * wider))
+    assert (estimate.kind, estimate.covers) == ("normal", "estimand")
 
 
-def effective_events(average: AnyAverage, found: Estimate, events: int) -> float:
+def effective_events(average: AnyAverage, estimate: Estimate, events: int) -> float:
     if isinstance(average, Decay):
         kernel = 0.998 ** np.arange(events)
         return float(kernel.sum() ** 2 / (kernel**2).sum())
-    return float(found.details.get("window_events", events))
+    return float(estimate.details.get("window_events", events))
 
 
 def rows_of(report: Report, kind: str, policy: str, average: str) -> list[Estimate]:
@@ -107,13 +107,13 @@ def test_the_row_has_the_cap_that_a_plain_slope_chooses(kind: str) -> None:
     shown = set()
     for policy in ("logging", *batch.policies):
         for average in KERNELS:
-            found, rows = report.get(policy, kind, average.label), rows_of(report, kind, policy, average.label)
-            widths = half_widths(rows, effective_events(average, found, len(batch)))
+            estimate, rows = report.get(policy, kind, average.label), rows_of(report, kind, policy, average.label)
+            widths = half_widths(rows, effective_events(average, estimate, len(batch)))
             values = [row.value for row in rows]
             place = plain_slope(values, widths)
-            assert_equal_but_wider(found, rows[place], widths[place] if len(set(values)) > 1 else 0.0)
-            limit = found.importance_weight_max if math.isinf(CAPS[place]) else CAPS[place]
-            assert found.details["cap"] == limit
+            assert_equal_but_wider(estimate, rows[place], widths[place] if len(set(values)) > 1 else 0.0)
+            limit = estimate.importance_weight_max if math.isinf(CAPS[place]) else CAPS[place]
+            assert estimate.details["cap"] == limit
             shown.add(limit)
     assert len(shown) > 1, "the log must call for several caps"
 
@@ -125,10 +125,10 @@ def test_the_row_equals_the_one_of_its_cap_for_the_value_and_for_the_lift(averag
     candidates = [name for name in ("p0", "p1") if name != production]
     settings: dict[str, Any] = {"candidates": candidates, "production": production, "averages": [average]}
     report = evaluator_of(batch, estimators, **settings).report()
-    found = report.get("p0", "clipped_ips", average.label)
-    row = report.get("p0", f"clipped_ips {found.details['cap']:g}", average.label)
-    assert row.lower > found.lower
-    assert_equal_but_wider(found, row, row.lower - found.lower)
+    estimate = report.get("p0", "clipped_ips", average.label)
+    row = report.get("p0", f"clipped_ips {estimate.details['cap']:g}", average.label)
+    assert row.lower > estimate.lower
+    assert_equal_but_wider(estimate, row, row.lower - estimate.lower)
 
 
 @given(
@@ -149,8 +149,8 @@ def test_a_choice_from_one_cap_is_that_cap(monkeypatch: pytest.MonkeyPatch) -> N
     report = evaluator_of(heavy(), [ClippedIPS(cap="auto"), ClippedIPS(cap=10, name="ten")]).report()
     for policy in ("logging", "p0", "p1"):
         for average in AVERAGES:
-            found, row = (report.get(policy, name, average.label) for name in ("clipped_ips", "ten"))
-            assert_equal_but_wider(found, row, 0.0)
+            actual, row = (report.get(policy, name, average.label) for name in ("clipped_ips", "ten"))
+            assert_equal_but_wider(actual, row, 0.0)
 
 
 def test_without_large_weights_there_is_nothing_to_choose() -> None:

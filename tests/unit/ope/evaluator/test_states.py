@@ -30,8 +30,8 @@ def test_every_schema_has_a_state_of_every_case() -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.partition(".")[0])
 def test_a_kept_state_continues_with_the_recorded_numbers(path: Path) -> None:
     content = read(path)
-    found = continued(path.name.partition(".")[0].partition("-")[2], content["state"])
-    assert found == pytest.approx(content["numbers"], rel=1e-9, abs=1e-12)
+    actual = continued(path.name.partition(".")[0].partition("-")[2], content["state"])
+    assert actual == pytest.approx(content["numbers"], rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -53,9 +53,9 @@ def test_a_state_of_an_earlier_schema_is_migrated(monkeypatch: pytest.MonkeyPatc
         }
 
     monkeypatch.setattr(evaluator, "migrated", lambda plain: states.migrated(plain, [renamed]))
-    found = se.Evaluator.from_state(early).report()
+    report = se.Evaluator.from_state(early).report()
     monkeypatch.undo()
-    assert found == se.Evaluator.from_state(state).report()
+    assert report == se.Evaluator.from_state(state).report()
 
 
 def entries_in(value: Any) -> Iterator[tuple[Any, Any]]:

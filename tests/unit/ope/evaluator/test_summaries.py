@@ -28,8 +28,8 @@ def batch(columns: logs.Columns) -> se.EventBatch:
 
 
 def case(candidates: list[str], estimators: list[Any], **options: Any) -> EvaluatorConfig:
-    found = {"averages": EVERY_AVERAGE, "promotion": RULES, **options}
-    return se.Evaluator(candidates, estimators, **found).config
+    actual = {"averages": EVERY_AVERAGE, "promotion": RULES, **options}
+    return se.Evaluator(candidates, estimators, **actual).config
 
 
 CASES: dict[str, tuple[EvaluatorConfig, se.EventBatch]] = {
@@ -127,8 +127,8 @@ def test_ranges_of_one_partition_give_the_numbers_of_one_process_if_nothing_lear
             written_and_read(evaluator.state()), candidates=config.computed_policies
         )
     assert evaluator.offset(0) == EVENTS
-    found, expected = reported(evaluator.report(now=logs.START)), one_process(config, events)
-    assert list(differences(found, expected, tolerance=1e-9)) == []
+    actual, expected = reported(evaluator.report(now=logs.START)), one_process(config, events)
+    assert list(differences(actual, expected, tolerance=1e-9)) == []
 
 
 def partitioned(events: se.EventBatch, partitions: int, seed: int) -> list[se.EventBatch]:
@@ -170,20 +170,20 @@ def test_the_size_of_batches_changes_nothing_if_nothing_learns(size: int) -> Non
     columns["timestamp"] = np.sort(columns["timestamp"])
     config = case(["now", "new"], [se.IPS(), se.SNIPS()], reward_range=(-0.125, 1.125))
     parts = partitioned(batch(columns), 3, seed=3)
-    found, expected = (
+    actual, expected = (
         evaluated_in_batches(config, parts, events, (0, 1, 2)).report(now=logs.START) for events in (size, EVENTS)
     )
-    assert list(differences(reported(found), reported(expected), tolerance=1e-9)) == []
+    assert list(differences(reported(actual), reported(expected), tolerance=1e-9)) == []
 
 
 def test_sums_over_all_events_do_not_depend_on_partitions() -> None:
     events = batch(logs.plain(20, EVENTS))
     config = case(["now", "new"], [se.IPS(), se.SNIPS()], averages=["cumulative"])
-    found = evaluated_in_batches(config, partitioned(events, 4, seed=2), 90, (0, 1, 2, 3)).report()
+    report = evaluated_in_batches(config, partitioned(events, 4, seed=2), 90, (0, 1, 2, 3)).report()
     expected = se.Evaluator.from_config(config)
     expected.update(events)
     for row in expected.report().estimates:
-        mine = found.get(row.policy, row.estimator, row.average)
+        mine = report.get(row.policy, row.estimator, row.average)
         assert mine.value == pytest.approx(row.value, rel=1e-12)
         assert mine.effective_sample_size == pytest.approx(row.effective_sample_size, rel=1e-12)
 
@@ -232,8 +232,8 @@ def test_blocks_wait_for_partitions_of_the_same_batch_and_a_report_has_them_all(
     evaluator = PartitionedEvaluator.from_state(written_and_read(evaluator.state()))
     evaluator.fold([summarised(evaluator, behind[300:], 300, 0)])
     assert evaluator.state()["held"] is not None  # the other partition is still behind the blocks that wait
-    found, one = reported(evaluator.report(now=logs.START)), one_process(config, events)
-    rows = zip(found["estimates"], one["estimates"], strict=True)
+    actual, one = reported(evaluator.report(now=logs.START)), one_process(config, events)
+    rows = zip(actual["estimates"], one["estimates"], strict=True)
     for mine, theirs in rows:  # only coefficients lag
         if theirs["estimator"] in ("ips", "snips", "clipped_ips"):
             assert list(differences(mine, theirs, tolerance=1e-9)) == []

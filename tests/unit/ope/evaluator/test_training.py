@@ -42,19 +42,19 @@ def trained(of: Training, batch: EventBatch, cut: int = 97) -> Trained:
 
 
 def test_early_stopping_keeps_the_weights_with_the_highest_lower_bound() -> None:
-    found = trained(training(Learned(step=0.1), patience=2), log(2_000))
-    lower = [one_pass.lower for one_pass in found.passes]
-    assert found.best.lower == max(lower)
-    assert len(found.passes) < 20
-    assert len(found.passes) == found.best.number + 2
-    assert (found.later.get("apprentice", "snips", "cumulative").lower or 0.0) == pytest.approx(max(lower))
-    assert (found.best.validation.lift_lower or 0.0) > 0
+    actual = trained(training(Learned(step=0.1), patience=2), log(2_000))
+    lower = [one_pass.lower for one_pass in actual.passes]
+    assert actual.best.lower == max(lower)
+    assert len(actual.passes) < 20
+    assert len(actual.passes) == actual.best.number + 2
+    assert (actual.later.get("apprentice", "snips", "cumulative").lower or 0.0) == pytest.approx(max(lower))
+    assert (actual.best.validation.lift_lower or 0.0) > 0
 
 
 def test_without_patience_the_last_pass_is_taken() -> None:
-    found = trained(training(Learned(step=0.1), passes=6, patience=0), log(2_000))
-    assert [one_pass.number for one_pass in found.passes] == [1, 2, 3, 4, 5, 6]
-    assert found.best is found.passes[-1]
+    actual = trained(training(Learned(step=0.1), passes=6, patience=0), log(2_000))
+    assert [one_pass.number for one_pass in actual.passes] == [1, 2, 3, 4, 5, 6]
+    assert actual.best is actual.passes[-1]
 
 
 def test_passes_do_not_depend_on_how_the_events_are_cut() -> None:
@@ -64,13 +64,13 @@ def test_passes_do_not_depend_on_how_the_events_are_cut() -> None:
 
 def test_the_first_pass_equals_the_stream_and_the_second_one_continues() -> None:
     batch, policy = log(1_500), Learned(objective="snips", step=0.1)
-    found = Training(Evaluator({"apprentice": policy}).config, SNIPS(), 2, 0).train("apprentice", [batch], [batch])
+    actual = Training(Evaluator({"apprentice": policy}).config, SNIPS(), 2, 0).train("apprentice", [batch], [batch])
     stream = Evaluator({"apprentice": policy}, estimators=["snips"], averages=["cumulative"])
     stream.update(batch)
-    assert found.passes[0].weights == pytest.approx(stream.learned("apprentice")["weights"], rel=1e-12)
-    assert found.passes[0].training.value == stream.report().get("apprentice", "snips", "cumulative").value
+    assert actual.passes[0].weights == pytest.approx(stream.learned("apprentice")["weights"], rel=1e-12)
+    assert actual.passes[0].training.value == stream.report().get("apprentice", "snips", "cumulative").value
     stream.update(batch)
-    assert found.passes[1].weights == pytest.approx(stream.learned("apprentice")["weights"], rel=1e-9)
+    assert actual.passes[1].weights == pytest.approx(stream.learned("apprentice")["weights"], rel=1e-9)
 
 
 def test_the_bounds_of_all_passes_hold_together() -> None:
@@ -80,11 +80,11 @@ def test_the_bounds_of_all_passes_hold_together() -> None:
 
 
 def test_many_passes_over_few_events_overfit_the_propensities_and_move_the_mean_weight() -> None:
-    found = trained(training(Learned(step=0.2), passes=12, patience=0), log(400, width=40))
-    later = found.best.validation
-    assert (found.own.value or 0.0) > (later.value or 0.0)
-    assert (found.own.importance_weight_mean or 1.0) > 1.5
-    assert found.overfits
+    actual = trained(training(Learned(step=0.2), passes=12, patience=0), log(400, width=40))
+    later = actual.best.validation
+    assert (actual.own.value or 0.0) > (later.value or 0.0)
+    assert (actual.own.importance_weight_mean or 1.0) > 1.5
+    assert actual.overfits
     assert not trained(training(Learned(), passes=3), log(2_000)).overfits
 
 
@@ -113,8 +113,8 @@ def test_a_frozen_policy_keeps_its_kind_of_scores_alone() -> None:
 
 @pytest.mark.parametrize("policy", [Learned(objective="dr"), Learned(objective="cab", clip=4.0)])
 def test_an_objective_with_a_reward_model_learns_in_several_passes(policy: Learned) -> None:
-    found = trained(training(policy, passes=3, patience=0), log(2_000))
-    assert (found.best.validation.lift_lower or 0.0) > 0
+    actual = trained(training(policy, passes=3, patience=0), log(2_000))
+    assert (actual.best.validation.lift_lower or 0.0) > 0
 
 
 def test_a_candidate_without_weights_is_left_out() -> None:

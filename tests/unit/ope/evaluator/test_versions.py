@@ -192,10 +192,10 @@ def test_transitions_of_a_retired_version_are_still_taken() -> None:
         other.update(batch[first : first + 500])
         other.fold_pending()
         taken += other.take_transitions()
-    found = Evaluator.from_state(one.state()).take_transitions()
+    actual = Evaluator.from_state(one.state()).take_transitions()
     assert one.policies == ("logging", "apprentice", "frozen-3")
-    assert {transition.policy for transition in found} >= {"frozen-1", "frozen-2"}
-    assert sorted((transition.policy, transition.event) for transition in found) == sorted(
+    assert {transition.policy for transition in actual} >= {"frozen-1", "frozen-2"}
+    assert sorted((transition.policy, transition.event) for transition in actual) == sorted(
         (transition.policy, transition.event) for transition in taken
     )
 
@@ -214,10 +214,10 @@ def test_transitions_of_a_retired_version_are_still_taken() -> None:
 def test_versions_that_cannot_be_made_are_refused(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValidationError) as error:
         config(**changes)
-    (found,) = problems_of(error.value, Config)
-    assert problem in found.message
-    assert found.path[:2] == ("policies", "candidates")
-    assert "kind: versions_of" in found.hint
+    (actual,) = problems_of(error.value, Config)
+    assert problem in actual.message
+    assert actual.path[:2] == ("policies", "candidates")
+    assert "kind: versions_of" in actual.hint
 
 
 def test_a_report_has_the_steps_the_regret_and_the_newest_version() -> None:

@@ -24,9 +24,9 @@ def followed(batches: Sequence[EventBatch]) -> frequencies.FrequencyState:
 
 
 def judged(*batches: EventBatch) -> tuple[bool, str]:
-    found = frequencies.judge(followed(batches), ERROR)
-    assert found is not None
-    return found
+    actual = frequencies.judge(followed(batches), ERROR)
+    assert actual is not None
+    return actual
 
 
 def decoded(evaluator: Evaluator, seed: int, events: int, wrong: float) -> EventBatch:

@@ -140,8 +140,8 @@ def test_the_bound_is_near_the_worst_of_all_probabilities() -> None:
     for extra in ((0.0, 0.0), (1.0, 0.0), (9.0, 4.0)):
         point = Extra(*(np.array([number]) for number in (extra[0], extra[1], extra[1])))
         allowed = distance(means, point) + CHI_SQUARED
-        found = reach(means, any_of([point]), allowed)[0][0]
-        assert found == pytest.approx(worst_by_force(weight, weight * reward, extra, allowed[0]), rel=1e-9)
+        actual = reach(means, any_of([point]), allowed)[0][0]
+        assert actual == pytest.approx(worst_by_force(weight, weight * reward, extra, allowed[0]), rel=1e-9)
 
 
 def test_an_infinite_weight_is_the_limit_of_large_ones() -> None:
@@ -150,7 +150,7 @@ def test_an_infinite_weight_is_the_limit_of_large_ones() -> None:
     huge = Extra(np.array([1e7]), np.array([0.0]), np.array([1e7]))
     endless = Extra(np.array([np.inf]), np.array([0.0]), np.array([1.0]))
     allowed = distance(means, endless) + CHI_SQUARED
-    for found, limit in zip(
+    for actual, limit in zip(
         reach(means, any_of([huge]), allowed), reach(means, any_of([endless]), allowed), strict=True
     ):
-        assert found[0] == pytest.approx(limit[0], abs=1e-5)
+        assert actual[0] == pytest.approx(limit[0], abs=1e-5)

@@ -40,8 +40,8 @@ def fieller(value: float, base: float, variances: tuple[float, float], covarianc
 def test_the_interval_of_a_ratio_of_normal_intervals_equals_fieller(
     value: float, base: float, error: float, of_base: float, correlation: float
 ) -> None:
-    found = bounds(around(value, Z * error), around(base, Z * of_base), correlation)
-    assert found == pytest.approx(fieller(value, base, (error**2, of_base**2), correlation * error * of_base), 1e-6)
+    interval = bounds(around(value, Z * error), around(base, Z * of_base), correlation)
+    assert interval == pytest.approx(fieller(value, base, (error**2, of_base**2), correlation * error * of_base), 1e-6)
 
 
 @given(known, width, width, st.floats(1, 3), st.floats(0.001, 0.9), st.floats(0.001, 5), st.floats(-1, 1))
@@ -98,13 +98,13 @@ def estimates(batch: se.EventBatch, **options: object) -> dict[str, se.Estimate]
 
 def test_a_report_has_the_interval_of_fieller_with_the_covariance_of_both_terms() -> None:
     batch = log(4_000, seed=5)
-    found = estimates(batch, intervals={"cumulative": "normal"})["ips"]
+    estimate = estimates(batch, intervals={"cumulative": "normal"})["ips"]
     own, production = batch.reward * np.where(batch.propensity > 0.5, 0.3 / 0.7, 0.7 / 0.3), batch.reward
     (first, covariance), (_, second) = np.cov(own - production, production) / len(batch)
-    assert found.lift_ratio == pytest.approx((own - production).mean() / production.mean(), 1e-12)
+    assert estimate.lift_ratio == pytest.approx((own - production).mean() / production.mean(), 1e-12)
     expected = fieller((own - production).mean(), production.mean(), (first, second), covariance)
     # the design effects of the lift and of production widen their intervals
-    assert (found.lift_ratio_lower, found.lift_ratio_upper) == pytest.approx(expected, rel=0.05)
+    assert (estimate.lift_ratio_lower, estimate.lift_ratio_upper) == pytest.approx(expected, rel=0.05)
 
 
 def test_the_ratio_of_losses_is_positive_if_less_is_lost() -> None:

@@ -75,11 +75,11 @@ def test_the_gradient_equals_finite_differences(name: str) -> None:
         return policy.objective_of(events, events.probabilities(at), baseline)[0]
 
     _, by_score = policy.objective_of(events, events.probabilities(weights), baseline)
-    found = events.gradient(weights, by_score)
+    actual = events.gradient(weights, by_score)
     for place in np.ndindex(*weights.shape):
         step = np.zeros_like(weights)
         step[place] = 1e-5
-        assert found[place] == pytest.approx((objective(weights + step) - objective(weights - step)) / 2e-5, abs=1e-8)
+        assert actual[place] == pytest.approx((objective(weights + step) - objective(weights - step)) / 2e-5, abs=1e-8)
 
 
 ESTIMATORS = {
@@ -187,8 +187,8 @@ def test_a_policy_that_forgets_follows_a_world_that_turns_around() -> None:
 
 def test_the_first_block_is_uniform() -> None:
     batch = log(100)
-    found, uniform = (evaluated(policy, batch).report() for policy in (Learned(), "uniform"))
-    assert value(found) == pytest.approx(value(uniform), rel=1e-12)
+    actual, uniform = (evaluated(policy, batch).report() for policy in (Learned(), "uniform"))
+    assert value(actual) == pytest.approx(value(uniform), rel=1e-12)
 
 
 def test_a_policy_that_starts_from_the_logging_policy_has_its_value_at_first() -> None:

@@ -68,8 +68,8 @@ def test_greedy_takes_the_best_action_or_shares_between_several_best_ones() -> N
 def test_epsilon_is_spread_over_all_actions_and_temperature_over_the_better_ones() -> None:
     assert chosen(OfRewardModel(epsilon=0.3), [0.1, 0.3, 0.2], 3)[0] == pytest.approx([0.1, 0.8, 0.1])
     powers = np.exp(np.array([0.1, 0.3, 0.2]) / 0.5)
-    found, _ = chosen(OfRewardModel(temperature=0.5), [0.1, 0.3, 0.2], 3)
-    assert found == pytest.approx(powers / powers.sum())
+    actual, _ = chosen(OfRewardModel(temperature=0.5), [0.1, 0.3, 0.2], 3)
+    assert actual == pytest.approx(powers / powers.sum())
     mixed, _ = chosen(OfRewardModel(epsilon=0.3, temperature=0.5), [0.1, 0.3, 0.2], 3)
     assert mixed == pytest.approx(0.1 + 0.7 * powers / powers.sum())
 
@@ -89,10 +89,10 @@ def test_the_first_block_is_uniform_and_later_ones_are_better_than_the_logging_p
     batch = log(6_000)
     uniform = evaluated("uniform", batch[:100])
     assert value(evaluated(OfRewardModel(), batch[:100])) == pytest.approx(value(uniform), rel=1e-12)
-    found = evaluated(OfRewardModel(), batch)
-    logging = found.report().get("logging", "ips", "cumulative").value
-    assert (value(found) or 0) > (logging or 1) + 0.1
-    assert found.report().get("apprentice", "ips", "cumulative").importance_weight_mean == pytest.approx(1, abs=0.1)
+    evaluator = evaluated(OfRewardModel(), batch)
+    logging = evaluator.report().get("logging", "ips", "cumulative").value
+    assert (value(evaluator) or 0) > (logging or 1) + 0.1
+    assert evaluator.report().get("apprentice", "ips", "cumulative").importance_weight_mean == pytest.approx(1, abs=0.1)
 
 
 @pytest.mark.parametrize("model", [Ridge(), Tabular()])
@@ -100,8 +100,8 @@ def test_the_first_block_is_uniform_and_later_ones_are_better_than_the_logging_p
 def test_a_reward_does_not_touch_predictions_of_its_own_block(name: str, model: Any) -> None:
     batch = log(300)
     other = log(300, reward=np.where(np.arange(300) < 200, batch.reward, 1 - batch.reward))
-    found = [evaluated(EVERY[name], events, reward_model=model).report() for events in (batch, other)]
-    means = [report.get("apprentice", "ips", "cumulative").importance_weight_mean for report in found]
+    actual = [evaluated(EVERY[name], events, reward_model=model).report() for events in (batch, other)]
+    means = [report.get("apprentice", "ips", "cumulative").importance_weight_mean for report in actual]
     assert means[0] == means[1]
 
 
@@ -119,14 +119,14 @@ def test_the_model_is_the_one_that_dr_uses_and_learns_each_event_once() -> None:
 
 
 def test_a_policy_of_the_model_has_the_value_that_the_model_expects_of_its_best_actions() -> None:
-    found = evaluated(OfRewardModel(), log(6_000), estimators=["ips", DM()])
-    assert value(found, "dm") == pytest.approx(value(found, "ips"), abs=0.05)
+    evaluator = evaluated(OfRewardModel(), log(6_000), estimators=["ips", DM()])
+    assert value(evaluator, "dm") == pytest.approx(value(evaluator, "ips"), abs=0.05)
 
 
 def test_a_model_without_features_serves_events_without_features() -> None:
     batch = log(4_000, features=None, reward=(log(4_000).action_sets.index == 2).astype(float))  # type: ignore[union-attr]
-    found = evaluated(OfRewardModel(), batch, reward_model=Tabular())
-    assert value(found) == pytest.approx(1, abs=0.1)
+    evaluator = evaluated(OfRewardModel(), batch, reward_model=Tabular())
+    assert value(evaluator) == pytest.approx(1, abs=0.1)
     lacking = evaluated(OfRewardModel(), batch).report().policies[1]
     assert lacking.missing == 4_000
     assert [(failure.reason, failure.count) for failure in lacking.failures] == [("missing_field", 4_000)]
@@ -137,10 +137,10 @@ def test_the_goal_of_several_rewards_decides_the_action() -> None:
     rewards = {"click": {"max": 1}, "buy": {"max": 1}}
     several = Evaluator({"apprentice": OfRewardModel()}, ["ips"], ["cumulative"], rewards=rewards, drift=None)
     several.update(log(3_000, rewards={"buy": 1 - batch.reward}))
-    found = {row.reward: row.value for row in several.report().estimates if row.policy == "apprentice"}
+    actual = {row.reward: row.value for row in several.report().estimates if row.policy == "apprentice"}
     alone = evaluated(OfRewardModel(), batch)
-    assert found["click"] == pytest.approx(value(alone), rel=1e-9)
-    assert found["buy"] == pytest.approx(1 - (value(alone) or 0), abs=0.1)
+    assert actual["click"] == pytest.approx(value(alone), rel=1e-9)
+    assert actual["buy"] == pytest.approx(1 - (value(alone) or 0), abs=0.1)
 
 
 class Counting:

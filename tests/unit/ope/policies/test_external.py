@@ -137,6 +137,6 @@ def test_a_policy_that_cannot_be_pickled_cannot_be_saved() -> None:
 def test_a_policy_that_cannot_be_made_is_refused(policy: dict[str, Any], option: str, problem: str) -> None:
     with pytest.raises(ValidationError) as error:
         Config.model_validate({"policies": {"candidates": {"apprentice": policy}}})
-    (found,) = problems_of(error.value, Config)
-    assert found.path == ("policies", "candidates", "apprentice", option)
-    assert problem in found.message
+    (actual,) = problems_of(error.value, Config)
+    assert actual.path == ("policies", "candidates", "apprentice", option)
+    assert problem in actual.message

@@ -87,8 +87,8 @@ def test_scores_may_be_read_from_any_field_even_from_the_propensities() -> None:
 @pytest.mark.parametrize("policy", [Uniform(), First(), EpsilonGreedy(epsilon=0.3), Softmax(), FAVOURITE])
 def test_events_without_actions_are_missing(policy: Any) -> None:
     plain = choice(actions=..., propensities=..., propensity=0.5)
-    found = counts(evaluated({"p": policy}, plain, plain), "p")
-    assert (found.events, found.missing) == (0, 2)
+    actual = counts(evaluated({"p": policy}, plain, plain), "p")
+    assert (actual.events, actual.missing) == (0, 2)
 
 
 def test_scores_far_apart_do_not_overflow() -> None:

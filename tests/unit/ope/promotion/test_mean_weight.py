@@ -29,7 +29,7 @@ def sessions(rng: np.random.Generator) -> NDArray[np.int64]:
 
 def blamed(weights: dict[str, Array], units: list[str] | None) -> set[str]:
     """Return the candidates that are ever blamed for their mean weight."""
-    rng, found = np.random.default_rng(3), set()
+    rng, results = np.random.default_rng(3), set()
     reward = (rng.random(EVENTS) < 0.3).astype(float)
     evaluator = Evaluator(list(weights), [StratifiedIPS()], [Cumulative()], drift=None, promotion="bsea")
     for first in range(0, EVENTS, 500):
@@ -40,8 +40,8 @@ def blamed(weights: dict[str, Array], units: list[str] | None) -> set[str]:
             EventBatch.from_arrays(reward=reward[part], propensity=np.full(500, 0.4), policies=policies, unit=reported)
         )
         evaluator.fold_pending()
-        found |= {check.policy for check in evaluator.report().trust if check.check == "mean_weight" and not check.ok}
-    return found
+        results |= {check.policy for check in evaluator.report().trust if check.check == "mean_weight" and not check.ok}
+    return results
 
 
 def test_a_log_that_draws_once_for_a_whole_session_is_sound_if_it_names_its_sessions() -> None:

@@ -59,7 +59,7 @@ class Log:
         return monitor.fold(state, sums, [[path]])
 
 
-def found(monitor: PromotionMonitor, state: Any, **more: Any) -> dict[tuple[str, str], Any]:
+def decided(monitor: PromotionMonitor, state: Any, **more: Any) -> dict[tuple[str, str], Any]:
     """Return the decisions by candidate and rule."""
     decisions = decide(monitor, state, **trust_figures(**more))[0]
     return {(decision.policy, decision.rule): decision for decision in decisions}
@@ -129,14 +129,14 @@ def test_a_bound_that_wavers_around_the_margin_makes_one_transition() -> None:
     log.value[:3] = log.value[3::2] = 0.0225
     changes = [(t.event, t.starts) for t in log.folded(monitor).transitions if t.candidate == 0]
     assert changes == [(3 * BLOCK, True)]
-    decision = found(monitor, log.folded(monitor, last=19))["candidate-1", "paired"]
+    decision = decided(monitor, log.folded(monitor, last=19))["candidate-1", "paired"]
     assert decision.promotable
     log.value[18] = 0.019
-    still = found(monitor, log.folded(monitor, last=19))["candidate-1", "paired"]
+    still = decided(monitor, log.folded(monitor, last=19))["candidate-1", "paired"]
     assert still.promotable
     assert "0.0048 over margin 0 in the narrower interval" in still.reason
     log.value[18] = 0.008
-    assert not found(monitor, log.folded(monitor, last=19))["candidate-1", "paired"].promotable
+    assert not decided(monitor, log.folded(monitor, last=19))["candidate-1", "paired"].promotable
 
 
 def test_sea_finds_a_much_better_candidate_and_bsea_is_sooner() -> None:
@@ -239,7 +239,7 @@ def test_a_candidate_that_falls_must_hold_again() -> None:
     changes = [(t[2], t[4]) for t in history(monitor, log)]
     assert changes == [(300, True), (500, False), (800, True)]
     state = log.folded(monitor)
-    decision = found(monitor, state)["candidate-1", "paired"]
+    decision = decided(monitor, state)["candidate-1", "paired"]
     assert (decision.promotable, decision.held, decision.times) == (True, 4, 2)
     assert (decision.first_event, decision.since_event, decision.promotable_events) == (300, 800, 400)
     assert decision.first_lift == 0.1
@@ -261,11 +261,11 @@ def test_a_candidate_that_is_production_is_promotable_by_no_rule(logged: bool) -
     monitor = make_monitor(logged=logged, rule=("paired", "anytime", "sea", "bsea"), margin=-0.1)
     state = log.folded(monitor)
     assert not state.transitions
-    assert {decision.reason for decision in found(monitor, state).values()} == {
+    assert {decision.reason for decision in decided(monitor, state).values()} == {
         "it has had the same weighted reward as production on every event"
     }
     log.weight[np.flatnonzero(log.reward * log.present[:, 1])[-1], 1] *= 1.01
-    then = found(monitor, log.folded(monitor))
+    then = decided(monitor, log.folded(monitor))
     assert {key for key, decision in then.items() if decision.promotable} >= {
         ("candidate-1", "paired"),
         ("candidate-1", "bsea"),
@@ -275,7 +275,7 @@ def test_a_candidate_that_is_production_is_promotable_by_no_rule(logged: bool) -
 
 def test_before_it_has_held_long_enough_the_reason_gives_the_remaining_blocks() -> None:
     monitor = make_monitor(candidates=1, rule="paired", hold=10)
-    decision = found(monitor, constant_path([-0.1, 0.2, 0.2, 0.2, 0.2]).folded(monitor))["candidate-1", "paired"]
+    decision = decided(monitor, constant_path([-0.1, 0.2, 0.2, 0.2, 0.2]).folded(monitor))["candidate-1", "paired"]
     assert not decision.promotable
     assert decision.reason == "decision bound of lift 0.13 over margin 0, held for 4 of 10 block ends"
 
@@ -284,7 +284,7 @@ def test_too_few_events_are_reported_before_anything_else() -> None:
     monitor = make_monitor(candidates=1, rule="paired", min_events=10_000, trust=Trust())
     log = constant_path([0.2] * 5)
     log.present[:] = 1.0
-    decision = found(monitor, log.folded(monitor))["candidate-1", "paired"]
+    decision = decided(monitor, log.folded(monitor))["candidate-1", "paired"]
     assert not decision.promotable
     assert decision.reason == "only 500 of 10,000 events"
 
@@ -304,7 +304,7 @@ def test_paired_gives_the_number_of_missing_events() -> None:
     log.variance[0] = (
         1e-4 * 3.9 / 5.09
     )  # 3.9 times the events make the lift the root of 5.09 times its error: see paired
-    decision = found(monitor, log.folded(monitor))["candidate-1", "paired"]
+    decision = decided(monitor, log.folded(monitor))["candidate-1", "paired"]
     assert decision.reason.startswith("decision bound of lift -0.01 under margin 0; needs about 3,100 more events")
 
 
@@ -322,14 +322,14 @@ def test_paired_reports_when_more_events_do_not_help(lift: float, spread2: float
     log.variance[0], log.variance[1] = 1e-4, spread2
     state = monitor.start()
     state.lifts["lift"].sums[:, 0] = 30_000  # events
-    assert text in found(monitor, log.folded(monitor, state))["candidate-1", "paired"].reason
+    assert text in decided(monitor, log.folded(monitor, state))["candidate-1", "paired"].reason
 
 
 def test_early_on_paired_does_not_report_more_events_as_useless() -> None:
     monitor = make_monitor(candidates=1, rule="paired")
     log = constant_path([0.01] * 10)
     log.variance[:] = 1e-3
-    reason = found(monitor, log.folded(monitor))["candidate-1", "paired"].reason
+    reason = decided(monitor, log.folded(monitor))["candidate-1", "paired"].reason
     assert reason.endswith("under margin 0; too early to know how much the lift, 0.01, varies over time")
 
 
@@ -349,7 +349,7 @@ def test_without_a_mixture_paired_reports_that_no_lift_is_known() -> None:
     monitor, log = make_monitor(candidates=1, rule="paired"), Log(blocks=3, candidates=1)
     evidence = Evidence.of(log.weight, log.reward, BLOCK)
     state = monitor.fold(monitor.start(), monitor.summarise(evidence, log.timestamp, log.propensity), [[]])
-    decision = found(monitor, state)["candidate-1", "paired"]
+    decision = decided(monitor, state)["candidate-1", "paired"]
     assert not decision.promotable
     assert decision.lift is None
     assert "lift is not known" in decision.reason
@@ -364,12 +364,12 @@ def test_anytime_equals_its_confidence_sequence() -> None:
     state, passed = None, []
     for block in range(60):
         state = log.folded(monitor, state, block, block + 1)
-        passed.append([(decision.lower or -1.0) > 0.01 for decision in found(monitor, state).values()])
+        passed.append([(decision.lower or -1.0) > 0.01 for decision in decided(monitor, state).values()])
     for candidate in (0, 1):
         changes = [(t.event, t.starts) for t in state.transitions if t.candidate == candidate]
         assert changes == spans_by_hand([ok[candidate] for ok in passed], hold=1)
         assert bool(changes) == (candidate == 0)
-    decisions = found(monitor, state)
+    decisions = decided(monitor, state)
     assert decisions["candidate-1", "anytime"].promotable
     assert "over margin 0.01, decision bound of present lift 0.05 over margin 0.01" in (
         decisions["candidate-1", "anytime"].reason
@@ -385,7 +385,7 @@ def test_anytime_drops_a_candidate_whose_present_lift_has_gone() -> None:
     monitor = make_monitor(candidates=1, rule="anytime")
     last = history(monitor, log)[-1]
     assert last[2:5] == (4100, last[3], False)
-    decision = found(monitor, log.folded(monitor))["candidate-1", "anytime"]
+    decision = decided(monitor, log.folded(monitor))["candidate-1", "anytime"]
     assert "decision bound of present lift -0.0317 under margin 0; the present lift, -0.01, is not above it either" in (
         decision.reason
     )
@@ -399,7 +399,7 @@ def test_anytime_over_recent_events_forgets_an_earlier_lift() -> None:
     held_for = {}
     for tau in (None, 2_000):
         monitor = make_monitor(candidates=1, rule="anytime", tau=tau)
-        decision = found(monitor, log.folded(monitor))["candidate-1", "anytime"]
+        decision = decided(monitor, log.folded(monitor))["candidate-1", "anytime"]
         held_for[tau] = decision.promotable_events
     assert held_for[2_000] < 14_000 < held_for[None]
 
@@ -412,7 +412,7 @@ def test_anytime_over_recent_events_needs_of_the_present_lift_what_a_promotable_
         log.value[:], log.variance[0], log.variance[1] = 0.05, (0.05 / errors) ** 2, 0.0
         for tau in (None, 2_000):
             monitor = make_monitor(candidates=1, rule=("paired", "anytime"), tau=tau)
-            decisions = found(monitor, log.folded(monitor))
+            decisions = decided(monitor, log.folded(monitor))
             promotable[errors, tau] = [decisions["candidate-1", rule].promotable for rule in ("paired", "anytime")]
     assert promotable == {
         (1.5, None): [False, False], (1.5, 2_000): [False, False],
@@ -450,7 +450,7 @@ def test_wrong_propensities_block_promotion_with_a_reason() -> None:
     log.value[:], log.variance[:] = 0.1, 0.0
     log.weight[:, 1] *= 1.31
     state = log.folded(monitor)
-    wrong, right = found(monitor, state)["candidate-1", "paired"], found(monitor, state)["candidate-2", "paired"]
+    wrong, right = decided(monitor, state)["candidate-1", "paired"], decided(monitor, state)["candidate-2", "paired"]
     assert right.promotable
     assert not wrong.promotable
     assert wrong.reason.startswith("mean weight 1.3")
@@ -462,7 +462,7 @@ def test_a_failed_check_of_production_blocks_all_candidates() -> None:
     log = Log(blocks=60, seed=12)
     log.value[:], log.variance[:] = 0.1, 0.0
     log.weight[:, 0] = 0.72 * log.weight[:, 2]
-    decision = found(monitor, log.folded(monitor))["candidate-1", "paired"]
+    decision = decided(monitor, log.folded(monitor))["candidate-1", "paired"]
     assert not decision.promotable
     assert decision.reason.startswith("production: mean weight 0.7")
 
@@ -485,7 +485,7 @@ def test_one_reward_is_enough_if_one_event_may_have_all_weight() -> None:
     monitor, log = make_monitor(candidates=1, rule="paired", trust=replace(LENIENT, largest_share=1.0)), Log(20, 1)
     log.value[:], log.variance[:], log.present[:] = 0.1, 0.0, 1.0
     log.reward = 1.0 * (np.arange(2_000) == 70)
-    assert found(monitor, log.folded(monitor))["candidate-1", "paired"].promotable
+    assert decided(monitor, log.folded(monitor))["candidate-1", "paired"].promotable
 
 
 def test_present_checks_block_promotion_that_the_blocks_allow() -> None:
@@ -498,12 +498,12 @@ def test_present_checks_block_promotion_that_the_blocks_allow() -> None:
         "the newest event is 6 hours old, over 1h": {"newest": 0.0, "now": 21_600.0},
         "the interval of ips on window, 1.2 to 1.4, lies outside": {"estimates": (outside,)},
     }
-    assert found(monitor, state)["candidate-1", "paired"].promotable
+    assert decided(monitor, state)["candidate-1", "paired"].promotable
     seen_before = fold_arrivals(start_arrivals(), 80, {"duplicate": 90_000})
-    assert found(monitor, state, arrivals=seen_before)["candidate-1", "paired"].promotable
-    assert found(monitor, state, newest=0.0, now=3_599.0)["candidate-1", "paired"].promotable
+    assert decided(monitor, state, arrivals=seen_before)["candidate-1", "paired"].promotable
+    assert decided(monitor, state, newest=0.0, now=3_599.0)["candidate-1", "paired"].promotable
     for sentence, moment in sentences.items():
-        decision = found(monitor, state, **moment)["candidate-1", "paired"]
+        decision = decided(monitor, state, **moment)["candidate-1", "paired"]
         assert not decision.promotable
         assert decision.held == 20
         assert sentence in decision.reason
@@ -568,7 +568,7 @@ def test_rewards_without_a_decision_block_promotion_with_a_reason() -> None:
 
 def test_an_effective_sample_that_is_too_small_blocks_promotion() -> None:
     monitor = make_monitor(candidates=1, rule="paired", trust=Trust(largest_share=1.0, effective_sample_size=9_000))
-    decision = found(monitor, constant_path([0.1] * 60).folded(monitor))["candidate-1", "paired"]
+    decision = decided(monitor, constant_path([0.1] * 60).folded(monitor))["candidate-1", "paired"]
     assert not decision.promotable
     assert decision.reason.startswith("effective sample size 4,0")
     assert decision.reason.endswith("under 9,000")

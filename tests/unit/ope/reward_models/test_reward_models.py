@@ -69,9 +69,9 @@ def dm(report: Any) -> float:
 
 
 def accuracy(evaluated: Evaluator) -> RewardModelAccuracy:
-    found = evaluated.report().reward_model
-    assert found is not None
-    return found
+    actual = evaluated.report().reward_model
+    assert actual is not None
+    return actual
 
 
 def named(batch: EventBatch, names: list[Any], contexts: list[Any] | None = None) -> EventBatch:
@@ -117,14 +117,14 @@ def test_the_error_and_its_baseline_are_means_over_all_events_after_the_first_bl
         past, now = reward[: block * BLOCK], reward[block * BLOCK : (block + 1) * BLOCK]
         errors += ((now - np.clip(past.mean() + 0.1, 0, 1)) ** 2).tolist()
         baseline += ((now - past.mean()) ** 2).tolist()
-    found = accuracy(fed(PythonModel(target="support.own_models:Mean", options={"offset": 0.1}), batch))
-    assert found.squared_error == pytest.approx(np.mean(errors), rel=1e-3)  # the past fades over 100,000 events
-    assert found.baseline_squared_error == pytest.approx(np.mean(baseline), rel=1e-3)
+    actual = accuracy(fed(PythonModel(target="support.own_models:Mean", options={"offset": 0.1}), batch))
+    assert actual.squared_error == pytest.approx(np.mean(errors), rel=1e-3)  # the past fades over 100,000 events
+    assert actual.baseline_squared_error == pytest.approx(np.mean(baseline), rel=1e-3)
 
 
 def test_before_a_block_has_ended_the_error_is_not_known() -> None:
-    found = accuracy(fed(Tabular(), REWARDING.log(BLOCK - 1, seed=7)))
-    assert (found.squared_error, found.baseline_squared_error) == (None, None)
+    actual = accuracy(fed(Tabular(), REWARDING.log(BLOCK - 1, seed=7)))
+    assert (actual.squared_error, actual.baseline_squared_error) == (None, None)
 
 
 def test_a_table_has_the_shrunken_means_of_the_definition() -> None:
@@ -133,7 +133,7 @@ def test_a_table_has_the_shrunken_means_of_the_definition() -> None:
     assert sets is not None
     weight = np.random.default_rng(8).choice([1.0, 2.0], len(batch))
     model = Tabular(shrinkage=3.0, horizon=500.0)
-    found, _ = model.fold(model.start(), LoggedActions(sets, batch.reward, weight, BLOCK, (0.0, 1.0)))
+    actual, _ = model.fold(model.start(), LoggedActions(sets, batch.reward, weight, BLOCK, (0.0, 1.0)))
     for event in range(len(batch)):
         done = event // BLOCK * BLOCK
         age = event // BLOCK - 1 - np.arange(done) // BLOCK
@@ -142,7 +142,7 @@ def test_a_table_has_the_shrunken_means_of_the_definition() -> None:
         for action in range(4):
             of_action = kernel * (sets.index[:done] == action)
             expected = ((of_action * batch.reward[:done]).sum() + 3 * mean) / (of_action.sum() + 3)
-            assert found[4 * event + action] == pytest.approx(expected, rel=1e-9, abs=1e-12)
+            assert actual[4 * event + action] == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
 def test_a_table_distinguishes_actions_by_their_names_in_any_position() -> None:
@@ -213,7 +213,7 @@ def test_decoded_events_have_names_and_contexts_for_models_that_need_them() -> N
         )
         for place in range(400)
     ]
-    found = {}
+    results = {}
     for model in ({"kind": "tabular"}, {"kind": "river", "model": LINEAR.model, "inputs": ["action"]}):
         config = Config.model_validate(
             {"policies": {"candidates": [CANDIDATE]}, "estimators": ["dm"], "averages": ["cumulative"]}
@@ -221,9 +221,9 @@ def test_decoded_events_have_names_and_contexts_for_models_that_need_them() -> N
         )
         made = config.evaluator()
         made.update(config.event_format().decode_batch(lines))
-        found[model["kind"]] = dm(made.report())
-    assert found["tabular"] == pytest.approx(0.75, abs=0.05)  # 0 in the first block of a hundred, then near 1
-    assert found["river"] == pytest.approx(0.75, abs=0.05)
+        results[model["kind"]] = dm(made.report())
+    assert results["tabular"] == pytest.approx(0.75, abs=0.05)  # 0 in the first block of a hundred, then near 1
+    assert results["river"] == pytest.approx(0.75, abs=0.05)
     assert JsonDecoder([CANDIDATE]).decode_batch(lines).raw_fields is None
 
 

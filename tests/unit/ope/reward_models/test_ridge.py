@@ -180,16 +180,16 @@ def test_ridge_predicts_before_it_learns() -> None:
 def test_predictions_stay_inside_the_reward_range() -> None:
     offers = Offers(3, 2 * BLOCK + 1)
     offers.features *= 50
-    found = predictions(offers.batch(reward=3 * offers.reward - 1), Ridge(), reward_range=(-1.0, 2.0))
-    assert found.min() >= -1.0 - 1e-9
-    assert found.max() <= 2.0 + 1e-9
-    assert (found > 1.0).any()
+    actual = predictions(offers.batch(reward=3 * offers.reward - 1), Ridge(), reward_range=(-1.0, 2.0))
+    assert actual.min() >= -1.0 - 1e-9
+    assert actual.max() <= 2.0 + 1e-9
+    assert (actual > 1.0).any()
 
 
 def test_a_model_with_features_is_nearer_to_the_truth_than_one_without() -> None:
     offers = Offers(4, 4_000)
-    found = error_of(StratifiedDR(), offers)
-    assert found < 0.02
+    actual = error_of(StratifiedDR(), offers)
+    assert actual < 0.02
 
 
 def error_of(estimator: Any, offers: Offers, **columns: Any) -> float:
@@ -302,7 +302,7 @@ def test_events_with_another_number_of_features_are_missing_not_fatal() -> None:
 
 
 def test_an_event_with_another_number_of_features_changes_no_prediction_of_others() -> None:
-    offers, found = Offers(8, 300), []
+    offers, results = Offers(8, 300), []
     wider = np.concatenate([offers.features[150:151]] * 2, axis=2)
     parts = [offers.batch(slice(150)), offers.batch(slice(150, 151), features=wider), offers.batch(slice(151, 300))]
     for batches in ([EventBatch.concat(parts)], parts):
@@ -310,8 +310,8 @@ def test_an_event_with_another_number_of_features_changes_no_prediction_of_other
         for batch in batches:
             evaluator.update(batch)
             evaluator.fold_pending()
-        found.append([evaluator.report().get("a", name, "cumulative").value for name in ("dm", "stratified_dr")])
-    assert found[0] == pytest.approx(found[1], rel=1e-9)
+        results.append([evaluator.report().get("a", name, "cumulative").value for name in ("dm", "stratified_dr")])
+    assert results[0] == pytest.approx(results[1], rel=1e-9)
 
 
 @pytest.mark.slow

@@ -173,8 +173,8 @@ def test_the_gamma_exponential_boundary_gives_the_published_sequences(case: str,
 
 
 def test_the_empirical_bernstein_sequence_equals_the_published_one() -> None:
-    found = interval(BernsteinWealth(rho=1.0), PUBLISHED_STREAMS["vw_cs_4000"], 0.05)
-    assert found == published("vw_cs_4000", "gamma_exponential")
+    bounds = interval(BernsteinWealth(rho=1.0), PUBLISHED_STREAMS["vw_cs_4000"], 0.05)
+    assert bounds == published("vw_cs_4000", "gamma_exponential")
 
 
 UNINVESTED = 0.5 * (1 + 1.4406337970700393 / (0.95 * np.pi**2 / 6))
@@ -357,24 +357,24 @@ def seen(watching: Tracked, whole: Evidence, error: float = 0.05) -> TrackedBoun
     state = folded(watching, select_part(whole, slice(0, full)))
     rest = select_part(whole, slice(full, None))
     tail = (rest, terms_of(estimators, rest)) if full < len(whole.reward) else None
-    found = sequences.read(state, tail, np.full(whole.importance_weight.shape[1], error))
+    actual = sequences.read(state, tail, np.full(whole.importance_weight.shape[1], error))
     shape = (-1, len(estimators))
-    value, lift = (bounds.reshape(4, *shape) for bounds in found[:2])
-    return TrackedBounds(value, lift, {name: column.reshape(shape) for name, column in found.details.items()})
+    value, lift = (bounds.reshape(4, *shape) for bounds in actual[:2])
+    return TrackedBounds(value, lift, {name: column.reshape(shape) for name, column in actual.details.items()})
 
 
 def test_an_interval_of_a_value_is_made_of_weighted_rewards_and_losses() -> None:
     whole = evidence(10, events=937)
-    found = seen(watching(), whole)
+    actual = seen(watching(), whole)
     for policy in range(4):
         observed = both_sides(whole.importance_weight[:, policy], whole.reward)
         expected = interval_of_blocks(HeavyTailed(), observed, 0.05)
-        assert [found.value[0, policy, 0], found.value[1, policy, 0]] == pytest.approx(expected, rel=1e-9)
+        assert [actual.value[0, policy, 0], actual.value[1, policy, 0]] == pytest.approx(expected, rel=1e-9)
 
 
 def test_estimators_of_the_value_share_one_interval_and_biased_ones_have_their_own() -> None:
-    found = seen(watching(), evidence(11))
-    for end in (*found.value[:2], *found.lift[:2]):
+    actual = seen(watching(), evidence(11))
+    for end in (*actual.value[:2], *actual.lift[:2]):
         assert (end[1:, 0] == end[1:, 2]).all()
         assert (end[1:, 0] == end[1:, 3]).all()
         assert (end[1:, 0] != end[1:, 1]).all()
@@ -382,37 +382,37 @@ def test_estimators_of_the_value_share_one_interval_and_biased_ones_have_their_o
 
 def test_the_interval_of_a_biased_estimator_is_made_of_its_own_terms() -> None:
     whole = evidence(12, events=1000)
-    found = seen(watching(), whole)
+    actual = seen(watching(), whole)
     terms = np.minimum(whole.importance_weight[:, 1], 5.0) * whole.reward / 5.0
     expected = 5.0 * np.array(interval_of_blocks(BernsteinWealth(), np.stack([terms, 1 - terms]), 0.05))
-    assert [found.value[0, 1, 1], found.value[1, 1, 1]] == pytest.approx(expected.tolist(), rel=1e-9)
+    assert [actual.value[0, 1, 1], actual.value[1, 1, 1]] == pytest.approx(expected.tolist(), rel=1e-9)
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["logging", "named"])
 def test_the_interval_of_a_lift_is_around_the_paired_difference_and_has_the_sign_of_its_roles(named: bool) -> None:
     whole = evidence(13, events=5000, named=named)
-    found = seen(watching(logging=not named), whole)
+    actual = seen(watching(logging=not named), whole)
     difference = (whole.importance_weight - whole.importance_weight[:, :1]) * whole.reward[:, None]
     slack = np.abs(whole.importance_weight.mean(axis=0) - whole.importance_weight[:, 0].mean())
     for policy in (1, 2, 3):
-        assert found.lift[0, policy, 0] < difference[:, policy].mean() + slack[policy]
-        assert found.lift[1, policy, 0] > difference[:, policy].mean() - slack[policy]
-        assert found.lift[1, policy, 0] - found.lift[0, policy, 0] < 0.5
+        assert actual.lift[0, policy, 0] < difference[:, policy].mean() + slack[policy]
+        assert actual.lift[1, policy, 0] > difference[:, policy].mean() - slack[policy]
+        assert actual.lift[1, policy, 0] - actual.lift[0, policy, 0] < 0.5
 
 
 def test_production_has_no_lift_and_a_candidate_that_is_production_nearly_none() -> None:
     whole = evidence(14, events=5000)
     whole = Evidence.of(np.asfortranarray(np.ones((5000, 2))), whole.reward)
-    found = seen(watching(), whole)
-    assert np.isnan(found.lift[0, 0]).all()
-    assert np.isnan(found.lift[1, 0]).all()
-    assert -0.02 < found.lift[0, 1, 0] < 0 < found.lift[1, 1, 0] < 0.02
+    actual = seen(watching(), whole)
+    assert np.isnan(actual.lift[0, 0]).all()
+    assert np.isnan(actual.lift[1, 0]).all()
+    assert -0.02 < actual.lift[0, 1, 0] < 0 < actual.lift[1, 1, 0] < 0.02
 
 
 def test_the_lift_over_a_named_production_is_narrower_than_the_difference_of_two_intervals() -> None:
     whole = evidence(15, events=20_000, named=True)
-    found, halved = (seen(watching(logging=False), whole, error) for error in (0.05, 0.025))
-    paired = found.lift[1, 1, 0] - found.lift[0, 1, 0]
+    actual, halved = (seen(watching(logging=False), whole, error) for error in (0.05, 0.025))
+    paired = actual.lift[1, 1, 0] - actual.lift[0, 1, 0]
     apart = halved.value[1, :2, 0] - halved.value[0, :2, 0]
     assert paired < 0.9 * apart.sum()
 
@@ -430,9 +430,9 @@ def test_a_reward_of_another_range_moves_and_stretches_the_intervals() -> None:
 def test_empirical_bernstein_is_withheld_for_weights_above_a_limit() -> None:
     bound = ConfidenceSequence(method="empirical_bernstein", max_weight=50.0)
     whole = evidence(17, events=20_000)
-    found = seen(watching(bound=bound), whole)
-    assert (found.value[0, :, 0] < 0.3).all()
-    assert (found.value[1, :, 0] > 0.3).all()
+    actual = seen(watching(bound=bound), whole)
+    assert (actual.value[0, :, 0] < 0.3).all()
+    assert (actual.value[1, :, 0] > 0.3).all()
     low = seen(watching(bound=ConfidenceSequence(method="empirical_bernstein", max_weight=2.0)), whole)
     assert np.isnan(low.value[0, :, 0]).tolist() == [False, True, True, True]
 
@@ -453,16 +453,16 @@ def test_events_that_lack_a_policy_change_nothing_for_it() -> None:
     present[:, 0] = True
     weight = np.where(present, whole.importance_weight, 0.0)
     sparse = Evidence.of(np.asfortranarray(weight), whole.reward, sample_weight=np.asfortranarray(present * 1.0))
-    found = seen(watching(), sparse)
+    actual = seen(watching(), sparse)
     for policy in range(4):
         observed = both_sides(whole.importance_weight[:, policy], whole.reward)
         there = present[:, policy]
         expected = interval_of_blocks(HeavyTailed(), observed, 0.05, present=there)
-        assert [found.value[0, policy, 0], found.value[1, policy, 0]] == pytest.approx(expected, rel=1e-9)
+        assert [actual.value[0, policy, 0], actual.value[1, policy, 0]] == pytest.approx(expected, rel=1e-9)
         lift = observed + np.stack([1 - whole.reward, whole.reward])
         if policy:
             lower, upper = interval_of_blocks(HeavyTailed(), lift, 0.05, present=there)
-            ends = [found.lift[0, policy, 0], found.lift[1, policy, 0]]
+            ends = [actual.lift[0, policy, 0], actual.lift[1, policy, 0]]
             assert ends == pytest.approx([lower - 1, upper], rel=1e-9)
 
 
@@ -484,9 +484,9 @@ def test_a_lift_over_a_production_that_was_sampled_unevenly_has_no_interval() ->
     whole = evidence(20)
     sampled = np.full((900, 4), 4.0)
     sampled[300:, 0] = 2.0
-    found = seen(watching(), Evidence.of(whole.importance_weight, whole.reward, sample_weight=sampled))
-    assert np.isnan(found.value[0]).all(axis=1).tolist() == [True, False, False, False]
-    assert np.isnan(found.lift[0]).all()
+    actual = seen(watching(), Evidence.of(whole.importance_weight, whole.reward, sample_weight=sampled))
+    assert np.isnan(actual.value[0]).all(axis=1).tolist() == [True, False, False, False]
+    assert np.isnan(actual.lift[0]).all()
 
 
 def test_the_interval_is_withheld_if_terms_have_no_limit() -> None:
@@ -525,18 +525,18 @@ def test_observations_of_blocks_equal_the_observations_of_each_event(named: bool
     there = (rng.random((600, 4)) <= present).T
     whole = Evidence.of(np.asfortranarray(weight.T), reward, sample_weight=np.asfortranarray(there.T * 1.0))
     group = watching(logging=not named)[0].groups[0]
-    found = group.observed(whole, [], slice(2, 6))
+    actual = group.observed(whole, [], slice(2, 6))
     for block, policy in np.ndindex(4, 4):
         events = slice(100 * (block + 2), 100 * (block + 3))
         w, w0, s = weight[policy, events], weight[0, events], reward[events]
         own, both = there[policy, events], (there[policy] & there[0])[events]
         sides = [(own, w * s), (own, w * (1 - s)), (both, w * s + w0 * (1 - s)), (both, w0 * s + w * (1 - s))]
         for side, (mask, expected) in enumerate(sides):
-            assert found.values[block, policy, side] == pytest.approx(np.where(mask, expected, 0.0), rel=1e-12)
-            assert found.counts[block, policy, side] == mask.sum()
-            assert found.light is not None
+            assert actual.values[block, policy, side] == pytest.approx(np.where(mask, expected, 0.0), rel=1e-12)
+            assert actual.counts[block, policy, side] == mask.sum()
+            assert actual.light is not None
             light = (w <= 3) if side < 2 else (w <= 3) & (w0 <= 3)
-            assert (found.light[block, policy, side] == light).all()
+            assert (actual.light[block, policy, side] == light).all()
 
 
 def test_a_block_never_costs_less_than_its_bets() -> None:
@@ -576,14 +576,14 @@ def test_a_window_is_bounded_by_at_most_twice_its_events_and_by_more_than_half_o
 
 def test_a_restarted_interval_equals_the_one_of_its_last_events_at_its_share_of_the_error() -> None:
     whole = evidence(27, events=2700)
-    found = seen(watching(Window(tau=400), estimators=[IPS()]), whole)
-    events = int(found.details["interval_events"][1, 0])
+    actual = seen(watching(Window(tau=400), estimators=[IPS()]), whole)
+    events = int(actual.details["interval_events"][1, 0])
     assert events == 700
     observed = both_sides(whole.importance_weight[:, 1], whole.reward)
     sums = np.stack([bound_of_blocks(HeavyTailed(), row, since=2700 - events) for row in observed])
     restart = 6  # started after five epochs of 400 events
     lower = HeavyTailed().lower(sums, np.full(2, 0.025 / (LEVELS * restart * (restart + 1))))
-    assert [found.value[0, 1, 0], found.value[1, 1, 0]] == pytest.approx([lower[0], 1 - lower[1]], rel=1e-9)
+    assert [actual.value[0, 1, 0], actual.value[1, 1, 0]] == pytest.approx([lower[0], 1 - lower[1]], rel=1e-9)
 
 
 def test_the_shares_of_all_restarts_add_up_to_no_more_than_the_error() -> None:
@@ -638,15 +638,15 @@ def test_the_bound_of_the_proof_is_above_the_margin_exactly_if_its_evidence_is_e
 def test_restarted_evidence_adds_up_the_wealth_of_both_sequences_that_run() -> None:
     whole = evidence(31, events=2700)
     proof = LiftTest((0.0, 1.0), -0.1, Restarted(tau=400, block=100))
-    found, _ = proof.fold(proof.start(4), proof.observed(whole))
+    actual, _ = proof.fold(proof.start(4), proof.observed(whole))
     observed = whole.importance_weight[:, 2] * whole.reward + whole.importance_weight[:, 0] * (1 - whole.reward)
     older, younger = (
         np.exp(HeavyTailed().log_wealth(bound_of_blocks(HeavyTailed(), observed, since=since), np.array(0.9)))
         for since in (2000, 2400)  # the sixth and the seventh
     )
-    assert found[-1, 2] == pytest.approx(np.log(older / (6 * 7) + younger / (7 * 8)), rel=1e-9)
+    assert actual[-1, 2] == pytest.approx(np.log(older / (6 * 7) + younger / (7 * 8)), rel=1e-9)
     first = np.exp(HeavyTailed().log_wealth(bound_of_blocks(HeavyTailed(), observed[:300]), np.array(0.9)))
-    assert found[2, 2] == pytest.approx(np.log(first / 2), rel=1e-9)
+    assert actual[2, 2] == pytest.approx(np.log(first / 2), rel=1e-9)
 
 
 def test_the_evidence_after_each_block_does_not_depend_on_how_many_come_at_once() -> None:
