@@ -159,9 +159,14 @@ def test_the_check_of_another_candidate_does_not_matter() -> None:
 
 
 def test_candidates_are_ranked_by_verdict_and_then_by_the_lower_bound() -> None:
-    given = [Candidate("worse", -0.02), Candidate("wide", 0.03, 0.02), Candidate("open", 0.0), Candidate("sure", 0.02)]
+    candidates = [
+        Candidate("worse", -0.02),
+        Candidate("wide", 0.03, 0.02),
+        Candidate("open", 0.0),
+        Candidate("sure", 0.02),
+    ]
     promoted = [decision(name, **PROMOTABLE) for name in ("wide", "sure")]
-    actual = answers(report(*given, decisions=[*promoted, decision("worse"), decision("open")]))
+    actual = answers(report(*candidates, decisions=[*promoted, decision("worse"), decision("open")]))
     assert [answer.policy for answer in actual] == ["sure", "wide", "open", "worse"]
     assert [answer.verdict for answer in actual] == ["promotable", "promotable", "unknown", "worse"]
 

@@ -93,7 +93,7 @@ def test_shares_may_change_between_two_runs_and_measured_ones_are_kept_by_name()
 
 
 @pytest.mark.parametrize(
-    ("given", "problem"),
+    ("settings", "problem"),
     [
         ({"arms": {"production": 0.9, "challenger": 0.2}}, "must sum to 1"),
         ({"arms": {"production": 0.9, "other": 0.1}}, "the arm other is neither production nor a candidate"),
@@ -101,9 +101,9 @@ def test_shares_may_change_between_two_runs_and_measured_ones_are_kept_by_name()
         ({"arms": SHARES, "weights": "other"}, "balanced"),
     ],
 )
-def test_wrong_arms_are_refused(given: dict[str, Any], problem: str) -> None:
+def test_wrong_arms_are_refused(settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
-        evaluator(logging=given)
+        evaluator(logging=settings)
 
 
 def test_arms_come_from_messages_and_from_arrays() -> None:

@@ -30,7 +30,7 @@ def chances(rankings: list[tuple[int, ...]], scores: Array) -> Array:
     """Return the probability of each ranking, from its definition."""
     weights, results = np.exp(scores), []
     for ranking in rankings:
-        left = [weights.sum() - weights[list(ranking[:place])].sum() for place in range(len(ranking))]
+        left = [weights.sum() - weights[list(ranking[:index])].sum() for index in range(len(ranking))]
         results.append(math.prod(weights[list(ranking)] / left))
     return np.array(results)
 
@@ -50,14 +50,14 @@ def slate(ranking: tuple[int, ...], logits: Array, target: Array, turned: bool =
         turned: Whether later slots list the actions in the opposite order.
     """
     actions, slots = list(range(len(logits))), []
-    for place, action in enumerate(ranking):
-        order = actions[::-1] if turned and place else actions
-        slots.append({"action": action, "actions": order, "policies": {POLICY: target[place, order].tolist()}})
+    for index, action in enumerate(ranking):
+        order = actions[::-1] if turned and index else actions
+        slots.append({"action": action, "actions": order, "policies": {POLICY: target[index, order].tolist()}})
         if "rewards" in fields:
-            slots[-1]["reward"] = fields["rewards"][place]
-    given = {"slots": slots, "slate_logging": "plackett_luce", "scores": logits.tolist(), "reward": 1}
+            slots[-1]["reward"] = fields["rewards"][index]
+    ranking_fields = {"slots": slots, "slate_logging": "plackett_luce", "scores": logits.tolist(), "reward": 1}
     others = {name: value for name, value in fields.items() if name != "rewards"}
-    return message(1, **{"action": ..., "propensity": ...} | given | others)
+    return message(1, **{"action": ..., "propensity": ...} | ranking_fields | others)
 
 
 def batch_of(*messages: bytes) -> EventBatch:
@@ -124,15 +124,15 @@ def test_additive_rewards_are_estimated_without_bias(
 def test_rips_weighs_by_the_probability_of_the_actions_up_to_each_slot() -> None:
     rankings, scores = list(permutations(range(4), 3)), np.array([1.0, 0.0, -0.5, 0.3])
     rng = np.random.default_rng(2)
-    worth = {ranking[: place + 1]: rng.random() for ranking in rankings for place in range(3)}
+    worth = {ranking[: index + 1]: rng.random() for ranking in rankings for index in range(3)}
     shown = rankings[9]
-    rewards = [[worth[ranking[: place + 1]] for place in range(3)] for ranking in rankings]
+    rewards = [[worth[ranking[: index + 1]] for index in range(3)] for ranking in rankings]
     messages = [
         slate(ranking, scores, np.eye(4)[list(shown)], rewards=own, reward=sum(own))
         for ranking, own in zip(rankings, rewards, strict=True)
     ]
     terms = RIPS().terms(Evidence.of_slots(batch_of(*messages), [POLICY], "cascade"), None)[0].numerator[:, 0]
-    assert chances(rankings, scores) @ terms == pytest.approx(sum(worth[shown[: place + 1]] for place in range(3)))
+    assert chances(rankings, scores) @ terms == pytest.approx(sum(worth[shown[: index + 1]] for index in range(3)))
 
 
 @pytest.mark.parametrize(("actions", "slots"), [(6, 3), (5, 5), (12, 2)])

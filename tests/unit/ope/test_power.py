@@ -143,11 +143,11 @@ def test_one_wrong_propensity_is_not_a_reason_to_explore_more() -> None:
 
 def rows(events: int, **columns: object) -> EventBatch:
     log = MILD.log(events, seed=9)
-    given = {"reward": log.reward, "propensity": log.propensity, "target": log.probabilities[:, 0], **columns}
+    arrays = {"reward": log.reward, "propensity": log.propensity, "target": log.probabilities[:, 0], **columns}
     return EventBatch.from_arrays(
-        reward=given["reward"],
-        propensity=given["propensity"],
-        policies={CANDIDATE: given["target"]},
+        reward=arrays["reward"],
+        propensity=arrays["propensity"],
+        policies={CANDIDATE: arrays["target"]},
         timestamp=log.timestamp,
     )
 

@@ -213,10 +213,10 @@ def test_a_confidence_sequence_needs_a_limit_to_the_terms() -> None:
 
 def test_anytime_proves_lifts_only_if_terms_of_production_are_limited() -> None:
     events, rule = log(8_000), {"rule": "anytime", "min_events": 1_000}
-    known = report(events, promotion=rule).promotion[0]
-    assert known.promotable
-    assert known.lower is not None
-    assert 0 < known.lower < (report(events).get("new", "click_ips", "cumulative").lift or 0)
+    decision = report(events, promotion=rule).promotion[0]
+    assert decision.promotable
+    assert decision.lower is not None
+    assert 0 < decision.lower < (report(events).get("new", "click_ips", "cumulative").lift or 0)
     theta = np.tile(1 / np.arange(1.0, 7.0), (20_000, 1))
     unknown = report(log(20_000, propensities=theta), promotion="anytime", ranking={"examination": "given"}).promotion[
         0
@@ -290,7 +290,7 @@ def test_the_model_learns_from_a_sampled_page_as_from_all_that_it_stands_for() -
     )
     actual = report(batch, estimators=[ClickCAB(cap=0.0)], averages=["cumulative"])
     value = actual.get("new", "click_cab", "cumulative").value
-    assert value == pytest.approx(10 / 11, abs=0.06)  # it knows nothing before the first pages
+    assert value == pytest.approx(10 / 11, abs=0.06)  # nothing is known before the first pages
 
 
 def test_decisions_and_rankings_are_not_mixed_and_other_metrics_are_refused_with_the_reason() -> None:

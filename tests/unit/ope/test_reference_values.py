@@ -53,11 +53,11 @@ def close(case: str, name: str) -> Any:
 
 def logged(case: str) -> EventBatch:
     """Return the inputs of a case that lists both probabilities."""
-    given = inputs(case)
-    target = given.get("p_target") or [
-        row[int(a)] for row, a in zip(given["target_dist"], given["action"], strict=True)
+    columns = inputs(case)
+    target = columns.get("p_target") or [
+        row[int(a)] for row, a in zip(columns["target_dist"], columns["action"], strict=True)
     ]
-    return EventBatch.from_arrays(reward=given["reward"], propensity=given["p_log"], policies={CANDIDATE: target})
+    return EventBatch.from_arrays(reward=columns["reward"], propensity=columns["p_log"], policies={CANDIDATE: target})
 
 
 def alternating() -> EventBatch:
@@ -168,8 +168,8 @@ def values_after_events(stream: Stream, average: Average, estimator: AnyEstimato
     """Return the candidate's value after each event. These inputs have rewards up to 4."""
     evaluator = Evaluator([CANDIDATE], estimators=[estimator], averages=[average], reward_range=(0.0, 4.0), block=block)
     values = []
-    for place in range(len(stream)):
-        evaluator.update(stream[place : place + 1].batch())
+    for index in range(len(stream)):
+        evaluator.update(stream[index : index + 1].batch())
         values.append(evaluator.report().get(CANDIDATE, estimator.label, average.label).value)
     return values
 
@@ -177,10 +177,10 @@ def values_after_events(stream: Stream, average: Average, estimator: AnyEstimato
 @pytest.mark.parametrize("block", [1, 2, 3, 100])
 def test_window_and_decay_equal_the_published_ones_after_each_event(block: int) -> None:
     case = "wsdm19_windows"
-    given = inputs(case)
-    stream = from_weights(np.ones(len(given["wr"])), given["wr"])
-    windowed = values_after_events(stream, Window(tau=given["tau"], resolution=1), IPS(), block)
-    decayed = values_after_events(stream, Decay(alpha=given["alpha"]), IPS(), block)
+    columns = inputs(case)
+    stream = from_weights(np.ones(len(columns["wr"])), columns["wr"])
+    windowed = values_after_events(stream, Window(tau=columns["tau"], resolution=1), IPS(), block)
+    decayed = values_after_events(stream, Decay(alpha=columns["alpha"]), IPS(), block)
     assert windowed == close(case, "window_mean")
     assert decayed == close(case, "exp_mean")
 
@@ -188,9 +188,9 @@ def test_window_and_decay_equal_the_published_ones_after_each_event(block: int) 
 @pytest.mark.parametrize("block", [1, 4, 100])
 def test_decayed_snips_equals_the_published_one_after_each_event(block: int) -> None:
     case = "vw_discounted_snips"
-    given = inputs(case)
-    stream = from_weights(given["w"], given["r"])
-    assert values_after_events(stream, Decay(alpha=given["tau"]), SNIPS(), block) == close(case, "value")
+    columns = inputs(case)
+    stream = from_weights(columns["w"], columns["r"])
+    assert values_after_events(stream, Decay(alpha=columns["tau"]), SNIPS(), block) == close(case, "value")
 
 
 def test_the_published_rule_chooses_the_published_alpha_and_tau() -> None:
@@ -214,13 +214,13 @@ MODELLED: list[tuple[str, str, AnyEstimator]] = [
 
 @pytest.mark.parametrize(("case", "name", "estimator"), MODELLED, ids=lambda value: str(value))
 def test_estimators_with_a_reward_model_equal_the_published_ones(case: str, name: str, estimator: AnyEstimator) -> None:
-    given = inputs(case)
+    columns = inputs(case)
     evidence = Evidence.of_actions(
-        reward=given["reward"],
-        action=[int(action) for action in given["action"]],
+        reward=columns["reward"],
+        action=[int(action) for action in columns["action"]],
         propensities=inputs("cab_switch_sb_definition")["logging_dist"],
-        target=given["target_dist"],
-        prediction=np.ravel(given["q_hat"]),
+        target=columns["target_dist"],
+        prediction=np.ravel(columns["q_hat"]),
     )
     terms, _ = estimator.terms(evidence, estimator.start(policies=1))
     assert terms.numerator.mean() == close(case, name)

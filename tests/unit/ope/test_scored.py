@@ -34,8 +34,8 @@ PLAIN = {"action": ..., "propensity": ..., "reward": ...}
 
 
 def scored(propensity: float | None, production: Any = None, challenger: Any = None, **fields: Any) -> bytes:
-    given = {"propensity": propensity, "values": {"production": production, "challenger": challenger}}
-    return message(1, **PLAIN | {"scored": {**given, **fields.pop("scored", {})}} | fields)
+    columns = {"propensity": propensity, "values": {"production": production, "challenger": challenger}}
+    return message(1, **PLAIN | {"scored": {**columns, **fields.pop("scored", {})}} | fields)
 
 
 def hidden() -> bytes:
@@ -49,8 +49,8 @@ def batch_of(*messages: bytes, policies: Any = tuple(POLICIES)) -> EventBatch:
 
 
 def evaluator(**options: Any) -> Evaluator:
-    given: dict[str, Any] = {"estimators": BOTH, "averages": [Cumulative()]}
-    return Evaluator(["challenger"], production="production", **(given | options))
+    settings: dict[str, Any] = {"estimators": BOTH, "averages": [Cumulative()]}
+    return Evaluator(["challenger"], production="production", **(settings | options))
 
 
 def values(batch: EventBatch, policy: str = "challenger", **options: Any) -> dict[str, float | None]:
@@ -176,7 +176,7 @@ def test_production_must_have_values() -> None:
     assert str(missing[0]).startswith("none of the first 1 event has `scored.values.production`")
 
 
-# -- on the road -------------------------------------------------------------------------------------------------------
+# -- in evaluators -----------------------------------------------------------------------------------------------------
 
 
 def log(n: int, seed: int = 1, with_hidden: bool = True) -> list[bytes]:

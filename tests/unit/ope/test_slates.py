@@ -249,7 +249,7 @@ def test_the_value_of_the_logging_policy_is_the_mean_reward() -> None:
     assert list(values(evaluator, "logging").values()) == close([float(batch.reward.mean())] * 2)
 
 
-# -- on the road -------------------------------------------------------------------------------------------------------
+# -- in evaluators -----------------------------------------------------------------------------------------------------
 
 
 def test_every_average_finds_the_value_of_an_additive_reward() -> None:
@@ -320,9 +320,9 @@ def test_ratios_of_slots_fade_by_the_blocks_that_follow_them() -> None:
     batch = log_of_coins(300)
     sums = ratio_sums(batch, [POLICY], np.ones(len(batch)), 100)
     assert sums[:, 0, :3, 0].tolist() == [[100.0] * 3] * 3
-    for place in range(3):
-        alone = ratio_sums(batch[100 * place : 100 * place + 100], [POLICY], np.ones(100), 100)
-        assert sums[place] == pytest.approx(alone[0], rel=1e-12)
+    for block in range(3):
+        alone = ratio_sums(batch[100 * block : 100 * block + 100], [POLICY], np.ones(100), 100)
+        assert sums[block] == pytest.approx(alone[0], rel=1e-12)
     slates = SlateSums({}, sums, None)
     _, state = slates.fold(start_slates(1), 100)
     fading = fading_of(100)
@@ -427,7 +427,7 @@ def test_arrays_that_are_not_slates_are_refused_with_the_slot() -> None:
         EventBatch.from_arrays(reward=[1], propensities=np.full((1, 2, 2), 0.5), action=[0])
 
 
-# -- what is rejected, and why -----------------------------------------------------------------------------------------
+# -- rejections --------------------------------------------------------------------------------------------------------
 
 TWO: dict[str, Any] = {"actions": ["a", "b"], "propensities": [0.5, 0.5], "action": "a"}
 RANKED: dict[str, Any] = {"actions": ["a", "b"], "action": "a"}

@@ -64,8 +64,8 @@ def rejection(*slots: dict[str, Any], **fields: Any) -> tuple[str, str]:
 
 def values(batch: EventBatch, policy: str = POLICY, **options: Any) -> dict[str, float | None]:
     """Return the cumulative values of a policy by `iips` and `rips`."""
-    given: dict[str, Any] = {"reward_range": (-10.0, 10.0), "estimators": BOTH, "averages": [Cumulative()]}
-    evaluator = Evaluator([POLICY], **(given | options))
+    settings: dict[str, Any] = {"reward_range": (-10.0, 10.0), "estimators": BOTH, "averages": [Cumulative()]}
+    evaluator = Evaluator([POLICY], **(settings | options))
     evaluator.update(batch)
     return {e.estimator: e.value for e in evaluator.report().estimates if e.policy == policy}
 
@@ -81,9 +81,9 @@ def terms(batch: EventBatch) -> Array:
 def test_the_values_of_six_slates_equal_the_published_ones() -> None:
     cases = json.loads((DATA / "estimators.json").read_text())["cases"]
     case = next(case for case in cases if case["id"] == "obp_slate")
-    given, expected = case["inputs"], case["expected"]
-    policies = {POLICY: given["p_target"]}
-    batch = EventBatch.from_arrays(reward=given["reward"], propensity=given["p_log"], policies=policies)
+    inputs, expected = case["inputs"], case["expected"]
+    policies = {POLICY: inputs["p_target"]}
+    batch = EventBatch.from_arrays(reward=inputs["reward"], propensity=inputs["p_log"], policies=policies)
     actual = values(batch, estimators=[*BOTH, IPS()])
     assert actual == {"iips": close(expected["iips"]), "rips": close(expected["rips"]), "ips": close(expected["sips"])}
 
@@ -108,10 +108,10 @@ def test_iips_and_rips_are_unbiased_if_rewards_depend_on_their_slot_alone(case: 
     logging, target = case
     worth = np.random.default_rng(seed).uniform(-1, 1, target.shape)
     slates = list(product(range(target.shape[1]), repeat=len(target)))
-    places = [(np.arange(len(slate)), np.array(slate)) for slate in slates]
-    given = {"of_slots": {"propensities": logging.tolist()}}
-    batch = batch_of(*[slate_of(slate, target, worth[at], **given) for slate, at in zip(slates, places, strict=True)])
-    expected = terms(batch) @ [math.prod(logging[at]) for at in places]
+    indices = [(np.arange(len(slate)), np.array(slate)) for slate in slates]
+    fields = {"of_slots": {"propensities": logging.tolist()}}
+    batch = batch_of(*[slate_of(slate, target, worth[at], **fields) for slate, at in zip(slates, indices, strict=True)])
+    expected = terms(batch) @ [math.prod(logging[at]) for at in indices]
     assert expected == pytest.approx((worth * target).sum(), rel=1e-12, abs=1e-12)
 
 
@@ -122,11 +122,11 @@ def test_rips_is_unbiased_if_rewards_depend_on_the_slots_before(case: tuple[Arra
     rng, slates = np.random.default_rng(seed), list(product(range(target.shape[1]), repeat=len(target)))
     worth = {slate[: j + 1]: rng.uniform(-1, 1) for slate in slates for j in range(len(slate))}
     rewards = [np.array([worth[slate[: j + 1]] for j in range(len(slate))]) for slate in slates]
-    places = [(np.arange(len(slate)), np.array(slate)) for slate in slates]
-    given = {"of_slots": {"propensities": logging.tolist()}}
-    batch = batch_of(*[slate_of(slate, target, own, **given) for slate, own in zip(slates, rewards, strict=True)])
-    expected = terms(batch)[1] @ [math.prod(logging[at]) for at in places]
-    truth = sum(math.prod(target[at]) * own.sum() for at, own in zip(places, rewards, strict=True))
+    indices = [(np.arange(len(slate)), np.array(slate)) for slate in slates]
+    fields = {"of_slots": {"propensities": logging.tolist()}}
+    batch = batch_of(*[slate_of(slate, target, own, **fields) for slate, own in zip(slates, rewards, strict=True)])
+    expected = terms(batch)[1] @ [math.prod(logging[at]) for at in indices]
+    truth = sum(math.prod(target[at]) * own.sum() for at, own in zip(indices, rewards, strict=True))
     assert expected == pytest.approx(truth, rel=1e-12, abs=1e-12)
 
 
@@ -229,7 +229,7 @@ def test_an_evaluator_rejects_rewards_of_slots_outside_its_range() -> None:
     assert dict(evaluator.report().events.rejected) == {"reward_range": 1}
 
 
-# -- on the road -------------------------------------------------------------------------------------------------------
+# -- in evaluators -----------------------------------------------------------------------------------------------------
 
 
 def coins(n: int, seed: int = 1, slots: int = 3) -> EventBatch:

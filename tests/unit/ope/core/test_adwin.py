@@ -45,11 +45,11 @@ def require_equal(values: Array, **changes: Any) -> int:
         expected.append((river.n_detections, river.drift_detected, river.width, river.total, river.variance))
     for form in FORMS:
         (detector, state), before = windows(form, 1, len(values), options), 0
-        for place, value in enumerate(values):
+        for index, value in enumerate(values):
             detector.update(np.array([[value]]), detections, len(values), 0, 0)
             changed, before = int(detections[0]) - before, int(detections[0])
             actual = (changed, bool(changed), *state["totals"][0].tolist())
-            assert repr(actual) == repr(expected[place])
+            assert repr(actual) == repr(expected[index])
         assert before == sum(outcome[1] for outcome in expected)
         detections[:] = 0
     return sum(outcome[1] for outcome in expected)

@@ -62,9 +62,9 @@ def prefixes(
         yield index + 1, rows
 
 
-def assert_estimate(estimate: Estimate, kernel: np.ndarray, given: brute_force.Terms) -> None:
+def assert_estimate(estimate: Estimate, kernel: np.ndarray, terms: brute_force.Terms) -> None:
     """Check that the estimate is the mean with this kernel, and check its diagnostics."""
-    expected = brute_force.moments(kernel, given)
+    expected = brute_force.moments(kernel, terms)
     if math.isnan(expected.value):
         assert (estimate.value, estimate.lower, estimate.effective_sample_size) == (None, None, None)
         return
@@ -288,8 +288,8 @@ def test_an_adaptive_decay_equals_its_definition(stream: Stream, estimator: AnyE
             kernel = brute_force.adaptive_decay(n, LONG_BLOCK, choices[label])
             assert_estimate(estimate, kernel, given_terms[:n])
     for label, alphas in choices.items():
-        known = [1 / (1 - alpha) for alpha in alphas if not math.isnan(alpha)]
-        assert min(known) < 2_000, f"the drift must have shortened the horizon of {label}"
+        finite = [1 / (1 - alpha) for alpha in alphas if not math.isnan(alpha)]
+        assert min(finite) < 2_000, f"the drift must have shortened the horizon of {label}"
 
 
 def _choice_of(average: AdaptiveDecay) -> brute_force.Choice:
@@ -362,13 +362,13 @@ def test_the_drift_rate_equals_its_definition_long_after_the_moving_average_is_f
     }
     averages = [AdaptiveWindow(drift_span=span), AdaptiveDecay(drift_span=span)]
     evaluator = Evaluator([CANDIDATE], [IPS(), SNIPS()], averages, block=block, drift=None, promotion=None)
-    for place in range(n // block):
-        evaluator.update(stream[place * block : (place + 1) * block].batch())
+    for index in range(n // block):
+        evaluator.update(stream[index * block : (index + 1) * block].batch())
         evaluator.fold_pending()
         report = evaluator.report()
         for row, rates in expected.items():
             details = report.get(CANDIDATE, *row).details["lipschitz_per_event"]
-            assert details == (None if math.isnan(rates[place]) else pytest.approx(rates[place], rel=1e-9))
+            assert details == (None if math.isnan(rates[index]) else pytest.approx(rates[index], rel=1e-9))
 
 
 def test_the_bias_bounds_equal_the_published_ones() -> None:
@@ -553,7 +553,7 @@ def test_a_state_for_some_policies_and_estimators_equals_the_state_of_a_grid_wit
     present, signs = rng.choice([0.0, 1.0, 2.0], (n, 3)), rng.choice([-1.0, 1.0], (n, 64))
 
     def grid(policies: Sequence[int], estimators: tuple[AnyEstimator, ...]) -> Grid:
-        candidates, bounds = tuple(place > 0 for place in policies), (Normal(),) * len(averages)
+        candidates, bounds = tuple(index > 0 for index in policies), (Normal(),) * len(averages)
         return Grid(estimators, averages, bounds, candidates, IPS().needs, {}, BLOCK)
 
     def folded(some: Grid, policies: Sequence[int]) -> Any:
@@ -570,7 +570,7 @@ def test_a_state_for_some_policies_and_estimators_equals_the_state_of_a_grid_wit
 def assert_same(actual: Any, expected: Any) -> None:
     if isinstance(expected, dict):
         assert actual.keys() == expected.keys()
-        if "lost" in expected:  # rounding alone, which belongs to the moments
+        if "lost" in expected:  # only rounding, which belongs to the moments
             actual, expected = (
                 {**some, "moments": some["moments"] - some["lost"], "lost": None} for some in (actual, expected)
             )
@@ -654,8 +654,8 @@ def test_the_bias_of_the_cumulative_mean_follows_the_mean_rate_of_its_events() -
         return brute_force.window(end, smoothing) * (end >= smoothing)
 
     rates = np.array(brute_force.drift_rates(terms(SNIPS(), stream, block), block, span, smoothed)).repeat(block)
-    known = ~np.isnan(rates)
-    mean = np.average(rates[known], weights=1 + np.flatnonzero(known))
+    finite = ~np.isnan(rates)
+    mean = np.average(rates[finite], weights=1 + np.flatnonzero(finite))
     settings: dict[str, Any] = {"averages": [Cumulative()], "intervals": {"cumulative": Normal(drift="include")}}
     report = evaluated(stream, estimators=[SNIPS()], block=block, every=20_000, **settings).report()
     details = report.get(CANDIDATE, "snips", "cumulative").details

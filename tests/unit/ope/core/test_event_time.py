@@ -79,7 +79,7 @@ def evaluator_of(averages: list[AnyAverage] = AVERAGES, **more: Any) -> Evaluato
 def test_windows_and_decays_in_time_equal_their_definition_at_every_prefix(missing: float) -> None:
     stream, time = random_stream(4, 330, missing=missing, downsampled=bool(missing), rewards="real"), times(330)
     evaluator = evaluator_of()
-    known = {
+    terms_by_estimator = {
         estimator.label: brute_force.terms(
             estimator.label, stream.present, stream.weight, stream.reward, cap=1.0, block=BLOCK
         )
@@ -91,7 +91,7 @@ def test_windows_and_decays_in_time_equal_their_definition_at_every_prefix(missi
             continue
         for row in candidates(evaluator):
             kernel = kernel_of(row.average, time[:n])
-            expected = brute_force.moments(kernel, known[row.estimator][:n])
+            expected = brute_force.moments(kernel, terms_by_estimator[row.estimator][:n])
             if math.isnan(expected.value):
                 assert row.value is None
                 continue

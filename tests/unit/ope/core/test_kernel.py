@@ -89,17 +89,17 @@ EDGES = [(0, 1), (0, 3), (0, 4), (0, 5, 10, 15, 23), (0, 0, 7, 7, 250)]
 @pytest.mark.parametrize("plain", [False, True], ids=["weighted", "plain"])
 @pytest.mark.parametrize("edges", EDGES, ids=str)
 def test_products_are_sums_in_four_parts_to_the_bit(kernel: Any, edges: tuple[int, ...], plain: bool) -> None:
-    given = Events(*edges, plain=plain)
+    events = Events(*edges, plain=plain)
     wanted = [(*pair, apart) for pair in PAIRS for apart in (0, 1)]
     first, second, apart = map(np.ascontiguousarray, np.array(wanted).T)
     out = unknown(len(edges) - 1, POLICIES, len(wanted) + 2)
     columns = first, second, apart, len(wanted) - 1
-    kernel.products(given.series, given.weight, given.both, plain, given.edges, *columns, out)
-    for place, part in enumerate(given.pieces()):
+    kernel.products(events.series, events.weight, events.both, plain, events.edges, *columns, out)
+    for index, part in enumerate(events.pieces()):
         for policy in range(POLICIES):
             for pair, (one, other, both) in enumerate(wanted[:-1]):
-                terms = (given.weights(both)[policy] * given.of(one, policy) * given.of(other, policy))[part]
-                actual = out[place, policy, pair]
+                terms = (events.weights(both)[policy] * events.of(one, policy) * events.of(other, policy))[part]
+                actual = out[index, policy, pair]
                 assert actual == in_four_parts(terms)
                 assert actual == pytest.approx(math.fsum(terms), rel=0, abs=1e-12 * np.abs(terms).sum())
     assert np.isnan(out[..., len(wanted) - 1 :]).all()  # only the first `count` pairs were wanted
@@ -110,40 +110,40 @@ def test_products_are_sums_in_four_parts_to_the_bit(kernel: Any, edges: tuple[in
 def test_extremes_are_the_largest_numbers_and_the_numbers_of_events(
     kernel: Any, edges: tuple[int, ...], plain: bool
 ) -> None:
-    given, terms, apart = Events(*edges, plain=plain), numbers(1, 2, 1), numbers(0, 0, 1)
+    events, terms, apart = Events(*edges, plain=plain), numbers(1, 2, 1), numbers(0, 0, 1)
     largest, counts = unknown(2, len(edges) - 1, POLICIES, 2 + len(terms))
     squares = unknown(len(edges) - 1, POLICIES, 2)
-    columns = given.edges, terms, apart
-    kernel.extremes(given.series, given.weight, given.both, plain, *columns, largest, counts, squares)
-    for place, part in enumerate(given.pieces()):
+    columns = events.edges, terms, apart
+    kernel.extremes(events.series, events.weight, events.both, plain, *columns, largest, counts, squares)
+    for index, part in enumerate(events.pieces()):
         for policy in range(POLICIES):
-            q, both = given.weight[policy, part], given.both[policy, part]
+            q, both = events.weight[policy, part], events.both[policy, part]
             weighted = [
-                np.abs(given.weights(kind)[policy, part] * given.series[term, policy, part])
+                np.abs(events.weights(kind)[policy, part] * events.series[term, policy, part])
                 for term, kind in zip(terms, apart, strict=True)
             ]
-            numbers_of = [q, given.series[0, policy, part], *weighted]
-            assert largest[place, policy].tolist() == [numbers.max(initial=0.0) for numbers in numbers_of]
-            assert counts[place, policy].tolist() == [np.count_nonzero(numbers) for numbers in (q, both, *weighted)]
-            assert squares[place, policy].tolist() == [np.cumsum([0.0, *numbers**2])[-1] for numbers in (q, both)]
+            numbers_of = [q, events.series[0, policy, part], *weighted]
+            assert largest[index, policy].tolist() == [numbers.max(initial=0.0) for numbers in numbers_of]
+            assert counts[index, policy].tolist() == [np.count_nonzero(numbers) for numbers in (q, both, *weighted)]
+            assert squares[index, policy].tolist() == [np.cumsum([0.0, *numbers**2])[-1] for numbers in (q, both)]
     uncounted = np.empty_like(largest)
-    kernel.extremes(given.series, given.weight, given.both, plain, *columns, uncounted, counts[:0], squares)
+    kernel.extremes(events.series, events.weight, events.both, plain, *columns, uncounted, counts[:0], squares)
     assert uncounted.tolist() == largest.tolist()
 
 
 @pytest.mark.parametrize("edges", EDGES, ids=str)
 def test_signed_sums_are_sums_in_the_order_of_the_events_to_the_bit(kernel: Any, edges: tuple[int, ...]) -> None:
-    given = Events(*edges)
+    events = Events(*edges)
     terms, apart = numbers(-1, 0, 2, SERIES + 1, -1, 1, 2 * SERIES - 1), numbers(0, 0, 0, 0, 1, 1, 1)
     signs = np.random.default_rng(1).choice([-1.0, 1.0], (edges[-1], 8))
     out = unknown(len(edges) - 1, POLICIES, len(terms), 8)
-    kernel.signed_sums(given.series, given.weight, given.both, given.edges, terms, apart, signs, out)
-    for place, part in enumerate(given.pieces()):
+    kernel.signed_sums(events.series, events.weight, events.both, events.edges, terms, apart, signs, out)
+    for index, part in enumerate(events.pieces()):
         for policy in range(POLICIES):
             for row, (term, kind) in enumerate(zip(terms.tolist(), apart, strict=True)):
-                weighted = (given.weights(kind)[policy] * given.of(term, policy))[part, None] * signs[part]
+                weighted = (events.weights(kind)[policy] * events.of(term, policy))[part, None] * signs[part]
                 expected = np.concatenate([np.zeros((1, 8)), weighted]).cumsum(axis=0)[-1]
-                np.testing.assert_array_equal(out[place, policy, row], expected)
+                np.testing.assert_array_equal(out[index, policy, row], expected)
 
 
 @pytest.mark.parametrize(
@@ -164,13 +164,13 @@ def test_contrasts_are_products_of_differences_of_sums_over_blocks(
     by_term = actual.reshape(blocks, POLICIES, terms, signs)
     kept = np.where(weights[history - reach : history - reach + blocks] > 0, weights[history:], 0.0)
     np.testing.assert_array_equal(out[..., :2], kept)
-    for place, (one, other, kind) in enumerate(zip(first, second, apart, strict=True)):
+    for index, (one, other, kind) in enumerate(zip(first, second, apart, strict=True)):
         mean = (by_term[:, :, one] * by_term[:, :, other]).mean(axis=-1) / np.square(form).sum()
         expected = np.where(kept[..., kind] > 0, mean, 0.0)
-        np.testing.assert_allclose(out[..., 2 + place], expected, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(out[..., 2 + index], expected, rtol=1e-12, atol=1e-12)
 
 
-# -- what is carried from block to block -------------------------------------------------------------------------------
+# -- state from block to block -----------------------------------------------------------------------------------------
 
 BLOCKS, ESTIMATORS, ROWS = 7, 2, 4
 CUT = (slice(0, 3), slice(3, None))
@@ -197,8 +197,8 @@ def test_accumulate_fades_sums_squares_and_maxima_each_in_its_way(
     state, rows, take = taken(1)
     factor, share = np.random.default_rng(2).random((2, BLOCKS, *shape))
     expected = state.copy()
-    for place in range(BLOCKS):
-        block, f, s = rows[place][:, take], factor[place], share[place]
+    for index in range(BLOCKS):
+        block, f, s = rows[index][:, take], factor[index], share[index]
         expected[..., 0] = f * expected[..., 0] + s * block[..., 0]
         expected[..., 1] = f * f * expected[..., 1] + s * s * block[..., 1]
         expected[..., 2] = np.maximum(f * expected[..., 2], s * block[..., 2])
@@ -245,14 +245,14 @@ LATEST, LAG, SPAN = 5, 3, 300.0
 def rates(sums: Array, window: int, fading: float, least: int) -> Array:
     """Return the mean rate after each block, [B, P, E]."""
     blocks = len(sums)
-    known = np.where(np.arange(blocks) >= least, 1.0, np.nan)
+    has_value = np.where(np.arange(blocks) >= least, 1.0, np.nan)
     weights = [
         fading ** np.arange(end, -1, -1.0) if fading else (np.arange(end, -1, -1) < window) * 1.0
         for end in range(blocks)
     ]
     smoothed = np.stack([np.tensordot(weight, sums[: len(weight), ..., 1:], 1) for weight in weights])
     with np.errstate(invalid="ignore"):
-        values = smoothed[..., 0] / smoothed[..., 1] * known[:, None, None]
+        values = smoothed[..., 0] / smoothed[..., 1] * has_value[:, None, None]
     moved = np.full(values.shape, np.nan)
     moved[LAG:] = np.abs(values[LAG:] - values[:-LAG]) / SPAN
     means, mean = [], np.full(values.shape[1:], np.nan)
@@ -385,8 +385,8 @@ class Mixed:
                 denominator = recent[..., 2] / recent[..., 0]
                 linear = value + (u - value * v) / (q * denominator)
                 mean = np.where((self.ratios == 1) & np.isfinite(linear), linear, u / v)
-                known = (q > 0) & np.isfinite(mean)
-                w, x = np.where(known, q, 0.0)[..., None], np.where(known, mean, 0.0)[..., None]
+                has_value = (q > 0) & np.isfinite(mean)
+                w, x = np.where(has_value, q, 0.0)[..., None], np.where(has_value, mean, 0.0)[..., None]
                 losses = np.nan_to_num((estimates - x) ** 2 * w / (2 * noise[..., None]), posinf=0.0)
                 excess = LOSS_FADING * excess + np.append(losses[..., :-1] - losses[..., 1:], np.zeros_like(x), axis=-1)
                 age = FADING * (age + SIZE * weight) + w * (SIZE - 1) / 2
@@ -420,34 +420,34 @@ class Mixed:
 MIXTURES = {"plain": Mixed(30), "alike": Mixed(31, alike=True), "ratio": Mixed(32, ratio=True), "first": Mixed(1)}
 
 
-@pytest.mark.parametrize("given", MIXTURES.values(), ids=MIXTURES)
-def test_a_mixture_equals_its_definition(kernel: Any, given: Mixed) -> None:
-    for actual, expected in zip(given.fold(kernel), given.expected(), strict=True):
+@pytest.mark.parametrize("mixture", MIXTURES.values(), ids=MIXTURES)
+def test_a_mixture_equals_its_definition(kernel: Any, mixture: Mixed) -> None:
+    for actual, expected in zip(mixture.fold(kernel), mixture.expected(), strict=True):
         np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("given", MIXTURES.values(), ids=MIXTURES)
-def test_a_mixture_does_not_depend_on_how_blocks_are_cut(kernel: Any, given: Mixed) -> None:
-    for one, other in zip(given.fold(kernel), given.fold(kernel, cut=True), strict=True):
+@pytest.mark.parametrize("mixture", MIXTURES.values(), ids=MIXTURES)
+def test_a_mixture_does_not_depend_on_how_blocks_are_cut(kernel: Any, mixture: Mixed) -> None:
+    for one, other in zip(mixture.fold(kernel), mixture.fold(kernel, cut=True), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
 def test_a_mixture_without_events_of_a_policy_knows_only_the_others(kernel: Any) -> None:
-    given, whole = Mixed(30), Mixed(30)
-    given.terms[:, 0] = given.squares[:, 0] = 0.0
-    given.priors[:, 0] = np.nan
-    path, decays, columns, _ = given.fold(kernel)
+    mixture, whole = Mixed(30), Mixed(30)
+    mixture.terms[:, 0] = mixture.squares[:, 0] = 0.0
+    mixture.priors[:, 0] = np.nan
+    path, decays, columns, _ = mixture.fold(kernel)
     assert np.isnan(path[:, 0]).all()
     assert not decays[0].any()
     assert not columns[0, :, [0, 1, 2, 3, 4, 5, 8, 9]].any()
     others, *_ = whole.fold(kernel)
-    np.testing.assert_array_equal(path[:, 1:], others[:, 1:])  # no loss is added to those of another pool
+    np.testing.assert_array_equal(path[:, 1:], others[:, 1:])  # losses of another pool do not change
 
 
 # -- both forms --------------------------------------------------------------------------------------------------------
 
 
 def test_both_forms_give_the_same_bits_for_a_mixture_with_its_exponentials() -> None:
-    for given in MIXTURES.values():
-        for one, other in zip(*(given.fold(form) for form in FORMS.values()), strict=True):
+    for mixture in MIXTURES.values():
+        for one, other in zip(*(mixture.fold(form) for form in FORMS.values()), strict=True):
             np.testing.assert_array_equal(one, other)

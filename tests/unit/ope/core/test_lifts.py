@@ -93,12 +93,12 @@ def test_the_empirical_bernstein_interval_of_a_lift_equals_the_one_of_paired_dif
     assert row.lift_lower == pytest.approx(max(-1.0, value - width), rel=1e-9)
 
 
-def weight_range(estimator: str, given: Terms) -> float:
-    return min(CAP, given.w.max()) if estimator == "clipped_ips" else given.w.max()
+def weight_range(estimator: str, terms: Terms) -> float:
+    return min(CAP, terms.w.max()) if estimator == "clipped_ips" else terms.w.max()
 
 
-def mean_denominator(given: Terms, q: Array) -> float:
-    return float(np.average(given.v, weights=given.q))
+def mean_denominator(terms: Terms, q: Array) -> float:
+    return float(np.average(terms.v, weights=terms.q))
 
 
 def design_effect(log: Log, estimator: str, production: str) -> float:
@@ -143,7 +143,7 @@ def test_a_policy_that_is_production_has_the_lift_zero(average: Any) -> None:
     for estimator in ("ips", "snips", "control_variate"):
         row = estimate(log, "a", estimator, average, intervals=intervals)
         presumed = 1e-2 if average.kind == "mixture" else 0.0  # a mixture presumes that a term varies a little
-        end = pytest.approx(0, abs=presumed)  # else not even 1e-17: the status page asks whether it is above 0
+        end = pytest.approx(0, abs=presumed)  # otherwise exactly 0, because the status page asks whether it is above 0
         assert (row.lift, row.lift_lower, row.lift_upper) == (0.0, end, end)
 
 

@@ -70,7 +70,7 @@ class Log:
             if kind == "ips":
                 policies.append([Part(wr, q, reward, square)])
             elif kind == "snips":
-                ratio = not (w == 1).all()  # where the denominator is always 1, snips is ips
+                ratio = not (w == 1).all()  # snips is ips if the denominator is always 1
                 policies.append([Part(wr, q, reward, square, v=w if ratio else None)])
             else:
                 share = np.clip(decayed_mean(w * (w <= THRESHOLD), q, block), 0, 1)
@@ -275,9 +275,9 @@ def test_the_largest_weight_of_a_mixture_is_the_largest_of_the_whole_log() -> No
     log = Log(seed=3, n=2_000, candidates=2)
     evaluator = Evaluator(log.names, [IPS()], [Mixture()])
     evaluator.update(log.batch())
-    for place, name in enumerate(log.names):
+    for index, name in enumerate(log.names):
         estimate = evaluator.report().get(name, "ips", "mixture")
-        assert estimate.importance_weight_max == pytest.approx(np.nanmax(log.target[place] / log.propensity))
+        assert estimate.importance_weight_max == pytest.approx(np.nanmax(log.target[index] / log.propensity))
 
 
 @pytest.mark.parametrize("interval", ["drift_aware", "empirical_likelihood"])

@@ -58,11 +58,11 @@ def side_by_side(rng: np.random.Generator, count: int, size: int = 20, open_sess
     """Return sessions of `size` events, this many of them open at a time."""
     left, names = rng.integers(1, size + 1, open_sessions), np.arange(open_sessions)
     units, new = np.empty(count, dtype=np.int64), open_sessions
-    for event, place in enumerate(rng.integers(0, open_sessions, count)):
-        units[event] = names[place]
-        left[place] -= 1
-        if not left[place]:
-            left[place], names[place], new = size, new, new + 1
+    for event, index in enumerate(rng.integers(0, open_sessions, count)):
+        units[event] = names[index]
+        left[index] -= 1
+        if not left[index]:
+            left[index], names[index], new = size, new, new + 1
     return units
 
 
@@ -173,7 +173,7 @@ def expected_effect(residual: Array, q: Array, signs: Array, faded: Array) -> fl
     return max(over_independent(near) + float(units) - over_independent(inside), distant)
 
 
-# The identity: with the signs that units have, the number is just this.
+# The identity that holds with the signs of units.
 
 
 @pytest.mark.parametrize("estimator", ["ips", "snips"])
@@ -353,7 +353,7 @@ def test_the_root_of_the_design_effect_widens_intervals_of_every_kind(kind: str)
 
 def test_the_design_effect_widens_the_sampling_error_of_lifts_in_decisions() -> None:
     log = Log(17, side_by_side(np.random.default_rng(17), 6_000), correlation=0.8)
-    for target in log.target.values():  # of one unit all events are shown alike: then their lifts are alike
+    for target in log.target.values():  # events of one unit have equal targets, so that their lifts are alike
         target[:] = np.random.default_rng(17).choice([0.25, 0.75], log.units.max() + 1)[log.units]
     results = []
     for units in (log.names(), None):
@@ -455,21 +455,19 @@ class Course:
         self.of = {"logging": results[::2], "a": results[1::2]}
 
     def value(self, policy: str) -> tuple[float, float]:
-        given = np.array(
-            [(estimate.value, estimate.lower, estimate.upper) for estimate in self.of[policy]], dtype=float
-        )
-        return _kept(given, 0.5)
+        ends = np.array([(estimate.value, estimate.lower, estimate.upper) for estimate in self.of[policy]], dtype=float)
+        return _kept(ends, 0.5)
 
     def lift(self) -> tuple[float, float]:
-        given = np.array(
+        ends = np.array(
             [(estimate.lift, estimate.lift_lower, estimate.lift_upper) for estimate in self.of["a"]], dtype=float
         )
-        return _kept(given, 0.0)
+        return _kept(ends, 0.0)
 
 
-def _kept(given: Array, truth: float) -> tuple[float, float]:
+def _kept(ends: Array, truth: float) -> tuple[float, float]:
     """Return the mean estimated standard error over the true one, and the coverage."""
-    value, lower, upper = given.T
+    value, lower, upper = ends.T
     ratio = (upper - lower).mean() / (2 * 1.959964) / value.std()
     return float(ratio), float(np.mean((lower <= truth) & (truth <= upper)))
 

@@ -393,8 +393,8 @@ def test_the_mean_of_every_action_needs_no_features() -> None:
 def test_events_with_the_logged_action_alone_are_missing_for_the_family_and_not_for_ips() -> None:
     batch = EventBatch.from_arrays(reward=[1, 0], propensity=[0.5, 0.5], policies={CANDIDATE: [0.5, 0.25]})
     actual = values_of(batch, FAMILY)
-    known = {label for label, value in actual.items() if value is not None}
-    assert known == {estimator.label for estimator in FAMILY if not estimator.needs}
+    labels = {label for label, value in actual.items() if value is not None}
+    assert labels == {estimator.label for estimator in FAMILY if not estimator.needs}
 
 
 @pytest.mark.parametrize(
@@ -408,7 +408,7 @@ def test_events_with_the_logged_action_alone_are_missing_for_the_family_and_not_
 def test_fields_that_the_first_events_lack_are_named(gone: str, field: str, estimators: tuple[str, ...]) -> None:
     evaluator = Evaluator([CANDIDATE], estimators=[IPS(), DM(), DR(), Switch(cap=5), CAB(cap=5)])
     (actual, *others) = evaluator.missing_fields(described(**{gone: True}))
-    if gone == "propensities":  # those of the logging policy are its distribution as a target, too
+    if gone == "propensities":  # propensities are also the distribution of the logging policy as a target
         assert set(actual.estimators) >= set(estimators)
     else:
         assert actual.estimators == estimators

@@ -48,7 +48,7 @@ def test_a_late_candidate_has_the_rows_of_a_stream_that_started_with_it(start: i
     for row, expected in zip(rows(report, "late"), rows(alone.report(), "late"), strict=True):
         assert (row.estimator, row.average) == (expected.estimator, expected.average)
         pairs = {name: (getattr(row, name), getattr(expected, name)) for name in NUMBERS}
-        if expected.average == "mixture":  # starts at the mean of all rewards that came before
+        if expected.average == "mixture":  # starts at the mean of earlier rewards
             assert abs(row.value - expected.value) < 0.5 * expected.details["se"]
         elif expected.average == "adaptive_decay" and start % 100:  # weighs whole blocks
             assert all(one == pytest.approx(other, rel=0.01) for one, other in pairs.values())
@@ -201,7 +201,9 @@ def test_parts_that_a_configuration_adds_start_from_zero_and_others_continue(sav
     for (policy, estimator, average), estimate in report.items():
         continues = policy != "late" and (estimator, average) in old
         expected = (whole_report if continues else late_report).get(policy, estimator, average)
-        assert estimate.value == pytest.approx(expected.value, rel=1e-9)  # the order of sums depends on the company
+        assert estimate.value == pytest.approx(
+            expected.value, rel=1e-9
+        )  # the order of sums depends on other candidates
         assert estimate.effective_sample_size == pytest.approx(expected.effective_sample_size, rel=1e-9)
     assert counts(changing.report()) == {"logging": (2000, 0), "early": (2000, 0), "late": (1000, 0)}
 

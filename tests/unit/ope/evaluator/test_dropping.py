@@ -53,8 +53,8 @@ def numbers(state: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         for key, value in state.items():
             yield from numbers(value, f"{path}.{key}")
     elif isinstance(state, list):
-        for place, value in enumerate(state):
-            yield from numbers(value, f"{path}[{place}]")
+        for index, value in enumerate(state):
+            yield from numbers(value, f"{path}[{index}]")
     else:
         yield path, state
 
@@ -103,10 +103,10 @@ def test_estimators_and_averages_that_are_dropped_leave_no_trace(fewer: str) -> 
         instance.fold_pending()
     leaving_out = [*TAKEN]
     if se.SNIPS() not in estimators:
-        # of the first block, in which no ratio is known yet, the lifts have nothing
+        # lifts have no evidence in the first block, because no ratio is known yet
         leaving_out += ["lifts", "averages.mixture.history", "promotion"]
     if se.StratifiedIPS() not in estimators or se.Mixture() not in averages:
-        leaving_out += ["promotion"]  # decides by another lift: see below
+        leaving_out += ["promotion"]  # another lift decides, see below
     assert_as_if_nothing_else_had_been(some, others, leaving_out)
 
 

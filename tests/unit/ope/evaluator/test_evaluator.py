@@ -91,7 +91,7 @@ def assert_same(report: Report, expected: Report, rel: float = 1e-9) -> None:
 
 
 MAY_BE_UNKNOWN = ("values", "latest", "mean", "prior", "prior_square")
-MAY_BE_UNKNOWN += ("lift", "lower", "more", "staying", "present", "since", "first")  # of promotion
+MAY_BE_UNKNOWN += ("lift", "lower", "more", "staying", "present", "since", "first")  # for promotion
 """Names in a state under which NaN says that something is not known yet."""
 
 
@@ -181,7 +181,7 @@ def test_the_state_stops_growing_when_its_longest_window_is_full() -> None:
     assert sizes[100_000] < sizes[500_000] < full[0]
     assert max(full) - full[0] < 100
     (grid,), buckets = evaluator.config.grids(), 201 + 5 * 101
-    assert full[0] < buckets * 2 * len(grid.bank.kept) * 8 * 1.5  # those of the adaptive window, and a little more
+    assert full[0] < buckets * 2 * len(grid.bank.kept) * 8 * 1.5  # buckets of the adaptive window, and a little more
 
 
 def test_the_state_of_fixed_averages_does_not_grow_with_the_stream() -> None:
@@ -195,7 +195,7 @@ def test_the_state_of_fixed_averages_does_not_grow_with_the_stream() -> None:
     assert abs(after - before) < 100
 
 
-def known(report: Report, policy: str) -> dict[str, float]:
+def known_numbers(report: Report, policy: str) -> dict[str, float]:
     """Return all known numbers of a policy, except those that an average has without events."""
     of_itself = ("alpha", "horizon_events", "window_events")
     return {
@@ -217,7 +217,7 @@ def test_before_the_first_event_nothing_is_known(wanted: dict[str, Any]) -> None
     report = Evaluator([CANDIDATE], **wanted).report()
     assert (report.events.accepted, report.events.last_timestamp) == (0, None)
     assert len(report.estimates) == 2 * len(ESTIMATORS) * len(wanted["averages"])
-    assert known(report, CANDIDATE) == known(report, LOGGING) == {}
+    assert known_numbers(report, CANDIDATE) == known_numbers(report, LOGGING) == {}
     assert b"NaN" not in report.to_json()
 
 
@@ -227,7 +227,7 @@ def test_rejected_events_are_only_counted(wanted: dict[str, Any]) -> None:
     evaluator.update(rejected("malformed", "not_finite", "malformed"))
     report = evaluator.report()
     assert (report.events.accepted, dict(report.events.rejected)) == (0, {"malformed": 2, "not_finite": 1})
-    assert known(report, LOGGING) == {}
+    assert known_numbers(report, LOGGING) == {}
     assert dict(resumed(evaluator).report().events.rejected) == {"malformed": 2, "not_finite": 1}
 
 
@@ -248,7 +248,7 @@ def test_a_policy_without_events_has_no_numbers_and_changes_no_other(wanted: dic
     evaluator = Evaluator([CANDIDATE, "absent"], **wanted)
     evaluator.update(stream.batch())
     report = evaluator.report()
-    assert known(report, "absent") == {}
+    assert known_numbers(report, "absent") == {}
     assert {p.policy: (p.events, p.missing) for p in report.policies}["absent"] == (0, n)
     alone = evaluated(stream, **wanted).report()
     for expected in alone.estimates:
@@ -349,7 +349,7 @@ def assert_finite(evaluator: Evaluator) -> None:
         assert not np.isinf(array).any(), name
         assert name in MAY_BE_UNKNOWN or not np.isnan(array).any(), name
     for policy in evaluator.policies:
-        assert all(math.isfinite(number) for number in known(evaluator.report(), policy).values())
+        assert all(math.isfinite(number) for number in known_numbers(evaluator.report(), policy).values())
 
 
 def test_a_weight_that_overflows_makes_the_event_missing_for_that_candidate_alone() -> None:

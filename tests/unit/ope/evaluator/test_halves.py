@@ -31,7 +31,7 @@ def log(units: bool = False, thinned: bool = False) -> EventBatch:
         propensity=propensity,
         policies=policies,
         timestamp=1_000.0 + np.arange(EVENTS),
-        **({"unit": [f"u{place % 40}" for place in range(EVENTS)]} if units else {}),
+        **({"unit": [f"u{index % 40}" for index in range(EVENTS)]} if units else {}),
         **({"sampling_probability": rng.choice([0.5, 1.0], EVENTS)} if thinned else {}),
     )
     return replace(batch, origin=Origin.of("log", [(0, range(EVENTS))]))
@@ -65,8 +65,8 @@ def weighed_by(evaluator: Evaluator, events: EventBatch) -> Weighed:
 def sums_of(evaluator: Evaluator, events: EventBatch) -> Sums:
     """Compute half 1 of some events, without grids because their coefficients follow the blocks before."""
     weighed = weighed_by(evaluator, events)
-    known = evaluator.config, evaluator._grids, evaluator._state
-    return msgspec.structs.replace(halves.summarise_blocks(*known, weighed, events, evaluator._monitor), grids=())
+    context = evaluator.config, evaluator._grids, evaluator._state
+    return msgspec.structs.replace(halves.summarise_blocks(*context, weighed, events, evaluator._monitor), grids=())
 
 
 def blocks_by_path(value: Any, path: str = "") -> dict[str, Any]:
@@ -109,8 +109,8 @@ def test_sums_that_come_from_another_process_make_the_same_state(case: str) -> N
         here.fold_pending()
     with pytest.MonkeyPatch.context() as patch:
 
-        def sent(*given: Any) -> Sums:
-            return received(msgspec.msgpack.encode(whole(*given), enc_hook=to_plain))
+        def sent(*arguments: Any) -> Sums:
+            return received(msgspec.msgpack.encode(whole(*arguments), enc_hook=to_plain))
 
         patch.setattr(halves, "summarise_blocks", sent)
         for first in range(0, EVENTS, 1_000):
@@ -130,7 +130,9 @@ def test_numbers_that_are_left_out_because_larger_ones_are_known_change_no_state
     evaluator = Evaluator(CANDIDATES, block=BLOCK, **cast(Any, options))
     evaluator.update(events[:1_000])
     evaluator.fold_pending()
-    known, rest = Known.of(evaluator._state), events[1_000:]
+    knowledge, rest = Known.of(evaluator._state), events[1_000:]
     weighed = weighed_by(evaluator, rest)
-    states = [Counts.of(weighed, numbers).fold(evaluator._state).weights for numbers in (known, Known(known.events))]
+    states = [
+        Counts.of(weighed, numbers).fold(evaluator._state).weights for numbers in (knowledge, Known(knowledge.events))
+    ]
     np.testing.assert_array_equal(states[0].largest, states[1].largest)

@@ -192,11 +192,11 @@ def test_a_configuration_that_names_the_estimators_decides_the_same(log: Log) ->
 
 
 @pytest.mark.parametrize(
-    "order", [pytest.param(order, marks=[pytest.mark.slow] * (place != 1)) for place, order in enumerate(ORDERS)]
+    "order", [pytest.param(order, marks=[pytest.mark.slow] * (index != 1)) for index, order in enumerate(ORDERS)]
 )
 def test_the_deciding_lift_changes_at_most_once(log: Log, order: str) -> None:
     path = choices(log.mixed(ORDERS[order]), every=500)
-    changes = [(place, now) for place, (before, now) in enumerate(pairwise(path)) if before != now]
+    changes = [(index, now) for index, (before, now) in enumerate(pairwise(path)) if before != now]
     assert len(changes) <= 1, changes
     if order in ("one in twenty full", "alternating", "full, then plain", "bursts"):
         assert path[-1] == IPS or order == "bursts"
@@ -258,7 +258,7 @@ def test_blocks_without_evidence_are_left_out(log: Log) -> None:
     one, other = evaluated(among), evaluated(alone)
     for policy in ("logging", "better", "worse"):
         values = [instance.report().get(policy, "stratified_dr", "mixture").value for instance in (one, other)]
-        assert values[0] == pytest.approx(values[1], abs=0.02)  # the start-up value knows the events before, too
+        assert values[0] == pytest.approx(values[1], abs=0.02)  # the initial value includes earlier events
     assert one.state()["predictions"][0]["model"] == other.state()["predictions"][0]["model"]
 
 
@@ -274,7 +274,7 @@ def test_a_policy_without_evidence_has_no_row() -> None:
     actual = {policy for policy, estimator, _ in rows(evaluated(batch).report()) if estimator == "stratified_dr"}
     assert actual == {"logging", "better"}
     named = evaluated(batch, estimators=[se.StratifiedDR()], averages=[se.Mixture()])
-    assert {policy for policy, _, _ in rows(named.report())} == {"logging", "better", "worse"}  # as ever
+    assert {policy for policy, _, _ in rows(named.report())} == {"logging", "better", "worse"}  # as before
 
 
 def test_full_events_without_features_count_as_plain_ones_for_the_best_estimator(log: Log) -> None:
@@ -285,8 +285,8 @@ def test_full_events_without_features_count_as_plain_ones_for_the_best_estimator
         action=events.action_sets.index,
         propensities=events.action_sets.propensities.reshape(-1, 4),
         policies={
-            name: events.action_sets.probabilities[:, place].reshape(-1, 4)
-            for place, name in enumerate(events.policies)
+            name: events.action_sets.probabilities[:, index].reshape(-1, 4)
+            for index, name in enumerate(events.policies)
         },
     )
     report = evaluated(bare).report()
@@ -311,7 +311,7 @@ def test_a_late_candidate_has_the_rows_of_a_stream_that_started_then(log: Log, o
         for instance in (changing, fresh)
     )
     assert actual.keys() == expected.keys()
-    for key, value in actual.items():  # a mixture starts at the mean of all rewards that came before
+    for key, value in actual.items():  # a mixture starts at the mean of earlier rewards
         assert value == pytest.approx(expected[key], rel=2e-3 if key[2] == "mixture" else 1e-9)
     again = Evaluator.from_state(changing.state())
     assert again.report().to_json() == changing.report().to_json()

@@ -30,17 +30,17 @@ def test_a_state_of_this_version_is_left_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "found", "hint"),
+    ("schema", "finding", "hint"),
     [
         (29, "schema 29; the oldest one that can be read is 30", "or start from zero"),
         (None, "schema None; the oldest one", "or start from zero"),
         (STATE_SCHEMA + 1, f"schema {STATE_SCHEMA + 1}, of a later version; this one reads up to", "or a later one"),
     ],
 )
-def test_a_state_of_an_early_or_a_later_version_is_refused(schema: int | None, actual: str, hint: str) -> None:
+def test_a_state_of_an_early_or_a_later_version_is_refused(schema: int | None, finding: str, hint: str) -> None:
     state = changing().state()
     for read in (Evaluator.from_state, partial(Evaluator.from_state, without_code=True)):
-        with pytest.raises(StateError, match=actual) as error:
+        with pytest.raises(StateError, match=finding) as error:
             read({**state, "schema": schema})
         assert error.value.hint.endswith(hint)
 

@@ -65,19 +65,19 @@ def test_a_better_candidate_is_promotable_until_it_has_become_worse() -> None:
         assert 12_000 < changes[1].event < 16_000
         assert not decided["second", rule].promotable
         assert decided["same", rule].times == 0
-        assert (decided["third", rule].first_event or 24_000) > 12_000  # then it is better than what was logged
+        assert (decided["third", rule].first_event or 24_000) > 12_000  # it is better than logged from then on
     assert decided["second", "sea"].promotable_events > 15_000  # on all data it takes long to notice
 
 
 def test_rules_agree_with_the_lift_of_the_report() -> None:
     evaluator, batch, names = evaluated(log(0)), log(3_000), list(TARGETS)
     lifts, spreads = np.zeros((2, 30, 3))
-    for place in range(30):
-        evaluator.update(batch[100 * place :][:100])
+    for number in range(30):
+        evaluator.update(batch[100 * number :][:100])
         evaluator.fold_pending()
         report = evaluator.report()
         shown = [report.get(name, "stratified_ips", "mixture") for name in names]
-        lifts[place], spreads[place] = np.transpose(
+        lifts[number], spreads[number] = np.transpose(
             [(estimate.lift, estimate.details["lift_spread"]) for estimate in shown]
         )
     sampling = [
@@ -132,7 +132,7 @@ def test_stale_data_blocks_promotion_when_the_time_is_known() -> None:
     assert decisions(evaluator.report(now=newest + 60.0))["second", "paired"].promotable
     late = decisions(evaluator.report(now=newest + 7_200.0))["second", "paired"]
     assert not late.promotable
-    assert late.reason == "the newest event is 2 hours old, over 1h"  # of every policy, so it is said once
+    assert late.reason == "the newest event is 2 hours old, over 1h"  # once, because it is about every policy
 
 
 @pytest.mark.parametrize(

@@ -39,12 +39,12 @@ class Log(NamedTuple):
 
     def batch(self, **columns: Any) -> EventBatch:
         """Return the events with names of actions in place of propensities."""
-        given = {"action": [f"a{action}" for action in self.action]} | columns
+        filled = {"action": [f"a{action}" for action in self.action]} | columns
         return EventBatch.from_arrays(
             reward=self.reward,
             policies={"challenger": self.candidate[self.context, self.action]},
             segments={"country": COUNTRIES[self.context].tolist()},
-            **{name: column for name, column in given.items() if column is not None},
+            **{name: column for name, column in filled.items() if column is not None},
         )
 
     def with_propensities(self) -> EventBatch:
@@ -66,9 +66,9 @@ class Log(NamedTuple):
         names = np.array([f"a{action}" for action in range(ACTIONS)])
         rows = zip(self.context.tolist(), self.action.tolist(), self.reward.tolist(), strict=True)
         results = []
-        for place, (context, action, reward) in enumerate(rows):
+        for number, (context, action, reward) in enumerate(rows):
             order = rng.permutation(ACTIONS)
-            event = {"event_id": place, "timestamp": place, "action": f"a{action}", "reward": reward}
+            event = {"event_id": number, "timestamp": number, "action": f"a{action}", "reward": reward}
             event |= {"context": {"country": COUNTRIES[context]}, "actions": names[order].tolist()}
             event |= {"features": np.eye(ACTIONS)[order].tolist()}
             event |= {"policies": {"challenger": self.candidate[context][order].tolist()}}
@@ -96,8 +96,8 @@ def world(seed: int, events: int = 5_000) -> Log:
 
 def evaluated(batch: EventBatch, propensity: Any = BY_COUNTRY, cuts: Sequence[int] = (), **options: Any) -> Evaluator:
     """Return an evaluator of the events, cut into batches at these indices."""
-    given: dict[str, Any] = {"estimators": ["snips"], "averages": ["cumulative"], "drift": None} | options
-    evaluator = Evaluator(["challenger"], propensity=propensity, **given)
+    settings: dict[str, Any] = {"estimators": ["snips"], "averages": ["cumulative"], "drift": None} | options
+    evaluator = Evaluator(["challenger"], propensity=propensity, **settings)
     for first, last in zip((0, *cuts), (*cuts, len(batch)), strict=True):
         evaluator.update(batch[first:last])
     return evaluator

@@ -24,7 +24,7 @@ CANDIDATES = ["one", "two"]
 def log() -> EventBatch:
     """Draw a log with a third of the events without the candidate `two`, and with a downsampled one."""
     rng = np.random.default_rng(7)
-    propensity = rng.choice([0.2, 0.8], EVENTS, p=[0.2, 0.8])  # of two actions, of which production prefers one
+    propensity = rng.choice([0.2, 0.8], EVENTS, p=[0.2, 0.8])  # production prefers one of two actions
     preferred = {name: rng.choice([0.5, 0.7, 0.9], EVENTS) for name in ("named", *CANDIDATES)}
     policies = {name: np.where(propensity == 0.8, share, 1 - share) for name, share in preferred.items()}
     policies["two"][rng.random(EVENTS) < 0.3] = np.nan
@@ -164,7 +164,7 @@ def test_memory_is_bounded_by_the_listed_values(log: EventBatch) -> None:
     def bytes_of(segments: Mapping[str, Any] | None) -> int:
         return Evaluator(CANDIDATES, segments=segments).full_bytes
 
-    one, two = ({"country": {"values": [str(place) for place in range(count)]}} for count in (10, 20))
+    one, two = ({"country": {"values": [str(number) for number in range(count)]}} for count in (10, 20))
     assert bytes_of(two) - bytes_of(one) == 10 * 3 * 272
 
 

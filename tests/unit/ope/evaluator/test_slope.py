@@ -35,11 +35,11 @@ RANGE = (-2.0, 3.0)
 def plain_slope(values: Sequence[float], half_widths: Sequence[float]) -> int:
     """Return the index of the last interval that intersects all intervals before it."""
     low, high, width = -math.inf, math.inf, math.inf
-    for place, (value, own) in enumerate(zip(values, half_widths, strict=True)):
+    for index, (value, own) in enumerate(zip(values, half_widths, strict=True)):
         width = min(width, own)
         low, high = max(low, value - width), min(high, value + width)
         if low > high:
-            return place - 1
+            return index - 1
     return len(values) - 1
 
 
@@ -49,7 +49,7 @@ def heavy(events: int = 3_030, seed: int = 3) -> EventBatch:
     propensity = np.exp(-rng.uniform(0, 7, events))
     weights = [np.minimum(rng.exponential(size=events) ** power, 1 / propensity) for power in (1.0, 3.0)]
     reward = rng.random(events) < np.where(weights[1] > 4, 0.8, 0.2)
-    policies = {f"p{place}": weight * propensity for place, weight in enumerate(weights)}
+    policies = {f"p{index}": weight * propensity for index, weight in enumerate(weights)}
     return EventBatch.from_arrays(reward=reward.astype(float), propensity=propensity, policies=policies)
 
 
@@ -110,9 +110,9 @@ def test_the_row_has_the_cap_that_a_plain_slope_chooses(kind: str) -> None:
             estimate, rows = report.get(policy, kind, average.label), rows_of(report, kind, policy, average.label)
             widths = half_widths(rows, effective_events(average, estimate, len(batch)))
             values = [row.value for row in rows]
-            place = plain_slope(values, widths)
-            assert_equal_but_wider(estimate, rows[place], widths[place] if len(set(values)) > 1 else 0.0)
-            limit = estimate.importance_weight_max if math.isinf(CAPS[place]) else CAPS[place]
+            index = plain_slope(values, widths)
+            assert_equal_but_wider(estimate, rows[index], widths[index] if len(set(values)) > 1 else 0.0)
+            limit = estimate.importance_weight_max if math.isinf(CAPS[index]) else CAPS[index]
             assert estimate.details["cap"] == limit
             shown.add(limit)
     assert len(shown) > 1, "the log must call for several caps"
@@ -136,10 +136,10 @@ def test_the_row_equals_the_one_of_its_cap_for_the_value_and_for_the_lift(averag
     widths=st.lists(st.floats(0, 3), min_size=8, max_size=8),
 )
 def test_the_last_overlap_equals_the_definition(values: list[float], widths: list[float]) -> None:
-    known = [0.0 if math.isnan(value) else value for value in values]
+    finite = [0.0 if math.isnan(value) else value for value in values]
     unknown = [math.inf if math.isnan(value) else width for value, width in zip(values, widths, strict=False)]
     if math.inf not in unknown:
-        assert last_overlap(np.array(values), np.array(widths[: len(values)])) == plain_slope(known, unknown)
+        assert last_overlap(np.array(values), np.array(widths[: len(values)])) == plain_slope(finite, unknown)
     many = np.stack([np.array(values), np.zeros(len(values))])
     assert last_overlap(many, np.zeros_like(many))[1] == len(values) - 1
 

@@ -231,7 +231,7 @@ def test_blocks_wait_for_partitions_of_the_same_batch_and_a_report_has_them_all(
     assert {counts.events for counts in evaluator.report().policies if counts.policy == "logging"} == {900}
     evaluator = PartitionedEvaluator.from_state(written_and_read(evaluator.state()))
     evaluator.fold([summarised(evaluator, behind[300:], 300, 0)])
-    assert evaluator.state()["held"] is not None  # the other partition is still behind the blocks that wait
+    assert evaluator.state()["held"] is not None  # the other partition is behind the waiting blocks
     actual, one = reported(evaluator.report(now=logs.START)), one_process(config, events)
     rows = zip(actual["estimates"], one["estimates"], strict=True)
     for mine, theirs in rows:  # only coefficients lag

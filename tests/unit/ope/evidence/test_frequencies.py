@@ -32,7 +32,7 @@ def judged(*batches: EventBatch) -> tuple[bool, str]:
 def decoded(evaluator: Evaluator, seed: int, events: int, wrong: float) -> EventBatch:
     """Decode events of JSON. The challenger hardly differs from production, so that only this check can fail."""
     batch = three_actions(seed, events, wrong)
-    chosen = zip([NAMES[place] for place in action_numbers(batch)], batch.propensity.tolist(), strict=True)
+    chosen = zip([NAMES[index] for index in action_numbers(batch)], batch.propensity.tolist(), strict=True)
     lines = [
         json.dumps(
             {"event_id": n, "timestamp": n, "action": action, "propensity": p, "reward": n % 2, "policies": {"new": p}}
@@ -108,7 +108,7 @@ def test_the_comparison_does_not_depend_on_the_cut_of_the_stream_and_ends_after_
 
 
 def test_memory_is_bounded_and_downsampled_events_do_not_count() -> None:
-    names = [f"{'x' * 200}{place}" for place in range(60)] + list(range(2000))
+    names = [f"{'x' * 200}{index}" for index in range(60)] + list(range(2000))
     batch = EventBatch.from_arrays(
         reward=np.zeros(2060), propensity=np.full(2060, 0.5), sampling_probability=np.repeat([0.5, 1.0], 1030)
     )

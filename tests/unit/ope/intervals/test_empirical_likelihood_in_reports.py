@@ -103,9 +103,9 @@ def test_a_reward_that_has_always_been_0_may_yet_be_more() -> None:
 
 
 def test_before_ten_events_there_are_no_bounds() -> None:
-    for events, known in ((9, False), (10, True)):
+    for events, is_known in ((9, False), (10, True)):
         row = estimate(clicks(events, seed=4), IPS(), Cumulative())
-        assert (row.lower is not None, row.upper is not None) == (known, known)
+        assert (row.lower is not None, row.upper is not None) == (is_known, is_known)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -137,9 +137,9 @@ def test_an_estimator_that_is_biased_by_intent_is_not_held_to_the_mean_weight() 
 
 def test_a_largest_weight_that_is_known_makes_it_narrower() -> None:
     stream = clicks(20_000, seed=7, chance=0.03)
-    unknown = ends(estimate(stream, IPS(), Cumulative()))
-    known = ends(estimate(stream, IPS(), Cumulative(), EmpiricalLikelihood(max_weight=12.0)))
-    assert known[1] - known[0] < 0.6 * (unknown[1] - unknown[0])
+    unlimited = ends(estimate(stream, IPS(), Cumulative()))
+    limited = ends(estimate(stream, IPS(), Cumulative(), EmpiricalLikelihood(max_weight=12.0)))
+    assert limited[1] - limited[0] < 0.6 * (unlimited[1] - unlimited[0])
 
 
 def test_a_largest_weight_that_is_exceeded_is_ignored() -> None:

@@ -185,12 +185,12 @@ def test_empirical_bernstein_has_no_range_of_terms_before_the_log_shows_an_actio
     batch = EventBatch.from_arrays(
         reward=np.arange(n) % 3 == 0, propensity=np.full(n, 0.5), policies={CANDIDATE: np.zeros(n)}
     )
-    for bound, known in ((EmpiricalBernstein(), False), (EmpiricalBernstein(max_weight=2.0), True)):
+    for bound, is_known in ((EmpiricalBernstein(), False), (EmpiricalBernstein(max_weight=2.0), True)):
         evaluator = Evaluator([CANDIDATE], [IPS()], [Cumulative()], intervals={"cumulative": bound})
         evaluator.update(batch)
         estimate = evaluator.report().get(CANDIDATE, "ips", "cumulative")
         ends = (estimate.lower, estimate.upper, estimate.lift_lower, estimate.lift_upper)
-        assert [end is not None for end in ends] == [known] * 4
+        assert [end is not None for end in ends] == [is_known] * 4
 
 
 def test_empirical_bernstein_is_withheld_while_the_mean_weight_of_slates_is_negative() -> None:
@@ -358,9 +358,9 @@ def test_a_design_effect_below_one_does_not_narrow_the_interval() -> None:
 
 def test_the_design_effect_is_unknown_before_ten_blocks() -> None:
     stream = random_stream(5, 10 * BLOCK)
-    for n, known in ((10 * BLOCK - 1, False), (10 * BLOCK, True)):
+    for n, is_known in ((10 * BLOCK - 1, False), (10 * BLOCK, True)):
         estimate = estimates(stream[:n], Cumulative(), estimators=[IPS()])["ips"]
-        assert (estimate.details["design_effect"] is not None) == known
+        assert (estimate.details["design_effect"] is not None) == is_known
 
 
 @pytest.mark.parametrize(

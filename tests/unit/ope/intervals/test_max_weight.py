@@ -149,11 +149,11 @@ def test_the_default_interval_is_as_narrow_as_with_the_right_limit_and_half_as_w
     reward = (rng.random(10_000) < 0.03).astype(float)
     events = log(propensity, np.where(propensity == 0.02, 0.95, 0.05), reward)
     widths = {}
-    for given in ("auto", "none", 47.5):
-        actual = row(evaluated(events, max_weight=given))
+    for max_weight in ("auto", "none", 47.5):
+        actual = row(evaluated(events, max_weight=max_weight))
         assert actual.lower is not None
         assert actual.upper is not None
-        widths[given] = actual.upper - actual.lower
+        widths[max_weight] = actual.upper - actual.lower
     assert widths["auto"] < 1.1 * widths[47.5]
     assert widths["auto"] < 0.5 * widths["none"]
 
@@ -166,8 +166,8 @@ def test_a_rare_action_of_production_widens_the_lift_before_it_is_logged() -> No
     policies = {"now": np.where(propensity == 0.02, 0.0, 0.5), NEW: np.where(propensity == 0.02, 0.02, 0.98)}
     events_of_both = EventBatch.from_arrays(reward=reward, propensity=propensity, policies=policies)
 
-    def width(given: Any) -> float:
-        interval = {"cumulative": EmpiricalLikelihood(max_weight=given)}
+    def width(max_weight: Any) -> float:
+        interval = {"cumulative": EmpiricalLikelihood(max_weight=max_weight)}
         evaluator = Evaluator([NEW], [IPS()], [Cumulative()], production="now", intervals=interval)
         evaluator.update(events_of_both)
         actual = row(evaluator)

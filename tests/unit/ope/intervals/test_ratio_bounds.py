@@ -13,7 +13,7 @@ import streameval as se
 from streameval.ope.intervals.base import ratio_bounds
 
 Z = NormalDist().inv_cdf(0.975)
-known = st.floats(-2, 2)
+numbers = st.floats(-2, 2)
 width = st.floats(0.001, 3)
 
 
@@ -36,7 +36,7 @@ def fieller(value: float, base: float, variances: tuple[float, float], covarianc
     return (centre - Z / base * root) / (1 - g), (centre + Z / base * root) / (1 - g)
 
 
-@given(known, st.floats(0.5, 3), width, st.floats(0.01, 0.2), st.floats(-0.95, 0.95))
+@given(numbers, st.floats(0.5, 3), width, st.floats(0.01, 0.2), st.floats(-0.95, 0.95))
 def test_the_interval_of_a_ratio_of_normal_intervals_equals_fieller(
     value: float, base: float, error: float, of_base: float, correlation: float
 ) -> None:
@@ -44,7 +44,7 @@ def test_the_interval_of_a_ratio_of_normal_intervals_equals_fieller(
     assert interval == pytest.approx(fieller(value, base, (error**2, of_base**2), correlation * error * of_base), 1e-6)
 
 
-@given(known, width, width, st.floats(1, 3), st.floats(0.001, 0.9), st.floats(0.001, 5), st.floats(-1, 1))
+@given(numbers, width, width, st.floats(1, 3), st.floats(0.001, 0.9), st.floats(0.001, 5), st.floats(-1, 1))
 def test_the_interval_of_a_ratio_has_the_sign_of_the_interval_of_the_value(
     value: float, below: float, above: float, base: float, least: float, most: float, correlation: float
 ) -> None:

@@ -59,8 +59,8 @@ def scored(events: int, actions: int = ACTIONS, seed: int = 3) -> ScoredEvents:
     propensities /= np.repeat(propensities.reshape(events, actions).sum(axis=1), actions)
     propensities[logged] = propensity
     sizes = np.full(events, actions)
-    known = (propensity, reward, np.ones(events), prediction, propensities)
-    return ScoredEvents(features, start, starts, sizes, logged, *known)
+    columns = (propensity, reward, np.ones(events), prediction, propensities)
+    return ScoredEvents(features, start, starts, sizes, logged, *columns)
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -76,10 +76,10 @@ def test_the_gradient_equals_finite_differences(name: str) -> None:
 
     _, by_score = policy.objective_of(events, events.probabilities(weights), baseline)
     actual = events.gradient(weights, by_score)
-    for place in np.ndindex(*weights.shape):
+    for index in np.ndindex(*weights.shape):
         step = np.zeros_like(weights)
-        step[place] = 1e-5
-        assert actual[place] == pytest.approx((objective(weights + step) - objective(weights - step)) / 2e-5, abs=1e-8)
+        step[index] = 1e-5
+        assert actual[index] == pytest.approx((objective(weights + step) - objective(weights - step)) / 2e-5, abs=1e-8)
 
 
 ESTIMATORS = {
@@ -101,8 +101,8 @@ def test_an_objective_equals_the_estimate_of_its_name(estimator: Estimator) -> N
     evidence = Evidence.of_actions(reward, action, propensities, target, prediction, block=30)
     logged, nothing = starts + action, np.zeros((30 * ACTIONS, WIDTH))
     rows = propensities.ravel()
-    known = (rows[logged], reward, np.ones(30), prediction.ravel(), rows)
-    events = ScoredEvents(nothing, rows, starts, np.full(30, ACTIONS), logged, *known)
+    columns = (rows[logged], reward, np.ones(30), prediction.ravel(), rows)
+    events = ScoredEvents(nothing, rows, starts, np.full(30, ACTIONS), logged, *columns)
     value, _ = ESTIMATORS[estimator].objective_of(events, target.ravel(), 0.0)
     assert value == pytest.approx(estimator.terms(evidence, estimator.start(1))[0].numerator.mean(), rel=1e-12)
 
@@ -277,10 +277,10 @@ def test_events_in_json_are_learned_from() -> None:
     assert sets.features is not None
     features = sets.features.values.reshape(250, ACTIONS, WIDTH).tolist()
     evaluator = evaluated(Learned())
-    for place, table in enumerate(features):
-        event = {"action": int(sets.index[place]), "actions": list(range(ACTIONS)), "features": table}
-        propensities = sets.propensities[place * ACTIONS : (place + 1) * ACTIONS].tolist()
-        evaluator.update_one({**event, "propensities": propensities, "reward": float(batch.reward[place])})
+    for index, table in enumerate(features):
+        event = {"action": int(sets.index[index]), "actions": list(range(ACTIONS)), "features": table}
+        propensities = sets.propensities[index * ACTIONS : (index + 1) * ACTIONS].tolist()
+        evaluator.update_one({**event, "propensities": propensities, "reward": float(batch.reward[index])})
     assert value(evaluator.report()) == pytest.approx(value(expected), rel=1e-9)
 
 

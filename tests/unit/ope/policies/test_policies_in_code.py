@@ -170,7 +170,7 @@ def test_a_policy_without_a_distribution_misses_the_event_with_a_reason(
 
 def test_an_event_that_makes_a_policy_raise_costs_no_other() -> None:
     good, bad = choice(), choice(context={})
-    report = evaluated({"p": FAVOURITE}, *[bad if place in (3, 77) else good for place in range(150)])
+    report = evaluated({"p": FAVOURITE}, *[bad if index in (3, 77) else good for index in range(150)])
     assert (counts(report, "p").events, counts(report, "p").missing) == (148, 2)
     assert report.get("p", "ips", "cumulative").importance_weight_mean == pytest.approx(1.2)
 
@@ -179,8 +179,8 @@ def test_an_event_that_makes_a_policy_raise_costs_no_other() -> None:
 def test_how_the_stream_is_cut_changes_nothing(cuts: list[int], bad: set[int]) -> None:
     policies = {"mine": FAVOURITE, "soft": Softmax(), "shadow": Logged()}
     messages = [
-        choice(context={} if place in bad else {"likes": "b"}, policies={"shadow": [0.1, 0.4, 0.5]})
-        for place in range(60)
+        choice(context={} if index in bad else {"likes": "b"}, policies={"shadow": [0.1, 0.4, 0.5]})
+        for index in range(60)
     ]
     whole, parts = (Evaluator(policies, averages=[Cumulative()], block=10) for _ in range(2))
     whole.update(reading(policies).decode_batch(messages))
@@ -223,7 +223,7 @@ def test_arrays_with_action_sets_and_features_serve_policies_in_code() -> None:
 def test_answers_are_full_distributions_for_estimators_that_need_them() -> None:
     policies = {"even": Uniform()}
     evaluator = Evaluator(policies, estimators=[IPS(), DM()], averages=[Cumulative()])
-    messages = [choice(features=[[0], [1], [2]], reward=place % 2) for place in range(300)]
+    messages = [choice(features=[[0], [1], [2]], reward=index % 2) for index in range(300)]
     evaluator.update(reading(policies).decode_batch(messages))
     assert evaluator.report().get("even", "dm", "cumulative").effective_sample_size == pytest.approx(300)
 

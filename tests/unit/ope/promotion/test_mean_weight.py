@@ -18,7 +18,7 @@ from streameval.ope.promotion.block_sums import BlockSums
 from support.kernels import uncompiled
 
 Array = NDArray[np.float64]
-NAMES = [f"c{place}" for place in range(20)]
+NAMES = [f"c{number}" for number in range(20)]
 EVENTS = 6_000
 
 

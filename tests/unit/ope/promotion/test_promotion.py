@@ -99,12 +99,12 @@ def sea_by_hand(log: Log, candidate: int, error: float, bounded: bool) -> list[f
 def spans_by_hand(passed: list[bool], hold: int, kept: list[bool] | None = None) -> list[tuple[int, bool]]:
     """Return the block ends at which a candidate became promotable, or ceased to be."""
     changes, run, promotable = [], 0, False
-    for place, ok in enumerate(passed, start=1):
+    for index, ok in enumerate(passed, start=1):
         run = run + 1 if ok else 0
-        stays = promotable and (kept or passed)[place - 1]
+        stays = promotable and (kept or passed)[index - 1]
         if (run >= hold or stays) != promotable:
             promotable = not promotable
-            changes.append((place * BLOCK, promotable))
+            changes.append((index * BLOCK, promotable))
     return changes
 
 
@@ -155,7 +155,7 @@ def recent(values: Sequence[float] | Array) -> float:
 
 def moved(lifts: Array) -> float:
     """Return the mean squared distance of a recent path from its own mean."""
-    return recent([(lift - recent(lifts[: place + 1])) ** 2 for place, lift in enumerate(lifts)])
+    return recent([(lift - recent(lifts[: index + 1])) ** 2 for index, lift in enumerate(lifts)])
 
 
 def test_paired_equals_a_loop_over_the_path() -> None:

@@ -76,8 +76,10 @@ def accuracy(evaluated: Evaluator) -> RewardModelAccuracy:
 
 def named(batch: EventBatch, names: list[Any], contexts: list[Any] | None = None) -> EventBatch:
     """Return the batch with names for the actions of each event."""
-    known = contexts or [None] * len(batch)
-    return replace(batch, raw_fields=RawFields([{"context": context, "actions": list(names)} for context in known]))
+    all_contexts = contexts or [None] * len(batch)
+    return replace(
+        batch, raw_fields=RawFields([{"context": context, "actions": list(names)} for context in all_contexts])
+    )
 
 
 @by_kind
@@ -169,7 +171,7 @@ def test_a_table_distinguishes_actions_by_their_names_in_any_position() -> None:
 def test_a_table_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builtin, "MAX_ACTIONS", 10)
     batch = REWARDING.log(200, seed=10)
-    names = [[f"{event}-{place}" for place in range(4)] for event in range(200)]
+    names = [[f"{event}-{index}" for index in range(4)] for event in range(200)]
     never_again = replace(batch, raw_fields=RawFields([{"actions": name} for name in names]))
     crowded = fed(Tabular(), never_again)
     assert dm(crowded.report()) == pytest.approx(batch.reward.mean(), abs=0.1)
@@ -201,17 +203,17 @@ def test_decoded_events_have_names_and_contexts_for_models_that_need_them() -> N
     lines = [
         msgspec.json.encode(
             {
-                "event_id": place,
-                "timestamp": place,
-                "context": {"hour": place % 24},
-                "actions": ["a", "b"] if place % 2 else ["b", "a"],
+                "event_id": index,
+                "timestamp": index,
+                "context": {"hour": index % 24},
+                "actions": ["a", "b"] if index % 2 else ["b", "a"],
                 "propensities": [0.5, 0.5],
-                "action": "a" if place % 3 else "b",
-                "reward": int(place % 3 > 0),
-                "policies": {CANDIDATE: [1, 0] if place % 2 else [0, 1]},
+                "action": "a" if index % 3 else "b",
+                "reward": int(index % 3 > 0),
+                "policies": {CANDIDATE: [1, 0] if index % 2 else [0, 1]},
             }
         )
-        for place in range(400)
+        for index in range(400)
     ]
     results = {}
     for model in ({"kind": "tabular"}, {"kind": "river", "model": LINEAR.model, "inputs": ["action"]}):
@@ -265,7 +267,7 @@ def test_a_model_that_fails_costs_its_predictions_and_nothing_else(model: str, r
     healthy = fed(MEAN, batch, estimators=[IPS(), DM(), DR()]).report()
     assert report.get(CANDIDATE, "ips", "cumulative") == healthy.get(CANDIDATE, "ips", "cumulative")
     assert all(estimate.value is not None for estimate in report.estimates)
-    if model != "Unteachable":  # the mean of what was taught is what this one would have said itself
+    if model != "Unteachable":  # the others fall back to the mean, which is their own prediction
         assert dm(report) == pytest.approx(dm(healthy), rel=1e-12)
 
 

@@ -69,14 +69,14 @@ def predictions(batch: EventBatch, model: Ridge, **options: Any) -> Array:
     n = len(batch)
     totals = [np.zeros(ACTIONS)]
     for event in range(n):
-        place = slice(event, event + 1)
+        row = slice(event, event + 1)
         one = EventBatch.from_arrays(
-            reward=batch.reward[place],
-            action=sets.index[place],
-            propensities=sets.propensities.reshape(n, -1)[place],
-            features=sets.features.values.reshape(n, ACTIONS, -1)[place],
+            reward=batch.reward[row],
+            action=sets.index[row],
+            propensities=sets.propensities.reshape(n, -1)[row],
+            features=sets.features.values.reshape(n, ACTIONS, -1)[row],
             policies={policy: np.eye(ACTIONS)[int(policy)][None] for policy in policies},
-            sampling_probability=batch.sampling_probability[place],
+            sampling_probability=batch.sampling_probability[row],
         )
         evaluator.update(one)
         evaluator.fold_pending()

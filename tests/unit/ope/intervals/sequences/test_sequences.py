@@ -140,8 +140,8 @@ def interval_of_blocks(engine: WealthProcess, observed: Array, error: float, **m
 
 def test_the_gamma_exponential_boundary_equals_the_published_one() -> None:
     case = "confseq_boundaries"
-    given = CASES[case]["inputs"]
-    v, error, v_opt, c = given["v"], given["alpha"], given["v_opt"], given["c_gamma"]
+    inputs = CASES[case]["inputs"]
+    v, error, v_opt, c = inputs["v"], inputs["alpha"], inputs["v_opt"], inputs["c_gamma"]
     assert normal_rho(v_opt, error / 2) == published(case, "normal_rho_two_sided")
     boundary = c * float(gamma_exponential_mixture(v / c**2, error, normal_rho(v_opt, error) / c**2))
     assert boundary == published(case, "gamma_exponential")
@@ -165,7 +165,7 @@ PUBLISHED_STREAMS = {
     ],
 )
 def test_the_gamma_exponential_boundary_gives_the_published_sequences(case: str, name: str) -> None:
-    observed = PUBLISHED_STREAMS[case]  # the published ones let products above 1 through, and cut what comes of them
+    observed = PUBLISHED_STREAMS[case]  # published code allows products above 1, and cuts the result
     square = ((observed - own_centres(observed)) ** 2).sum(axis=1)
     reach = gamma_exponential_mixture(square, 0.025, rho=1.0)
     lower = (observed.sum(axis=1) - reach) / observed.shape[1]
@@ -190,7 +190,7 @@ def test_the_robust_sequence_equals_the_published_one(name: str) -> None:
     assert interval(engine, observed, UNINVESTED * case["inputs"]["alpha"]) == published("vw_cs_robust_88", name)
 
 
-# what they are made of
+# their parts
 
 
 def heavy_tailed(rng: np.random.Generator, rows: int, events: int, largest: float = 50.0) -> Array:
@@ -642,7 +642,7 @@ def test_restarted_evidence_adds_up_the_wealth_of_both_sequences_that_run() -> N
     observed = whole.importance_weight[:, 2] * whole.reward + whole.importance_weight[:, 0] * (1 - whole.reward)
     older, younger = (
         np.exp(HeavyTailed().log_wealth(bound_of_blocks(HeavyTailed(), observed, since=since), np.array(0.9)))
-        for since in (2000, 2400)  # the sixth and the seventh
+        for since in (2000, 2400)  # the sixth and seventh start
     )
     assert actual[-1, 2] == pytest.approx(np.log(older / (6 * 7) + younger / (7 * 8)), rel=1e-9)
     first = np.exp(HeavyTailed().log_wealth(bound_of_blocks(HeavyTailed(), observed[:300]), np.array(0.9)))
@@ -705,8 +705,8 @@ def test_each_end_moves_away_from_the_estimate_that_it_is_a_bound_of() -> None:
 
 
 def test_sessions_with_equal_weights_do_not_make_a_sequence_miss() -> None:
-    rng, events, names = np.random.default_rng(32), 6_000, [f"c{place}" for place in range(20)]
-    session = np.arange(events) // 1_000 * 50 + rng.integers(0, 50, events)  # 50 are open at a time, of 20 events each
+    rng, events, names = np.random.default_rng(32), 6_000, [f"c{index}" for index in range(20)]
+    session = np.arange(events) // 1_000 * 50 + rng.integers(0, 50, events)  # 50 sessions of 20 events at a time
     weights = {name: rng.choice([0.5, 1.5], 300)[session] for name in names}
     batch = EventBatch.from_arrays(
         reward=(rng.random(events) < 0.3).astype(float),
