@@ -15,6 +15,7 @@ import pytest
 
 import streameval
 from streameval.ope.core.kernel import compiled
+from support.compiler import quick_compiler
 from support.paths import ROOT
 
 MAIN = "import sys; sys.argv[0] = 'streameval'; from streameval.cli.app import main; main()"
@@ -71,7 +72,8 @@ def test_check_and_run_say_that_the_kernels_are_not_compiled(pure: Path, tmp_pat
 def test_the_wheel_is_pure_only_if_nothing_can_be_compiled(variables: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("hatchling")
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path)]
-    subprocess.run([*command, str(ROOT)], env=os.environ | variables, check=True, timeout=200)
+    environment = os.environ | {"CC": quick_compiler(tmp_path)} | variables
+    subprocess.run([*command, str(ROOT)], env=environment, check=True, timeout=200)
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert "streameval/ope/core/kernel.py" in names

@@ -19,6 +19,8 @@ from importlib.metadata import distribution
 from pathlib import Path
 from typing import NamedTuple
 
+from support.compiler import quick_compiler
+
 
 class Instruction(NamedTuple):
     """One instruction, its lines joined."""
@@ -92,6 +94,7 @@ class Stage:
             inside.pop(name, None)
         # Quick: nothing is compiled before it is used (pip means the contrary of "no"), nor twice.
         inside |= {"PIP_NO_COMPILE": "no", "PYTHONPYCACHEPREFIX": str(self.root.parent / "compiled")}
+        inside["CC"] = quick_compiler(self.root.parent)
         path = inside.get("PATH", "$PATH").replace("$PATH", f"{self.root}/usr/local/bin:{os.environ['PATH']}")
         return {**outside, **inside, "PATH": path}
 
