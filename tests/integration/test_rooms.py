@@ -79,17 +79,17 @@ ASKED = {
         f"policies.candidates.more: {WITHOUT} learning",
     ],
 }
-"""What a package without a room says to a user who asks for it, by arguments, in a file, and in code that learns."""
+"""Errors of a package without a room, for arguments, in a file, and for code that learns."""
 LINES = {
     "learning": {
         "ope/candidates/kinds.py": ("from streameval.ope.learning import KINDS as LEARNING", "    *LEARNING,"),
     }
 }
-"""The lines that name a room outside of `rooms`."""
+"""Lines that name a room outside of `rooms`."""
 FURTHER = {"learning": ("ope/learning", "ope/evaluator/training.py")}
-"""What belongs to a room besides its module of the evaluator."""
+"""Modules of a room besides its module of the evaluator."""
 CHECKS = {"calibration": {"calibration"}, "frequencies": {"propensities"}}
-"""The trust checks of a room, in the cases that are left."""
+"""Trust checks of a room in the remaining cases."""
 
 
 def found(path: Path, absent: str, directory: Path) -> Any:

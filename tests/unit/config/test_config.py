@@ -52,7 +52,7 @@ state: {dir: ./streameval-state, interval: 30s}
 
 
 ONE = "policies: {candidates: [a]}\n"
-"""Minimum of every configuration; text after it starts in line 2."""
+"""Minimum of every configuration. Text after it starts in line 2."""
 
 
 KINDS = [cls.__pydantic_fields__["kind"].default for cls in AnyEstimator.__origin__.__args__]  # type: ignore[attr-defined]
@@ -718,25 +718,25 @@ def test_problems_of_promotion_are_reported(load: Loader, text: str, complaint: 
     assert complaint in load.complaint(f"policies: {{candidates: [challenger]}}\npromotion: {text}")
 
 
-def with_candidates(count: int, **sections: Any) -> Config:
+def candidates_config(count: int, **sections: Any) -> Config:
     candidates = [f"candidate-{number}" for number in range(count)]
     return Config.model_validate({"source": {"topic": "t"}, "policies": {"candidates": candidates}} | sections)
 
 
 @pytest.mark.parametrize("candidates", [2, 10_000])
 def test_a_state_larger_than_the_memory_is_refused_with_its_size(candidates: int) -> None:
-    config = with_candidates(candidates, averages=[{"kind": "window", "tau": 10**11, "resolution": 100}])
+    config = candidates_config(candidates, averages=[{"kind": "window", "tau": 10**11, "resolution": 100}])
     with pytest.raises(ConfigError, match=r"^policies.candidates: the estimates take [\d,.]+ GiB once all"):
         list(config.memory_warnings())
 
 
 def test_a_state_of_half_the_memory_is_warned_about_with_its_size() -> None:
-    def with_window(tau: int) -> Config:
-        return with_candidates(2, averages=[{"kind": "window", "tau": tau, "resolution": 100}])
+    def window_config(tau: int) -> Config:
+        return candidates_config(2, averages=[{"kind": "window", "tau": tau, "resolution": 100}])
 
     memory = usable_memory()
-    per_event = (with_window(2_000_000).full_bytes() - with_window(1_000_000).full_bytes()) / 1_000_000
-    (problem,) = with_window(round(memory / 2 / per_event / 100) * 100).memory_warnings()
+    per_event = (window_config(2_000_000).full_bytes() - window_config(1_000_000).full_bytes()) / 1_000_000
+    (problem,) = window_config(round(memory / 2 / per_event / 100) * 100).memory_warnings()
     assert f"the estimates take {memory / 2**31:,.1f} GiB once all windows are full" in problem.message
 
 
@@ -745,16 +745,16 @@ def test_too_many_candidates_for_the_memory_are_refused(
 ) -> None:
     monkeypatch.setattr("streameval.config.model.usable_memory", lambda: 2**30)
     with pytest.raises(ConfigError, match=r"the estimates take [\d,.]+ GiB .* this process may use 1\.0 GiB"):
-        list(with_candidates(10_000).memory_warnings())
+        list(candidates_config(10_000).memory_warnings())
 
 
 def test_a_state_of_a_usual_size_has_no_warning() -> None:
-    assert not list(with_candidates(20).memory_warnings())
+    assert not list(candidates_config(20).memory_warnings())
 
 
 def test_the_size_of_a_state_is_known_before_its_windows_are_full() -> None:
     averages = ["cumulative", {"kind": "window", "tau": 20_000, "resolution": 10}]
-    config = with_candidates(5, averages=averages, estimators=["ips", "snips"])
+    config = candidates_config(5, averages=averages, estimators=["ips", "snips"])
     evaluator = config.evaluator()
     expected = config.full_bytes()
     assert evaluator.full_bytes == pytest.approx(expected, rel=1e-3)
@@ -770,7 +770,7 @@ def test_the_size_of_a_state_is_known_before_its_windows_are_full() -> None:
 
 @pytest.mark.parametrize("lacking", [0.0, 0.1])
 def test_100_candidates_of_a_default_configuration_take_at_most_16_mb(lacking: float) -> None:
-    evaluator = with_candidates(100).evaluator()
+    evaluator = candidates_config(100).evaluator()
     evaluator.update(varied_events(100, 2_000, lacking))
     evaluator.fold_pending()
     assert evaluator.full_bytes < 16e6

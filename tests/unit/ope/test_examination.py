@@ -79,14 +79,16 @@ def test_the_lag_of_a_curve_counts_as_far_as_it_exceeds_its_own_error() -> None:
 def test_a_lag_moves_values_in_proportion_to_the_clicks_at_its_rank() -> None:
     curve = LearnedCurve(np.zeros((1, 2)), np.zeros((1, 2, 2)), np.array([[0.0, 0.5]]))
     clicks, pages = np.array([[[4.0, 2.0], [3.0, 6.0]]]), np.full((1, 2, 1), 10.0)
-    of_values, of_lifts = variances(curve, np.concatenate([clicks, 0 * clicks, pages], axis=-1), ratio=False)
-    assert of_values[0] == pytest.approx([(0.5 * 0.2) ** 2, (0.5 * 0.6) ** 2])
-    assert of_lifts[0] == pytest.approx([0.0, (0.5 * 0.4) ** 2])
+    value_variances, lift_variances = variances(
+        curve, np.concatenate([clicks, 0 * clicks, pages], axis=-1), ratio=False
+    )
+    assert value_variances[0] == pytest.approx([(0.5 * 0.2) ** 2, (0.5 * 0.6) ** 2])
+    assert lift_variances[0] == pytest.approx([0.0, (0.5 * 0.4) ** 2])
 
 
 def test_a_lag_moves_a_ratio_by_its_linearisation() -> None:
     curve = LearnedCurve(np.zeros((1, 2)), np.zeros((1, 2, 2)), np.array([[0.2, 0.5]]))
     clicks, weights, pages = np.array([[[4.0, 2.0]]]), np.array([[[5.0, 3.0]]]), np.full((1, 1, 1), 10.0)
-    of_values, _ = variances(curve, np.concatenate([clicks, weights, pages], axis=-1), ratio=True)
+    value_variances, _ = variances(curve, np.concatenate([clicks, weights, pages], axis=-1), ratio=True)
     moved = ((4 - 6 / 8 * 5) * 0.2 + (2 - 6 / 8 * 3) * 0.5) / 8
-    assert of_values[0] == pytest.approx([moved**2])
+    assert value_variances[0] == pytest.approx([moved**2])

@@ -131,7 +131,7 @@ def defined(slates: list[tuple[int, ...]], probability: Array, target: Array) ->
     return np.asarray(flat @ np.linalg.pinv(gamma, rcond=1e-10) @ target.ravel())
 
 
-def in_slots(slate: Iterable[int], target: Array, logging: Array | None = None) -> list[dict[str, Any]]:
+def make_slots(slate: Iterable[int], target: Array, logging: Array | None = None) -> list[dict[str, Any]]:
     """Return slots with full distributions."""
     return [
         {"action": action, "actions": list(range(target.shape[1])), "policies": {POLICY: target[slot].tolist()}}
@@ -146,7 +146,9 @@ def test_independent_slots_have_the_weights_of_the_definition(case: tuple[Array,
     logging, target = case
     slates = list(product(range(target.shape[1]), repeat=len(target)))
     probability = np.array([math.prod(logging[j, a] for j, a in enumerate(slate)) for slate in slates])
-    actual = slate_weights(batch_of(slate_message(slots=in_slots(s, target, logging)) for s in slates), [POLICY])[:, 0]
+    actual = slate_weights(batch_of(slate_message(slots=make_slots(s, target, logging)) for s in slates), [POLICY])[
+        :, 0
+    ]
     assert actual == pytest.approx(defined(slates, probability, target), rel=1e-8, abs=1e-8)
     assert probability @ actual == pytest.approx(1, rel=1e-12)
 
@@ -168,7 +170,7 @@ def ranked(draw: st.DrawFn) -> Array:
 def test_uniform_rankings_have_the_weights_of_the_definition(target: Array) -> None:
     slots, actions = target.shape
     rankings = list(permutations(range(actions), slots))
-    batch = batch_of(slate_message(slots=in_slots(s, target), slate_logging="uniform_ranking") for s in rankings)
+    batch = batch_of(slate_message(slots=make_slots(s, target), slate_logging="uniform_ranking") for s in rankings)
     actual = slate_weights(batch, [POLICY, "logging"])
     uniform = np.full(len(rankings), 1 / len(rankings))
     assert actual[:, 0] == pytest.approx(defined(rankings, uniform, target), rel=1e-8, abs=1e-8)
@@ -185,7 +187,7 @@ def test_listed_slates_have_the_weights_of_the_definition(target: Array, data: s
     rankings = list(permutations(range(actions), slots))
     shares = np.array(data.draw(distributions(len(rankings), least=1, most=20)))
     listed = {"slates": list(map(list, rankings)), "slate_propensities": shares.tolist()}
-    batch = batch_of(slate_message(slots=in_slots(s, target), **listed) for s in rankings)
+    batch = batch_of(slate_message(slots=make_slots(s, target), **listed) for s in rankings)
     actual = slate_weights(batch, [POLICY])[:, 0]
     assert actual == pytest.approx(defined(rankings, shares, target), rel=1e-6, abs=1e-6)
     assert batch.propensity == pytest.approx(shares)
@@ -198,7 +200,7 @@ def test_listed_slates_of_different_shapes_have_the_weight_of_each_alone() -> No
         shares = np.arange(1.0, len(rankings) + 1) / np.arange(1.0, len(rankings) + 1).sum()
         target = np.full((slots, actions), 1 / actions)
         listed = {"slates": list(map(list, rankings)), "slate_propensities": shares.tolist()}
-        messages.append(slate_message(slots=in_slots(rankings[-1], target), **listed))
+        messages.append(slate_message(slots=make_slots(rankings[-1], target), **listed))
     alone = [float(slate_weights(batch_of([text]), [POLICY])[0, 0]) for text in messages]
     assert slate_weights(batch_of(messages), [POLICY])[:, 0] == pytest.approx(alone, rel=1e-9)
 
@@ -211,7 +213,7 @@ def test_additive_rewards_are_estimated_without_bias_under_any_logging(target: A
     worth, rankings = rng.random((slots, actions)), list(permutations(range(actions), slots))
     shares = rng.dirichlet(np.ones(len(rankings))) * 0.5 + 0.5 / len(rankings)
     listed = {"slates": list(map(list, rankings)), "slate_propensities": shares.tolist()}
-    weights = slate_weights(batch_of(slate_message(slots=in_slots(s, target), **listed) for s in rankings), [POLICY])[
+    weights = slate_weights(batch_of(slate_message(slots=make_slots(s, target), **listed) for s in rankings), [POLICY])[
         :, 0
     ]
     rewards = np.array([worth[np.arange(slots), ranking].sum() for ranking in rankings])
@@ -300,7 +302,7 @@ def test_ips_is_unknown_for_many_slots_and_the_pseudo_inverse_is_not() -> None:
 def test_slates_are_missing_for_estimators_that_look_at_the_other_actions_of_an_event() -> None:
     target = np.array([[0.5, 0.5], [0.5, 0.5]])
     evaluator = Evaluator([POLICY], estimators=[PseudoInverse(), DM()], averages=[Cumulative()])
-    evaluator.update(batch_of([slate_message(slots=in_slots([0, 1], target, target))]))
+    evaluator.update(batch_of([slate_message(slots=make_slots([0, 1], target, target))]))
     assert values(evaluator) == {"pseudo_inverse/cumulative": close(1.0), "dm/cumulative": None}
 
 
@@ -339,7 +341,7 @@ def test_the_ratios_of_no_more_than_some_slots_are_kept() -> None:
 def test_the_probability_of_actions_never_shown_in_their_slot_is_reported() -> None:
     target, logging = np.array([[0.5, 0.5], [0.2, 0.8]]), np.array([[1.0, 0.0], [0.0, 1.0]])
     evaluator = Evaluator([POLICY], estimators=[PseudoInverse(), IPS()], averages=[Cumulative()])
-    evaluator.update(batch_of([slate_message(slots=in_slots([0, 1], target, logging))] * 3))
+    evaluator.update(batch_of([slate_message(slots=make_slots([0, 1], target, logging))] * 3))
     report = evaluator.report()
     for estimator in ("ips", "pseudo_inverse"):
         details = report.get(POLICY, estimator, "cumulative").details
@@ -367,10 +369,10 @@ def mixed_batch() -> EventBatch:
     return batch_of(
         [
             slate_message(slots=[coin(0), coin(1)]),
-            slate_message(slots=in_slots([1, 2], target), **listed),
+            slate_message(slots=make_slots([1, 2], target), **listed),
             slate_message(action=1, propensity=0.5, policies={POLICY: 0.25}),
-            slate_message(slots=in_slots([1, 0], target), slate_logging="uniform_ranking"),
-            slate_message(slots=in_slots([0, 1], target), **listed),
+            slate_message(slots=make_slots([1, 0], target), slate_logging="uniform_ranking"),
+            slate_message(slots=make_slots([0, 1], target), **listed),
         ]
     )
 
@@ -408,7 +410,7 @@ def test_policies_found_in_slots_alone_become_columns_when_none_are_configured()
 
 def test_arrays_and_messages_make_the_same_slates() -> None:
     target, logging = np.array([[0.5, 0.5], [0.2, 0.8]]), np.array([[0.3, 0.7], [0.6, 0.4]])
-    from_messages = batch_of([slate_message(slots=in_slots([0, 1], target, logging))])
+    from_messages = batch_of([slate_message(slots=make_slots([0, 1], target, logging))])
     from_arrays = EventBatch.from_arrays(
         reward=[1], propensities=[logging], action=[[0, 1]], policies={POLICY: [target]}, timestamp=[0]
     )

@@ -143,7 +143,12 @@ def test_rankings_are_weighted_by_the_probability_of_their_actions_up_to_each_sl
     if way == "listed":
         fields = {"slates": [list(ranking) for ranking in rankings], "slate_propensities": shares.tolist()}
     rewards = [np.array([worth[ranking[: j + 1]] for j in range(3)]) for ranking in rankings]
-    batch = batch_of(*[slate_of(ranking, target, of, **fields) for ranking, of in zip(rankings, rewards, strict=True)])
+    batch = batch_of(
+        *[
+            slate_of(ranking, target, slot_rewards, **fields)
+            for ranking, slot_rewards in zip(rankings, rewards, strict=True)
+        ]
+    )
     assert terms(batch)[1] @ shares == pytest.approx(sum(worth[shown[: j + 1]] for j in range(3)), rel=1e-12)
 
 

@@ -27,7 +27,7 @@ from support.factories import wait_until
 from support.fake_kafka import TOPIC, FakeCluster
 
 CONNECT_SECONDS = 60.0
-"""Wait this long for a connection in the background, on a busy machine."""
+"""Seconds to wait for a connection in the background, on a busy machine."""
 
 
 class Bench:

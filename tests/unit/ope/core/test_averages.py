@@ -38,7 +38,7 @@ BLOCK = 20
 CAP = 2.5
 ESTIMATORS: list[AnyEstimator] = [IPS(), SNIPS(), ClippedIPS(cap=CAP), ControlVariate()]
 ALONE: dict[str, Any] = {"drift": None, "promotion": None}
-"""Averages without what watches them."""
+"""Options that leave out drift detection and promotion."""
 
 
 def terms(estimator: AnyEstimator, stream: Stream, block: int = BLOCK) -> brute_force.Terms:

@@ -75,7 +75,7 @@ class Events:
         return self.both if apart else self.weight
 
 
-def in_four_parts(terms: Array) -> float:
+def sum_in_four_parts(terms: Array) -> float:
     """Add up every fourth term, the last few to the first sum, and then the four sums."""
     whole = len(terms) // 4 * 4
     parts = terms[:whole].reshape(-1, 4).cumsum(axis=0)[-1] if whole else np.zeros(4)
@@ -100,7 +100,7 @@ def test_products_are_sums_in_four_parts_to_the_bit(kernel: Any, edges: tuple[in
             for pair, (one, other, both) in enumerate(wanted[:-1]):
                 terms = (events.weights(both)[policy] * events.of(one, policy) * events.of(other, policy))[part]
                 actual = out[index, policy, pair]
-                assert actual == in_four_parts(terms)
+                assert actual == sum_in_four_parts(terms)
                 assert actual == pytest.approx(math.fsum(terms), rel=0, abs=1e-12 * np.abs(terms).sum())
     assert np.isnan(out[..., len(wanted) - 1 :]).all()  # only the first `count` pairs were wanted
 
@@ -177,7 +177,7 @@ CUT = (slice(0, 3), slice(3, None))
 """Two parts of seven blocks."""
 
 
-def in_parts(fold: Callable[[slice], None], cut: bool) -> None:
+def fold_parts(fold: Callable[[slice], None], cut: bool) -> None:
     for part in CUT if cut else (slice(None),):
         fold(part)
 
@@ -205,7 +205,7 @@ def test_accumulate_fades_sums_squares_and_maxima_each_in_its_way(
         expected[..., 3] = np.maximum(expected[..., 3], block[..., 3])
     power = numbers(1, 2, 3, 0)
     none = np.zeros((0, 0, 0))
-    in_parts(lambda part: kernel.accumulate(state, rows[part], take, power, factor[part], share[part], none), cut)
+    fold_parts(lambda part: kernel.accumulate(state, rows[part], take, power, factor[part], share[part], none), cut)
     np.testing.assert_array_equal(state, expected)
 
 
@@ -223,7 +223,7 @@ def test_trace_keeps_the_fading_sums_after_each_block(kernel: Any, cut: bool) ->
     for block in rows:
         expected = 0.9 * expected + block[:, take]
         path.append(expected)
-    in_parts(lambda part: kernel.trace(state, rows[part], take, 0.9, out[part]), cut)
+    fold_parts(lambda part: kernel.trace(state, rows[part], take, 0.9, out[part]), cut)
     np.testing.assert_array_equal(out, path)
     np.testing.assert_array_equal(state, expected)
 
@@ -235,7 +235,7 @@ def test_fade_fades_the_same_rows_with_each_horizon(kernel: Any, cut: bool) -> N
     expected = state.copy()
     for block in rows:
         expected = fading * expected + block[..., None]
-    in_parts(lambda part: kernel.fade(state, rows[part], fading), cut)
+    fold_parts(lambda part: kernel.fade(state, rows[part], fading), cut)
     np.testing.assert_array_equal(state, expected)
 
 
@@ -280,7 +280,7 @@ def test_the_rate_equals_how_far_values_have_moved(
     def follow(part: slice) -> None:
         kernel.follow_values(sums[part], *state, np.full(POLICIES, part.start or 0), fading, least, SPAN, out[part])
 
-    in_parts(follow, cut)
+    fold_parts(follow, cut)
     np.testing.assert_allclose(out, rates(sums, window, fading, least), rtol=1e-12)
     np.testing.assert_array_equal(state[-1], out[-1])
     assert np.isnan(out[:LAG]).all()
@@ -348,7 +348,7 @@ class Mixed:
             events = np.full(POLICIES, SIZE * (part.start or 0))
             kernel.mix(decays, columns, overlap, events, SIZE, *blocks, *numbers_of, *room, errors, path[part])
 
-        in_parts(fold, cut)
+        fold_parts(fold, cut)
         return [path, decays, columns, overlap]
 
     def expected(self) -> list[Array]:

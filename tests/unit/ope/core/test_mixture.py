@@ -110,7 +110,7 @@ def distances(w: Array, q: Array, base: Array, present: Array, block: int) -> Ar
     return results
 
 
-def on_mixture(log: Log, block: int = 100, **options: Any) -> Evaluator:
+def mixture_evaluator(log: Log, block: int = 100, **options: Any) -> Evaluator:
     """Return an evaluator of the log on a mixture with these options."""
     estimators = [IPS(), SNIPS(), StratifiedIPS(threshold=THRESHOLD)]
     settings = {"estimators": estimators, "averages": [Mixture(**options)], "block": block, "drift": None}
@@ -133,7 +133,7 @@ def assert_equal(report: Report, kind: str, policies: list[str], slow: list[Answ
 @pytest.mark.parametrize(("block", "blocks"), [(100, 1), (100, 2), (100, 7), (50, 24)])
 def test_a_mixture_equals_a_plain_reimplementation(kind: str, candidates: int, block: int, blocks: int) -> None:
     log = Log(seed=blocks, n=block * blocks, candidates=candidates)
-    report = on_mixture(log, block).report()
+    report = mixture_evaluator(log, block).report()
     assert_equal(report, kind, ["logging", *log.names], log.slow(kind, block))
 
 
@@ -184,31 +184,31 @@ def test_the_drift_part_equals_a_plain_reimplementation_from_50_000_events_on() 
     slow = log.slow("stratified_ips", block=1_000)
     assert all(answer.drift >= 0 for answer in slow)
     assert max(answer.drift for answer in slow) > 1e-3
-    assert_equal(on_mixture(log, block=1_000).report(), "stratified_ips", ["logging", *log.names], slow)
+    assert_equal(mixture_evaluator(log, block=1_000).report(), "stratified_ips", ["logging", *log.names], slow)
 
 
 def test_a_mixture_sees_a_block_when_it_ends() -> None:
     log = Log(seed=1, n=1_099, candidates=2)
-    before = on_mixture(log.upto(1_000)).report()
-    after = on_mixture(log).report()
+    before = mixture_evaluator(log.upto(1_000)).report()
+    after = mixture_evaluator(log).report()
     for policy in ("logging", *log.names):
         assert after.get(policy, "ips", "mixture").value == before.get(policy, "ips", "mixture").value
 
 
 def test_losses_are_pooled_over_three_candidates_or_more() -> None:
     log = Log(seed=2, n=4_000, candidates=3, gaps=False)
-    three = on_mixture(log).report()
+    three = mixture_evaluator(log).report()
     horizons = {three.get(name, "ips", "mixture").details["horizon_events"] for name in log.names}
     assert len(horizons) == 1
     assert three.get("logging", "ips", "mixture").details["horizon_events"] not in horizons
     log.names, log.target = log.names[:2], log.target[:2]
-    two = on_mixture(log).report()
+    two = mixture_evaluator(log).report()
     assert len({two.get(name, "ips", "mixture").details["horizon_events"] for name in log.names}) == 2
 
 
 def test_the_rate_can_be_set() -> None:
     log = Log(seed=2, n=4_000, candidates=1)
-    usual, same, other = (on_mixture(log, rate=rate).report() for rate in (None, 1.0, 0.01))
+    usual, same, other = (mixture_evaluator(log, rate=rate).report() for rate in (None, 1.0, 0.01))
     assert usual == same
     assert other.get("c0", "ips", "mixture").value != usual.get("c0", "ips", "mixture").value
 
@@ -224,7 +224,7 @@ def test_the_initial_value_is_near_the_mean_reward_of_the_logging_policy() -> No
 
 def test_interval_parts_add_up_to_the_half_width() -> None:
     log = Log(seed=3, n=9_000, candidates=3)
-    for estimate in on_mixture(log).report().estimates:
+    for estimate in mixture_evaluator(log).report().estimates:
         parts = {name: estimate.details[name] or 0.0 for name in ("se", "spread", "drift")}
         sampling = parts["se"] ** 2 * max(1.0, estimate.details["design_effect"] or 1.0)
         width = 2.4 * np.sqrt(sampling + parts["spread"] ** 2 + parts["drift"] ** 2)
@@ -234,22 +234,22 @@ def test_interval_parts_add_up_to_the_half_width() -> None:
 
 
 def test_values_without_evidence_on_a_mixture_are_unknown() -> None:
-    estimate = on_mixture(Log(seed=3, n=9_000, candidates=1)).report().get("c0", "ips", "mixture")
+    estimate = mixture_evaluator(Log(seed=3, n=9_000, candidates=1)).report().get("c0", "ips", "mixture")
     assert estimate.details["largest_term_share"] is None
     assert estimate.details["bias_bound"] is None
-    first_block = on_mixture(Log(seed=3, n=100, candidates=1)).report().get("c0", "ips", "mixture")
+    first_block = mixture_evaluator(Log(seed=3, n=100, candidates=1)).report().get("c0", "ips", "mixture")
     assert first_block.details["drift"] is None
 
 
 def test_one_event_of_a_candidate_is_enough_for_an_estimate() -> None:
     log = Log(seed=3, n=300, candidates=1, gaps=False)
     log.target[0, np.arange(300) != 150] = np.nan
-    assert on_mixture(log).report().get("c0", "ips", "mixture").value is not None
+    assert mixture_evaluator(log).report().get("c0", "ips", "mixture").value is not None
     log.target[:] = np.nan
-    assert on_mixture(log).report().get("c0", "ips", "mixture").value is None
+    assert mixture_evaluator(log).report().get("c0", "ips", "mixture").value is None
 
 
-def a_lucky_start(events: int) -> Log:
+def lucky_start(events: int) -> Log:
     """Draw a still world with the candidate in 5 % of the events. Those in the first block all earn 1."""
     log = Log(seed=4, n=events, candidates=1, gaps=False)
     random = np.random.default_rng(5)
@@ -260,15 +260,15 @@ def a_lucky_start(events: int) -> Log:
 
 
 def test_a_few_lucky_events_at_the_start_do_not_make_it_forget() -> None:
-    estimate = on_mixture(a_lucky_start(20_000)).report().get("c0", "ips", "mixture")
+    estimate = mixture_evaluator(lucky_start(20_000)).report().get("c0", "ips", "mixture")
     assert estimate.details["horizon_events"] > 10_000
     assert estimate.value == pytest.approx(0.2, abs=0.05)
     assert estimate.upper - estimate.lower < 0.2
 
 
 def test_after_a_lucky_start_it_equals_a_plain_reimplementation() -> None:
-    log = a_lucky_start(1_000)
-    assert_equal(on_mixture(log).report(), "ips", ["logging", *log.names], log.slow("ips", 100))
+    log = lucky_start(1_000)
+    assert_equal(mixture_evaluator(log).report(), "ips", ["logging", *log.names], log.slow("ips", 100))
 
 
 def test_the_largest_weight_of_a_mixture_is_the_largest_of_the_whole_log() -> None:
@@ -335,7 +335,7 @@ def test_no_interval_is_shown_before_the_first_reward() -> None:
 
 def test_missing_events_of_one_candidate_change_nothing_for_itself_but_age_when_alone() -> None:
     log = Log(seed=8, n=3_000, candidates=1, gaps=False)
-    evaluator = on_mixture(log)
+    evaluator = mixture_evaluator(log)
     before = evaluator.report().get("c0", "ips", "mixture")
     absent = Log(seed=9, n=1_000, candidates=1, gaps=False)
     absent.target[:] = np.nan

@@ -137,7 +137,7 @@ def lift_residual(own: Terms, other: Terms) -> tuple[Array, Array]:
     return residual_of(own, q) - residual_of(other, q), q
 
 
-def by_block(values: Array) -> Array:
+def block_sums(values: Array) -> Array:
     return values.reshape(-1, BLOCK, *values.shape[1:]).sum(axis=1)
 
 
@@ -157,9 +157,9 @@ def expected_effect(residual: Array, q: Array, signs: Array, faded: Array) -> fl
     others.
     """
     independent = (np.repeat(faded, BLOCK) * residual**2).sum() / (np.repeat(faded, BLOCK) * q).sum()
-    weight, totals, signed = by_block(q**2), by_block(residual), by_block(signs * residual[:, None])
+    weight, totals, signed = block_sums(q**2), block_sums(residual), block_sums(signs * residual[:, None])
 
-    def over_independent(squares: Array) -> float:
+    def relative(squares: Array) -> float:
         recent = faded[-len(squares) :]
         return float((recent * squares).sum() / ((recent * weight[-len(squares) :]).sum() * independent))
 
@@ -169,8 +169,8 @@ def expected_effect(residual: Array, q: Array, signs: Array, faded: Array) -> fl
     kernel = np.repeat([1, -2, 1], 10) / math.sqrt(60)
     overlap = np.square(np.correlate(kernel, kernel, mode="full")).sum()
     windows = (faded * weight)[-len(far) :].sum() / (faded * weight).sum() * faded.sum()
-    distant = over_independent(far) / (1 + math.sqrt(2 * overlap / windows))
-    return max(over_independent(near) + float(units) - over_independent(inside), distant)
+    distant = relative(far) / (1 + math.sqrt(2 * overlap / windows))
+    return max(relative(near) + float(units) - relative(inside), distant)
 
 
 # The identity that holds with the signs of units.
@@ -217,9 +217,9 @@ def test_the_design_effect_over_all_hashes_is_the_sum_of_squares_by_unit() -> No
     terms = log.terms("ips", "a")
     residual = residual_of(terms, terms.q)
     squares = (np.bincount(log.units, residual) ** 2).sum()
-    by_unit = np.zeros((len(log) // BLOCK, log.units.max() + 1))
-    np.add.at(by_unit, (np.arange(len(log)) // BLOCK, log.units), residual)
-    between, inside = ((contrasts(sums, 1, -1, 1) ** 2).sum() for sums in (by_block(residual), by_unit))
+    unit_sums = np.zeros((len(log) // BLOCK, log.units.max() + 1))
+    np.add.at(unit_sums, (np.arange(len(log)) // BLOCK, log.units), residual)
+    between, inside = ((contrasts(sums, 1, -1, 1) ** 2).sum() for sums in (block_sums(residual), unit_sums))
     blocks = len(log) // BLOCK
     exact = ((between - inside) * blocks / (blocks - 1) + squares) / (residual**2).sum()
     results = []
@@ -242,7 +242,7 @@ def test_units_inside_of_blocks_add_nothing_to_blocks() -> None:
 # Drift and sessions, 50,000 events in blocks of 100. The seeds were written down before the first run.
 
 WAVE = 0.2 * np.sin(2 * np.pi * np.arange(50_000) / 25_000)
-"""Added to rewards, whose standard deviation is .4."""
+"""Wave that is added to rewards with a standard deviation of .4."""
 
 
 def long_effects(seed: int, arrange: Any, correlation: float, wave: Array) -> list[float]:

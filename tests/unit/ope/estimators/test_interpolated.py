@@ -376,12 +376,12 @@ def test_an_event_is_missing_only_for_estimators_that_need_its_missing_field(gon
     halves.update(described())
     complete = halves.report()
     for estimator in FAMILY:
-        size, of_all = (
+        size, full_size = (
             one.get(CANDIDATE, estimator.label, "cumulative").effective_sample_size for one in (report, complete)
         )
         assert size is not None
-        assert of_all is not None
-        assert (size == pytest.approx(of_all)) == (need not in estimator.needs), estimator.label
+        assert full_size is not None
+        assert (size == pytest.approx(full_size)) == (need not in estimator.needs), estimator.label
 
 
 def test_the_mean_of_every_action_needs_no_features() -> None:

@@ -9,7 +9,7 @@ from support.recorded_cases import CASES, Feed
 EVENTS = 333
 """Events of each part of a case: three blocks of the default length, and an unfinished one."""
 FEWER = {"late_candidates_within_blocks": 171}
-"""Events of each part of a case that has many parts."""
+"""Events of each part, for cases of many parts."""
 ROOMS = [
     "everything",
     "named_production",
@@ -37,7 +37,7 @@ ROOMS = [
 ]
 """Cases that together use all code that keeps a state."""
 LONG = {"replay", "long_stream", "long_streams_of_all_kinds", "late_candidates_at_block_ends", "moments"}
-"""Cases that the tool alone runs: a command, streams that need all of their events, and variations of other cases."""
+"""Cases that only the tool runs: a command, streams that need all of their events, and variations of other cases."""
 
 
 @pytest.mark.parametrize("case", ROOMS)

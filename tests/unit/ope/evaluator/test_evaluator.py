@@ -92,7 +92,7 @@ def assert_same(report: Report, expected: Report, rel: float = 1e-9) -> None:
 
 MAY_BE_UNKNOWN = ("values", "latest", "mean", "prior", "prior_square")
 MAY_BE_UNKNOWN += ("lift", "lower", "more", "staying", "present", "since", "first")  # for promotion
-"""Names in a state under which NaN says that something is not known yet."""
+"""Names in a state that may hold NaN for values that are not known yet."""
 
 
 def arrays(value: Any, name: str = "") -> Iterator[tuple[str, Array]]:
@@ -197,13 +197,13 @@ def test_the_state_of_fixed_averages_does_not_grow_with_the_stream() -> None:
 
 def known_numbers(report: Report, policy: str) -> dict[str, float]:
     """Return all known numbers of a policy, except those that an average has without events."""
-    of_itself = ("alpha", "horizon_events", "window_events")
+    own_fields = ("alpha", "horizon_events", "window_events")
     return {
         f"{e.estimator}/{e.average}/{name}": number
         for e in report.estimates
         if e.policy == policy
         for name, number in numbers(e).items()
-        if number is not None and name not in of_itself
+        if number is not None and name not in own_fields
     }
 
 

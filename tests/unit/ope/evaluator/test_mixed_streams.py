@@ -22,7 +22,7 @@ from streameval.service.status_page.page import chosen
 
 EARLY = {"min_events": 2_000, "hold": 5}
 DR, IPS = 0, 1
-"""Places of the lifts that may be decided by: of `stratified_dr`, of `stratified_ips`."""
+"""Indices of the lifts that may decide, by `stratified_dr` and by `stratified_ips`."""
 EVENTS = 12_000
 
 

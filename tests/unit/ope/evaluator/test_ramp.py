@@ -140,8 +140,8 @@ def test_propensities_of_all_arms_together_give_the_same_estimate_and_pass_the_c
 def test_units_widen_the_intervals_of_both_values_and_of_the_check() -> None:
     columns = sessions(17, 40_000)
     unknown = {name: values for name, values in columns.items() if name != "unit"}
-    with_units, without = (report(log, logging=None, averages=["cumulative"]) for log in (columns, unknown))
-    for one, other in zip(with_units.calibration, without.calibration, strict=True):
+    clustered, independent = (report(log, logging=None, averages=["cumulative"]) for log in (columns, unknown))
+    for one, other in zip(clustered.calibration, independent.calibration, strict=True):
         assert one.value == other.value
         assert None not in (one.lower, one.upper, other.lower, other.upper, one.error_upper, other.error_upper)
         assert one.upper - one.lower > 1.2 * (other.upper - other.lower)

@@ -53,7 +53,7 @@ def rows_of(report: Report, policy: str, segment: str) -> dict[str, SegmentEstim
     return {row.segment_value: row for row in actual}
 
 
-def only(log: EventBatch, country: str) -> EventBatch:
+def country_events(log: EventBatch, country: str) -> EventBatch:
     """Return the events of one country, without segments."""
     assert log.segments is not None
     wanted = EventBatch.from_arrays(reward=[0], propensity=[1], segments={"country": [country]}).segments
@@ -65,7 +65,7 @@ def only(log: EventBatch, country: str) -> EventBatch:
 def test_each_value_has_the_numbers_of_an_evaluator_of_its_events(log: EventBatch) -> None:
     report = evaluated(log).report()
     for country in ("de", "fr", "jp"):
-        alone = evaluated(only(log, country), segments=None).report()
+        alone = evaluated(country_events(log, country), segments=None).report()
         for policy in report.policies:
             actual, own = (
                 rows_of(report, policy.policy, "country")[country],
@@ -168,7 +168,7 @@ def test_memory_is_bounded_by_the_listed_values(log: EventBatch) -> None:
     assert bytes_of(two) - bytes_of(one) == 10 * 3 * 272
 
 
-def a_log_with_a_worse_country(seed: int, events: int = 4_000) -> EventBatch:
+def worse_country_log(seed: int, events: int = 4_000) -> EventBatch:
     """Draw a log of users who prefer the candidate's action, except in fr, which has a fifth of the events."""
     rng = np.random.default_rng(seed)
     country = np.where(rng.random(events) < 0.2, "fr", "de")
@@ -185,7 +185,7 @@ def a_log_with_a_worse_country(seed: int, events: int = 4_000) -> EventBatch:
 def test_a_candidate_that_is_better_on_average_is_worse_in_one_segment() -> None:
     segments = {"country": {"values": ["de", "fr"]}}
     evaluator = Evaluator(["challenger"], averages=["cumulative"], segments=segments, promotion=None, drift=None)
-    evaluator.update(a_log_with_a_worse_country(1))
+    evaluator.update(worse_country_log(1))
     report = evaluator.report()
     rows = rows_of(report, "challenger", "country")
     assert report.get("challenger", "ips", "cumulative").lift_lower > 0
@@ -202,7 +202,7 @@ def test_all_intervals_of_a_policy_hold_together() -> None:
     for seed in range(200):
         segments = {"country": {"values": ["de", "fr"]}}
         evaluator = Evaluator(["challenger"], ["ips"], ["cumulative"], segments=segments, promotion=None, drift=None)
-        evaluator.update(a_log_with_a_worse_country(1_000 + seed, 1_000))
+        evaluator.update(worse_country_log(1_000 + seed, 1_000))
         rows = rows_of(evaluator.report(), "challenger", "country")
         missed += any(
             not rows[name].lift_lower <= truth <= rows[name].lift_upper for name, truth in (("de", 0.08), ("fr", -0.08))

@@ -29,7 +29,7 @@ KERNELS: list[AnyAverage] = [Cumulative(), Window(tau=700), Decay(alpha=0.998)]
 AVERAGES: list[AnyAverage] = [*KERNELS, AdaptiveWindow(), Mixture()]
 KINDS: dict[str, type[Any]] = {"clipped_ips": ClippedIPS, "switch": Switch, "cab": CAB, "cab_dr": CABDR}
 RANGE = (-2.0, 3.0)
-"""So wide that no bound is cut."""
+"""Range of rewards so wide that no bound is cut."""
 
 
 def plain_slope(values: Sequence[float], half_widths: Sequence[float]) -> int:

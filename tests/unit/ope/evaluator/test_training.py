@@ -36,9 +36,9 @@ def training(policy: Learned, passes: int = 20, patience: int = 3) -> Training:
     return Training(Evaluator({"apprentice": policy}).config, SNIPS(), passes, patience)
 
 
-def trained(of: Training, batch: EventBatch, cut: int = 97) -> Trained:
+def trained(training: Training, batch: EventBatch, cut: int = 97) -> Trained:
     learn_from, later = split_by_time([batch[first : first + cut] for first in range(0, len(batch), cut)], 0.25)
-    return of.train("apprentice", learn_from, later)
+    return training.train("apprentice", learn_from, later)
 
 
 def test_early_stopping_keeps_the_weights_with_the_highest_lower_bound() -> None:

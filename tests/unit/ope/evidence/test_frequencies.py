@@ -83,9 +83,9 @@ def test_without_promotion_or_action_names_there_is_no_check() -> None:
     unnamed.update(three_actions(3, 300).with_policies(["new"]))
     assert findings(alone.report()) == set()
     plain = EventBatch.from_arrays(reward=np.zeros(300), propensity=np.full(300, 0.5), policies={"new": np.ones(300)})
-    without = Evaluator(["new"])
-    without.update(plain)
-    assert findings(without.report()) == set()
+    unchecked = Evaluator(["new"])
+    unchecked.update(plain)
+    assert findings(unchecked.report()) == set()
 
 
 @pytest.mark.parametrize(("logged", "finding"), [(0.05, "150 % too high"), (0.011, "45 % too low")])

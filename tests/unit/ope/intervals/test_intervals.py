@@ -30,7 +30,7 @@ from support.strategies import examples
 from support.streams import CANDIDATE, Array, Stream, evaluated, from_weights, random_stream, streams
 
 WIDE = (-1e6, 1e6)
-"""A range of rewards that clips no interval."""
+"""Range of rewards that clips no interval."""
 ESTIMATORS: list[AnyEstimator] = [IPS(), SNIPS(), ClippedIPS(cap=2.5), ControlVariate()]
 BLOCK = 20
 

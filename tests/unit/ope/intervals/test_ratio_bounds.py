@@ -38,10 +38,12 @@ def fieller(value: float, base: float, variances: tuple[float, float], covarianc
 
 @given(numbers, st.floats(0.5, 3), width, st.floats(0.01, 0.2), st.floats(-0.95, 0.95))
 def test_the_interval_of_a_ratio_of_normal_intervals_equals_fieller(
-    value: float, base: float, error: float, of_base: float, correlation: float
+    value: float, base: float, error: float, base_error: float, correlation: float
 ) -> None:
-    interval = bounds(around(value, Z * error), around(base, Z * of_base), correlation)
-    assert interval == pytest.approx(fieller(value, base, (error**2, of_base**2), correlation * error * of_base), 1e-6)
+    interval = bounds(around(value, Z * error), around(base, Z * base_error), correlation)
+    assert interval == pytest.approx(
+        fieller(value, base, (error**2, base_error**2), correlation * error * base_error), 1e-6
+    )
 
 
 @given(numbers, width, width, st.floats(1, 3), st.floats(0.001, 0.9), st.floats(0.001, 5), st.floats(-1, 1))
@@ -126,8 +128,8 @@ def test_a_relative_lift_is_withheld_if_the_value_of_production_may_be_zero() ->
 def test_production_has_no_relative_lift() -> None:
     evaluator = se.Evaluator(["challenger"])
     evaluator.update(log(2_000, 5))
-    of_production = [estimate for estimate in evaluator.report().estimates if estimate.policy == "logging"]
-    assert {(row.lift_ratio, row.lift_ratio_upper) for row in of_production} == {(None, None)}
+    production_rows = [estimate for estimate in evaluator.report().estimates if estimate.policy == "logging"]
+    assert {(row.lift_ratio, row.lift_ratio_upper) for row in production_rows} == {(None, None)}
 
 
 def test_a_relative_lift_divides_the_lift_by_the_value_of_production_on_every_average() -> None:

@@ -54,8 +54,8 @@ def chosen(policy: OfRewardModel, prediction: list[float], *sizes: int) -> tuple
     numbers, index = np.array(sizes), np.where(np.array(sizes) > 0, 0, -1)
     offsets = np.concatenate([[0], np.cumsum(numbers)])
     sets = ActionSets(offsets, index, np.full(numbers.sum(), 0.5), None, np.empty((0, numbers.sum())).T)
-    of_events = np.ones(len(sizes))
-    (rows, faults), _ = policy.fold({}, Log(sets, of_events, of_events, of_events, 100, np.array(prediction)))
+    ones = np.ones(len(sizes))
+    (rows, faults), _ = policy.fold({}, Log(sets, ones, ones, ones, 100, np.array(prediction)))
     return rows.tolist(), faults
 
 

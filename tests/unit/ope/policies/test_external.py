@@ -19,7 +19,7 @@ from streameval.ope.report import Report
 
 ACTIONS = ["a", "b", "c"]
 GAIN = {"contextual bandit": 0.25, "classes": 0.1, "two classes": 0.1, "random bandit": -0.1}
-"""By how much each must exceed the logging policy; one that ignores the context gains little."""
+"""Least gain over the logging policy by kind. A policy that ignores the context gains little."""
 TREE = {"model": "tree.HoeffdingTreeClassifier", "parameters": {"grace_period": 50}}
 LINEAR = {
     "model": "multiclass.OneVsRestClassifier",

@@ -142,8 +142,8 @@ def test_a_table_has_the_shrunken_means_of_the_definition() -> None:
         kernel = weight[:done] * (1 - 1 / 500.0) ** (BLOCK * age)
         mean = np.average(batch.reward[:done], weights=kernel) if done else 0.0
         for action in range(4):
-            of_action = kernel * (sets.index[:done] == action)
-            expected = ((of_action * batch.reward[:done]).sum() + 3 * mean) / (of_action.sum() + 3)
+            counted = kernel * (sets.index[:done] == action)
+            expected = ((counted * batch.reward[:done]).sum() + 3 * mean) / (counted.sum() + 3)
             assert actual[4 * event + action] == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
