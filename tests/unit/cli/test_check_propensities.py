@@ -61,7 +61,7 @@ def test_correct_propensities_pass(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("wrong", "finding"), [(1.2, "too high"), (0.8, "too low")])
-def test_an_action_whose_propensities_are_off_by_a_fifth_is_named(
+def test_an_action_with_propensities_wrong_by_a_fifth_is_named(
     wrong: float, finding: str, run: Run, tmp_path: Path
 ) -> None:
     outcome = run("check", "--propensities", written(tmp_path / "log.ndjson", single(3, 8000, wrong)))

@@ -88,7 +88,7 @@ def test_a_point_holds_the_rows_of_a_report() -> None:
     assert (trace.kept[-1].events, trace.kept[-1].newest) == (950, evaluated.report().events.last_timestamp)
 
 
-def test_a_traced_evaluator_ends_where_an_untraced_one_does() -> None:
+def test_a_traced_evaluator_ends_in_the_state_of_an_untraced_one() -> None:
     plain, watched, trace = evaluator(), evaluator(), Trace(PAIRS)
     for seed in range(2):
         plain.update(batch(777, seed=seed))

@@ -71,7 +71,7 @@ def test_the_sentence_of_a_promotable_candidate_has_its_lift_and_since_when() ->
 
 
 @pytest.mark.parametrize(("width", "by_bound"), [(0.03, True), (0.005, False)])
-def test_a_promotable_candidate_whose_interval_reaches_below_0_names_the_bound_that_decides(
+def test_a_promotable_candidate_with_an_interval_below_0_names_the_bound_that_decides(
     width: float, by_bound: bool
 ) -> None:
     reason = "decision bound of lift 0.002 over margin 0"

@@ -262,7 +262,7 @@ def test_the_interval_describes_itself() -> None:
     assert sample.labels["covers"] == "current"
 
 
-def test_weights_are_those_of_the_first_estimator() -> None:
+def test_weights_come_from_the_first_estimator() -> None:
     samples = samples_from(
         make_estimate("a", "ips", "window", importance_weight_mean=1.5),
         make_estimate("a", "clipped_ips", "window", importance_weight_mean=0.5),

@@ -152,7 +152,7 @@ def test_a_message_reports_each_new_copy_once_a_snapshot_holds_it(cut: int) -> N
     assert len({message["id"] for message in messages}) == 3
 
 
-def test_new_copies_are_reported_after_an_interruption_too() -> None:
+def test_new_copies_are_reported_after_an_interruption() -> None:
     changing = evaluator()
     changing.update(placed(700))
     resumed = Evaluator.from_state(state_of(changing))

@@ -209,7 +209,7 @@ def test_a_partition_with_an_open_transaction_is_not_at_its_end(cluster: FakeClu
     assert len(bench.seen) == 20
 
 
-def test_a_log_truncated_before_it_was_read_ends_where_it_ends_now(cluster: FakeCluster) -> None:
+def test_a_log_truncated_before_it_was_read_ends_at_its_new_end(cluster: FakeCluster) -> None:
     """Check that the source does not wait for lost messages that it never read."""
     bench = Bench(cluster)
     bench.poll(1)

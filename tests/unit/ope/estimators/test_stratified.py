@@ -188,7 +188,7 @@ def test_a_threshold_above_the_largest_weight_uses_no_model() -> None:
     assert estimate_of(offers, StratifiedDR(threshold=1e6), Cumulative()).value == pytest.approx(plain, rel=1e-12)
 
 
-def test_a_perfect_model_leaves_no_noise_where_weights_are_large() -> None:
+def test_a_perfect_model_leaves_no_noise_if_weights_are_large() -> None:
     offers = Offers(5, 400)
     perfect = evidence(offers, offers.action, offers.chance[offers.logged], offers.chance)
     (_, modelled, correction), _ = _components(StratifiedDR(threshold=1e-9), perfect)

@@ -79,7 +79,7 @@ def test_a_reward_that_events_lack_is_missing_for_this_reward_alone() -> None:
             assert getattr(estimate, number) == pytest.approx(getattr(own, number), rel=1e-12), number
 
 
-def test_the_goal_may_be_missing_too() -> None:
+def test_the_goal_may_be_missing() -> None:
     columns = rewards()
     whole, lacking = Evaluator(["one", "other"], rewards=LIMITS), np.arange(EVENTS) % 3 == 0
     whole.update(batch({**columns, "click": np.where(lacking, np.nan, columns["click"])}))

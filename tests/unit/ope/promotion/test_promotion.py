@@ -191,7 +191,7 @@ def best_of(candidates: int, lead: float, others: float) -> float:
     return float(lower_bound(path, 0.0, 0.95, ENTERING)[0, 0])
 
 
-def test_the_best_of_many_needs_a_larger_lift_unless_others_differ_from_production_too() -> None:
+def test_the_best_of_many_needs_a_larger_lift_unless_others_differ_from_production() -> None:
     assert best_of(1, 2.2, 0.0) < 0 < best_of(1, 2.3, 0.0)
     assert best_of(20, 4.0, 0.86) < 0 < best_of(20, 4.3, 0.86)
     assert best_of(20, 1.7, 5.0) < 0 < best_of(20, 1.9, 5.0)
@@ -377,7 +377,7 @@ def test_anytime_equals_its_confidence_sequence() -> None:
     assert "decision bound of average lift -0." in decisions["candidate-2", "anytime"].reason
 
 
-def test_anytime_drops_a_candidate_whose_present_lift_has_gone() -> None:
+def test_anytime_drops_a_candidate_once_its_present_lift_has_gone() -> None:
     log = Log(blocks=60, candidates=1, seed=19)
     log.weight[:, 1] = np.where(log.reward > 0, 1.9, 0.6)
     log.variance[:] = 0.0

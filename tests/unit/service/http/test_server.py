@@ -137,7 +137,7 @@ def test_only_this_machine_is_served_unless_configured() -> None:
         assert server.url == f"http://127.0.0.1:{server.address[1]}"
 
 
-def test_ipv6_is_served_too() -> None:
+def test_ipv6_is_served() -> None:
     try:
         server = HttpServer(View(make_published()), host="::1", port=0)
     except StreamevalError:
