@@ -305,7 +305,7 @@ def _choice_of(average: AdaptiveDecay) -> brute_force.Choice:
 def test_the_chosen_alpha_has_the_least_risk_of_all(bias: typing.Literal["published", "exact"]) -> None:
     rng = np.random.default_rng(20240817)
     average, best = AdaptiveDecay(bias=bias, bias_weight=0.7), brute_force.mse_alpha(0.7, bias)
-    for _ in range(20):
+    for _ in range(60):
         k, variance, events = 10 ** rng.uniform(-9, -3), 10 ** rng.uniform(-6, 2), round(10 ** rng.uniform(3, 7))
         risks = [
             brute_force.decay_risk(np.array(1 / (1 - alpha)), k, variance, events, 0.7, bias)
