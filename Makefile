@@ -42,7 +42,8 @@ test-all: export HYPOTHESIS_PROFILE = every
 test-all: .venv-test/ready .venv-test/go .venv-test/spark .venv-docs/ready  ## all remaining tests: long simulations, soak, kills, builds, and every Hypothesis example
 	$(PYTEST) -m "slow or hypothesis" tests $(ARGS)
 
-lint: .venv/ready  ## style, formatting, types, import contracts
+# The tools read the sources: the kernels need not be compiled.
+lint: .venv/deps  ## style, formatting, types, import contracts
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy

@@ -29,7 +29,7 @@ settings.register_profile(
     "few", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], max_examples=20
 )
 settings.register_profile("quick", settings.get_profile("few"), max_examples=10)
-settings.register_profile("every", settings.get_profile("few"), max_examples=100)
+settings.register_profile("every", settings.get_profile("few"), max_examples=50)
 settings.register_profile("random", settings.get_profile("few"), max_examples=200, derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "few"))
 

@@ -51,9 +51,9 @@ def held_back(manager: httpx.Client, *alerts: str, **labels: str) -> set[str]:
 
 
 def settle(manager: httpx.Client) -> None:
-    """Wait until Alertmanager has learned of the alerts until now, in their order, and inhibits by them.
+    """Wait until Alertmanager has received all alerts fired so far, in their order, and inhibits by them.
 
-    Two that come after them are the last of which it learns.
+    Two alerts fired after them show it, because Alertmanager receives these last.
     """
     instance = f"settling:{next(INSTANCES)}"
     fire(manager, "StreamevalDown", "StreamevalNotReady", job="streameval", instance=instance)

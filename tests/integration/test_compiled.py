@@ -1,4 +1,4 @@
-"""Kernels are compiled if they can be, and the program gives the same numbers if they are not."""
+"""Test that kernels are compiled if they can be, and that the program gives the same numbers if they are not."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 
 import streameval
 from streameval.ope.core.kernel import compiled
+from support.compiler import quick_compiler
 from support.paths import ROOT
 
 MAIN = "import sys; sys.argv[0] = 'streameval'; from streameval.cli.app import main; main()"
@@ -23,7 +24,7 @@ FORM = "from streameval.ope.core.kernel import compiled; print(compiled())"
 
 
 def run(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The result of a Python that imports the package from a directory."""
+    """Run a Python that imports the package from a directory."""
     environment = {**os.environ, "PYTHONPATH": str(path), "PYTHONSAFEPATH": "1"}
     return subprocess.run(
         [sys.executable, *arguments], env=environment, capture_output=True, text=True, check=True, timeout=120
@@ -32,7 +33,7 @@ def run(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def pure(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the package as a pure wheel installs it."""
+    """Make a directory with the package as a pure wheel installs it."""
     directory = tmp_path_factory.mktemp("pure")
     ignored = shutil.ignore_patterns("*.so", "__pycache__")
     shutil.copytree(Path(*streameval.__path__), directory / "streameval", ignore=ignored)
@@ -71,7 +72,8 @@ def test_check_and_run_say_that_the_kernels_are_not_compiled(pure: Path, tmp_pat
 def test_the_wheel_is_pure_only_if_nothing_can_be_compiled(variables: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("hatchling")
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path)]
-    subprocess.run([*command, str(ROOT)], env=os.environ | variables, check=True, timeout=200)
+    environment = os.environ | {"CC": quick_compiler(tmp_path)} | variables
+    subprocess.run([*command, str(ROOT)], env=environment, check=True, timeout=200)
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert "streameval/ope/core/kernel.py" in names

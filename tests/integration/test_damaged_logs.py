@@ -19,7 +19,8 @@ from support.integration.broker import RealBroker
 from support.integration.running import daemon, wait_for
 from support.messages import message
 
-pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("client")]
+pytestmark = [pytest.mark.kafka, pytest.mark.slow, pytest.mark.parametrize("client", ["confluent"], indirect=True)]
+"""One client: test_kafka_source.py damages logs under the sources of both."""
 
 
 def events(count: int, first: int = 0) -> list[bytes]:
@@ -58,28 +59,27 @@ def skipped(log: Path) -> list[dict[str, Any]]:
     return [entry for entry in entries if entry["event"] == "unreadable_batch"]
 
 
-@pytest.mark.slow
 def test_a_log_truncated_and_refilled_between_three_runs_is_counted_whole(
     real_kafka: RealBroker, topic: str, config: Path
 ) -> None:
     """Between two truncations the daemon runs once without an event."""
     log, count = config.with_name("log"), 0
     for life in range(1, 4):
+        if life > 1:
+            with daemon(config, log) as client:
+                wait_for(client, count)
+                time.sleep(PROBE_INTERVAL + 1.0)
+            real_kafka.stop()
+            real_kafka.lose_messages(topic)
+            real_kafka.start()
         produce(events(400 * life, first=count), topic, real_kafka.connection)
         count += 400 * life
         with daemon(config, log) as client:
             report = wait_for(client, count)
             assert metric(client, "consumer_gaps_total", 'kind="cut"') == (4 if life > 1 else 0)
         assert report["events"]["accepted"] == count
-        with daemon(config, log) as client:
-            wait_for(client, count)
-            time.sleep(PROBE_INTERVAL + 1.0)
-        real_kafka.stop()
-        real_kafka.lose_messages(topic)
-        real_kafka.start()
 
 
-@pytest.mark.slow  # `make test` tests the source alone, in test_kafka_source.py
 def test_a_batch_that_cannot_be_unpacked_is_counted_and_the_daemon_continues(
     real_kafka: RealBroker, topic: str, config: Path
 ) -> None:

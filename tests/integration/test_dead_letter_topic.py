@@ -61,7 +61,7 @@ def test_a_dead_letter_is_the_unchanged_message_with_reason_and_origin(broker: B
 
 
 def test_a_dead_letter_without_a_message_is_written_like_the_next_ones(broker: Broker) -> None:
-    """A tombstone has no message, and a reward that waited is gone by the time it is late."""
+    """Write a tombstone, which has no message, and a late reward. The message of the reward is gone by then."""
     topic = f"rejected-{uuid4().hex[:8]}"
     queue = open_dead_letters(DeadLetterTopic(kind="kafka", topic=topic), broker.connection)
     queue.put([Records("clicks", 0, [7], [None])], [Rejected("malformed", "a tombstone", b"", origin=("clicks", 0, 7))])

@@ -32,7 +32,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[StoppableBroker]:
 def test_messages_are_read_from_all_partitions_and_a_new_assignment_forgets_the_end_of_the_log(
     broker: StoppableBroker,
 ) -> None:
-    """A client moves because a log was truncated. The end from before would count messages that are gone."""
+    """Assign again, as after a truncation of the log. The end from before would count messages that are gone."""
     produce(VALUES, "clicks", broker.connection)
     clients: list[Client] = []
 

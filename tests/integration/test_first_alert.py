@@ -1,4 +1,4 @@
-"""Follow the quick start of the README with a log of 200,000 rows: answer, picture, and a daemon with an alert."""
+"""Follow the quick start of the README with a log of 50,000 rows: answer, picture, and a daemon with an alert."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from support.paths import ROOT
 from support.ports import free_port
 from support.programs import program
 
-ROWS = 200_000
+ROWS = 50_000
 PORT, CONFIG = "9108", "deploy/prometheus/local.yml"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(280)]
@@ -70,7 +70,7 @@ def test_the_readme_leads_from_a_log_to_an_alert(folder: Path) -> None:
     *_, picture, written, run, alerts = commands()
     answer = shell(picture)
     assert answer.splitlines()[1].startswith("challenger earns +")
-    assert "200,000 events, 0 rejected" in answer
+    assert f"{ROWS:,} events, 0 rejected" in answer
     assert (folder / "answer.png").read_bytes().startswith(b"\x89PNG")
     assert shell(written) == ""
     log = folder / "log"

@@ -86,7 +86,7 @@ def test_messages_that_cannot_be_unpacked_are_skipped_alone(
 
 
 def test_a_failure_of_the_library_skips_nothing(settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its network thread has crashed: polls fail as for a damaged batch, and so does every other request."""
+    """Crash its network thread. Polls fail as for a damaged batch, and every other request fails too."""
 
     def crashed(*_: Any, **__: Any) -> Any:
         raise ValueError("I/O operation on closed epoll object")

@@ -330,9 +330,7 @@ def kill_again_and_again(log: Log, runs: DaemonRuns, chance: random.Random) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("client", CLIENTS)
-def test_in_event_time_the_state_after_kills_is_that_of_all_events_in_the_order_of_time(
-    log: Log, tmp_path: Path, client: str
-) -> None:
+def test_after_kills_the_state_equals_one_of_all_events_in_time_order(log: Log, tmp_path: Path, client: str) -> None:
     """Refuse a second daemon meanwhile, and stop the last one for longer than requests may take."""
     config = log.config(order="event_time", client=client, client_options=IMPATIENT[client])
     runs = DaemonRuns(tmp_path / "disturbed", config, SIGNALLED)

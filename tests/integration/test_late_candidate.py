@@ -193,7 +193,7 @@ def test_a_candidate_that_comes_while_the_others_have_much_to_catch_up_has_every
         assert 0 < daemon.logged("backfill_done")[0]["events"] <= 100_000
 
 
-def test_history_from_an_offset_is_that_of_each_partition(broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_history_starts_at_an_offset_of_each_partition(broker: Broker, topic: str, tmp_path: Path) -> None:
     produce(messages(0, 4000), topic, broker.connection)
     with Running(tmp_path, kafka(broker, topic)).started("--backfill", "900") as daemon:
         daemon.wait_for({"logging": total(0, 4000), "early": total(0, 4000)})

@@ -1,4 +1,4 @@
-"""A package without a room, and without the lines that name it, gives the same numbers elsewhere."""
+"""Test that a package without a room, and without the lines that name it, gives equal numbers elsewhere."""
 
 from __future__ import annotations
 
@@ -79,21 +79,21 @@ ASKED = {
         f"policies.candidates.more: {WITHOUT} learning",
     ],
 }
-"""What a package without a room says to a user who asks for it, by arguments, in a file, and in code that learns."""
+"""Errors of a package without a room, for arguments, in a file, and for code that learns."""
 LINES = {
     "learning": {
         "ope/candidates/kinds.py": ("from streameval.ope.learning import KINDS as LEARNING", "    *LEARNING,"),
     }
 }
-"""The lines that name a room outside of `rooms`."""
+"""Lines that name a room outside of `rooms`."""
 FURTHER = {"learning": ("ope/learning", "ope/evaluator/training.py")}
-"""What belongs to a room besides its module of the evaluator."""
+"""Modules of a room besides its module of the evaluator."""
 CHECKS = {"calibration": {"calibration"}, "frequencies": {"propensities"}}
-"""The trust checks of a room, in the cases that are left."""
+"""Trust checks of a room in the remaining cases."""
 
 
 def found(path: Path, absent: str, directory: Path) -> Any:
-    """The names of the rooms of a package in a directory, its Reports but for one case, and the errors of this one."""
+    """Return the names of rooms of a package in a directory, its other Reports, and the errors of one case."""
     environment = {**os.environ, "PYTHONPATH": f"{path}{os.pathsep}{ROOT / 'tests'}", "PYTHONSAFEPATH": "1"}
     command = [sys.executable, "-c", REPORTS, absent]
     settings: Any = {"env": environment, "cwd": directory, "timeout": 120}
@@ -104,7 +104,7 @@ def found(path: Path, absent: str, directory: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], dict[str, Any]]:
-    """The names of all rooms, and the Reports of all cases by the whole package."""
+    """Return the names of all rooms, and the Reports of all cases by the whole package."""
     rooms, reports, _ = found(Path(*streameval.__path__).parent, "", tmp_path_factory.mktemp("whole"))
     return rooms, reports
 

@@ -12,8 +12,10 @@ from support.ramps import POLICIES, THREE, failed_checks, sessions, three_action
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-RUNS, RUNS_WRONG, EVENTS = 400, 100, 100_000
+RUNS, RUNS_WRONG, EVENTS = 200, 100, 100_000
 """Ramps with correct propensities, those with each kind of wrong ones, and the events of each."""
+FIRST_WRONG = 400
+"""The first seed of ramps with wrong propensities."""
 RUNS_COVERED, EVENTS_COVERED = 300, 10_000
 """Ramps whose intervals are looked at once, at their end, and the events of each."""
 RUNS_OF_SESSIONS, ACTIVE = 60, (1, 20, 200)
@@ -31,7 +33,7 @@ def test_propensities_wrong_by_a_fifth_on_one_action_in_three_fail_the_check_in_
     check = "calibration"
     found = [
         sum(
-            check in failed_checks(three_actions(RUNS + seed, EVENTS, wrong=wrong), until=check)
+            check in failed_checks(three_actions(FIRST_WRONG + seed, EVENTS, wrong=wrong), until=check)
             for seed in range(RUNS_WRONG)
         )
         / RUNS_WRONG
@@ -52,7 +54,7 @@ def test_sessions_with_correct_propensities_ever_fail_a_check_in_at_most_5_of_10
 def test_sessions_with_propensities_wrong_by_a_fifth_fail_the_check_in_at_least_9_of_10_ramps() -> None:
     check, wrong = "calibration", (0.8, 1.2)
     logs = (
-        sessions(RUNS + seed, EVENTS, wrong=wrong[seed % 2], active=ACTIVE[seed % 3])
+        sessions(FIRST_WRONG + seed, EVENTS, wrong=wrong[seed % 2], active=ACTIVE[seed % 3])
         for seed in range(RUNS_OF_SESSIONS)
     )
     found = [check in failed_checks(log, until=check) for log in logs]

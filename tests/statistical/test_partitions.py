@@ -72,7 +72,7 @@ def followed(config: EvaluatorConfig, world: World, drift: Drift, seed: int) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["smooth", "abrupt", "stationary"])
+@pytest.mark.parametrize("kind", ["smooth", "abrupt"])
 def test_errors_and_coverage_on_four_partitions_are_those_of_one_process(kind: DriftKind) -> None:
     world, drift = World.synthetic(31, users=200, items=800, clusters=4), Drift(kind, clusters=4, span=SPAN)
     config = Evaluator(world.candidates, ESTIMATORS, AVERAGES, drift=None, promotion=None).config

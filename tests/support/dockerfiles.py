@@ -19,6 +19,8 @@ from importlib.metadata import distribution
 from pathlib import Path
 from typing import NamedTuple
 
+from support.compiler import quick_compiler
+
 
 class Instruction(NamedTuple):
     """Represent one instruction, with its lines joined."""
@@ -92,6 +94,7 @@ class Stage:
             inside.pop(name, None)
         # To save time, compile modules once and only when used. "no" turns this option of pip on.
         inside |= {"PIP_NO_COMPILE": "no", "PYTHONPYCACHEPREFIX": str(self.root.parent / "compiled")}
+        inside["CC"] = quick_compiler(self.root.parent)
         path = inside.get("PATH", "$PATH").replace("$PATH", f"{self.root}/usr/local/bin:{os.environ['PATH']}")
         return {**outside, **inside, "PATH": path}
 

@@ -291,13 +291,17 @@ def running(daemon: Daemon) -> Iterator[Daemon]:
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Return as soon as `condition()` holds; AssertionError when it does not within `seconds`."""
-    waiting = threading.Event()
-    for _ in range(int(seconds / 0.01)):
-        if condition():
-            return
-        waiting.wait(0.01)
-    raise AssertionError(f"not within {seconds} s")
+    """Return as soon as `condition()` holds.
+
+    Raises:
+        AssertionError: If the condition does not hold after pauses of this many seconds in all.
+    """
+    waiting, waited, pause = threading.Event(), 0.0, 0.01
+    while not condition():
+        if waited >= seconds:
+            raise AssertionError(f"not within {seconds} s")
+        waiting.wait(pause)
+        waited, pause = waited + pause, min(1.3 * pause, 0.1)  # a question costs a server time
 
 
 TURN, USUAL_TURNS = 10_000, 500

@@ -1,4 +1,4 @@
-"""The public names of the package."""
+"""Test the public names of the package."""
 
 from __future__ import annotations
 

@@ -17,9 +17,9 @@ def wanted() -> Reports:
     return recorded(DATA / "recorded_reports", CASE)
 
 
-def differences(found: Reports) -> str:
+def differences(reports: Reports) -> str:
     """List the largest differences, one per line."""
-    return "\n".join(map(str, compare(found, wanted()).beyond(TOLERANCE)[:20]))
+    return "\n".join(map(str, compare(reports, wanted()).beyond(TOLERANCE)[:20]))
 
 
 def test_reports_equal_the_recorded_ones() -> None:

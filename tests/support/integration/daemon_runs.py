@@ -25,6 +25,7 @@ from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.service.snapshots import read_snapshot, snapshot_files
 from support.asking import asking, report_of
 from support.factories import wait_until
+from support.paths import TESTS
 
 RUN = "from streameval.cli.app import main; main()"
 PATIENCE = 600.0
@@ -45,7 +46,8 @@ class DaemonRuns:
 
     def __init__(self, folder: Path, config: dict[str, Any], program: str | Sequence[str] = RUN) -> None:
         self.folder, self.log = folder, folder / "log"
-        self._streameval = [sys.executable, "-c", program] if isinstance(program, str) else program
+        importing = f"import sys; sys.path.append({str(TESTS)!r})\n"  # programs may use `support`
+        self._streameval = [sys.executable, "-c", importing + program] if isinstance(program, str) else program
         self.state = folder / "streameval-state"
         folder.mkdir(exist_ok=True)
         self.log.touch()

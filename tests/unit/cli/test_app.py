@@ -178,14 +178,14 @@ def test_a_candidate_that_no_event_names_is_pointed_out(run: Run, files: Path) -
     )
 
 
-def test_a_file_that_is_not_there_is_bad_input(run: Run, files: Path) -> None:
+def test_a_missing_file_is_bad_input(run: Run, files: Path) -> None:
     outcome = run("replay", "c.yaml", "absent.ndjson")
     assert outcome.code == 2
     assert "absent.ndjson" in outcome.err
     assert "\nhint: " in outcome.err
 
 
-def test_rules_without_a_lift_to_look_at_are_pointed_out(run: Run, files: Path) -> None:
+def test_rules_without_a_lift_are_pointed_out(run: Run, files: Path) -> None:
     (files / "c.yaml").write_text(CONFIG + "promotion: {rule: paired}\n")
     outcome = run("replay", "c.yaml", "one.ndjson")
     assert outcome.code == 0
@@ -310,7 +310,7 @@ def test_simulated_events_go_to_stdout(run: Run) -> None:
     assert events[0]["policies"].keys() == {"candidate-1"}
 
 
-def test_a_place_that_cannot_be_written_is_bad_input(run: Run) -> None:
+def test_a_path_that_cannot_be_written_is_bad_input(run: Run) -> None:
     assert run("simulate", "absent/x.ndjson") == Outcome(
         2, "", "error: absent/x.ndjson cannot be written: No such file or directory\nhint: choose another path\n"
     )

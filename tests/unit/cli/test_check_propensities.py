@@ -36,7 +36,11 @@ def single(seed: int, events: int, wrong: float = 1.0) -> list[dict[str, Any]]:
 
 
 def listed(seed: int, events: int, off: float = 0.0) -> list[dict[str, Any]]:
-    """Simulate events with full distributions; the share `off` ignores the logged distribution."""
+    """Simulate events with full distributions.
+
+    Args:
+        off: Share of the events that ignore the logged distribution, in [0, 1].
+    """
     rng = np.random.default_rng(seed)
     rows = []
     for _ in range(events):
@@ -57,7 +61,7 @@ def test_correct_propensities_pass(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("wrong", "finding"), [(1.2, "too high"), (0.8, "too low")])
-def test_an_action_whose_propensities_are_off_by_a_fifth_is_named(
+def test_an_action_with_propensities_wrong_by_a_fifth_is_named(
     wrong: float, finding: str, run: Run, tmp_path: Path
 ) -> None:
     outcome = run("check", "--propensities", written(tmp_path / "log.ndjson", single(3, 8000, wrong)))
@@ -67,7 +71,7 @@ def test_an_action_whose_propensities_are_off_by_a_fifth_is_named(
     assert finding in outcome.err
 
 
-def test_of_full_distributions_actions_and_buckets_are_compared(run: Run, tmp_path: Path) -> None:
+def test_actions_and_buckets_of_full_distributions_are_compared(run: Run, tmp_path: Path) -> None:
     path = written(tmp_path / "log.ndjson", listed(4, 3000, off=0.3))
     outcome = run("check", "--propensities", path, "--json")
     assert outcome.code == 1
@@ -77,14 +81,14 @@ def test_of_full_distributions_actions_and_buckets_are_compared(run: Run, tmp_pa
     assert any(message.startswith("action music: the logged propensities are") for message in messages)
 
 
-def test_an_action_that_is_seldom_available_is_right_where_events_list_their_actions(run: Run, tmp_path: Path) -> None:
+def test_an_action_that_is_seldom_available_passes_if_events_list_their_actions(run: Run, tmp_path: Path) -> None:
     rows = [{"action": "news", "actions": ["news", "sport"], "propensity": 0.5, "reward": 0}] * 500
     rows += [{"action": "sport", "actions": ["news", "sport"], "propensity": 0.5, "reward": 0}] * 500
     rows += [{"action": "music", "actions": ["music"], "propensity": 1.0, "reward": 0}] * 100
     assert run("check", "--propensities", written(tmp_path / "log.ndjson", rows)).code == 0
 
 
-def test_tables_are_read_too_and_a_file_without_events_is_refused(run: Run, tmp_path: Path) -> None:
+def test_tables_are_read_and_a_file_without_events_is_refused(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     rows = [f"{row['action']},{row['propensity']},0" for row in single(5, 8000, wrong=1.2)]
     path.write_text("\n".join(["action,propensity,reward", *rows]))

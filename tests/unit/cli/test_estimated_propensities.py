@@ -44,26 +44,26 @@ def rows() -> list[dict[str, Any]]:
     return events
 
 
-def in_json(path: Path) -> None:
+def write_json(path: Path) -> None:
     events = [{**row, "policies": {"challenger": row["challenger"]}} for row in rows()]
     path.write_text("".join(json.dumps(event) + "\n" for event in events))
 
 
-def in_csv(path: Path) -> None:
+def write_csv(path: Path) -> None:
     with path.open("w", newline="") as file:
         table = csv.DictWriter(file, list(rows()[0]))
         table.writeheader()
         table.writerows(rows())
 
 
-def in_parquet(path: Path) -> None:
+def write_parquet(path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(rows()), path)
 
 
 FORMATS: dict[str, Callable[[Path], None]] = {
-    "log.ndjson": in_json,
-    "log.csv": in_csv,
-    "log.parquet": in_parquet,
+    "log.ndjson": write_json,
+    "log.csv": write_csv,
+    "log.parquet": write_parquet,
 }
 
 
@@ -115,7 +115,7 @@ def test_python_reads_files_without_propensities(name: str, tmp_path: Path) -> N
 def test_the_table_of_replay_starts_with_the_mark(
     written: Callable[..., Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    in_json(tmp_path / "log.ndjson")
+    write_json(tmp_path / "log.ndjson")
     result = command(capfd, "replay", str(written()), str(tmp_path / "log.ndjson"))
     assert "propensities are estimated (tabular): intervals leave out their error" in result.out
     assert "warning: propensity: 1,000 of 1,500 events have no estimate, and do not count for candidates" in result.err
@@ -125,7 +125,7 @@ def test_the_table_of_replay_starts_with_the_mark(
 def test_without_the_setting_each_event_is_rejected_with_the_remedy(
     written: Callable[..., Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    in_json(tmp_path / "log.ndjson")
+    write_json(tmp_path / "log.ndjson")
     result = command(capfd, "replay", str(written(propensity="logged")), str(tmp_path / "log.ndjson"))
     assert result.code == 2
     assert "propensity: missing" in result.err
@@ -135,7 +135,7 @@ def test_without_the_setting_each_event_is_rejected_with_the_remedy(
 def test_check_names_the_model_and_reads_the_first_events(
     written: Callable[..., Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    in_json(tmp_path / "log.ndjson")
+    write_json(tmp_path / "log.ndjson")
     config = written(source={"kind": "file", "path": str(tmp_path / "log.ndjson")}, state=False, http={"port": 0})
     result = command(capfd, "check", str(config))
     assert result.code == 0, result.err
@@ -151,7 +151,7 @@ def has_read_all(daemon: Daemon) -> bool:
 def test_the_daemon_marks_its_metrics_and_continues_after_a_restart(
     tmp_path: Path, written: Callable[..., Path]
 ) -> None:
-    in_json(tmp_path / "log.ndjson")
+    write_json(tmp_path / "log.ndjson")
     source = {"kind": "file", "path": str(tmp_path / "log.ndjson"), "follow": True}
     path = written(source=source, state={"dir": str(tmp_path / "state")}, http={"port": 0})
     texts = []
@@ -171,7 +171,7 @@ def test_the_daemon_marks_its_metrics_and_continues_after_a_restart(
 def test_plan_needs_logged_propensities(
     written: Callable[..., Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    in_json(tmp_path / "log.ndjson")
+    write_json(tmp_path / "log.ndjson")
     result = command(capfd, "plan", str(written()), str(tmp_path / "log.ndjson"))
     assert result.code == 2
     assert "plan forecasts from logged propensities, and these are estimated" in result.err

@@ -1,4 +1,4 @@
-"""Every format of events works with every kind of candidate, estimator and reward model: no event stops a replay."""
+"""Test every format of events with every kind of candidate, estimator and reward model: no event stops a replay."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def form(estimator: AnyEstimator) -> str:
 
 def estimators(wanted: str) -> list[dict[str, Any]]:
     """List the settings of all estimators of one form."""
-    return [asdict(each) for each in parts.estimators() if form(each) == wanted]
+    return [asdict(estimator) for estimator in parts.estimators() if form(estimator) == wanted]
 
 
 ESTIMATORS = estimators("decisions")
 METRICS: list[Any] = ["dcg", "precision", "rank_biased_precision", "average_relevance_position"]
 EXAMINATIONS: list[Any] = ["power", {"kind": "table", "values": [1, 0.5, 0.25]}, "given"]
-AVERAGES = [*(each.kind for each in parts.averages()), {"kind": "window", "tau": 100, "name": "short"}]
+AVERAGES = [*(average.kind for average in parts.averages()), {"kind": "window", "tau": 100, "name": "short"}]
 MODELS: list[Any] = [
     "ridge",
     "tabular",
@@ -61,7 +61,7 @@ FILES = [*(f"{shape}.ndjson" for shape in SHAPES), "scored.csv", "scored.parquet
 
 
 def events(shape: str, count: int, seed: int) -> list[dict[str, Any]]:
-    """Events with the fields that candidates read, where the shape has them."""
+    """Make events with the fields that candidates read, if the shape has them."""
     chance = random.Random(seed)
     made = []
     for number in range(count):
@@ -99,14 +99,14 @@ def write(path: Path, shape: str, count: int, seed: int, mutated: bool) -> None:
 
 
 def cell_of(value: Any) -> str:
-    """The text of a value in CSV."""
+    """Return a value as text of a CSV cell."""
     if value is None or isinstance(value, str):
         return value or ""
     return json.dumps(value)
 
 
 def replayed(path: Path, shape: str, settings: dict[str, Any]) -> Report:
-    """The Report of a file, after which the evaluator continues from its state."""
+    """Replay a file, check that an evaluator restored from its state reports the same, and return the Report."""
     source = {"kind": "file", "path": "-", "format": "dsjson" if shape == "dsjson" else "json"}
     config_file = path.with_name(path.name + ".yaml")
     config_file.write_text(json.dumps({"source": source, "reward": {"min": 0, "max": 1}, **settings}))
@@ -124,15 +124,15 @@ def check(path: Path, settings: dict[str, Any], count: int, seed: int, mutated: 
     write(path, shape, count, seed, mutated)
     report = replayed(path, shape, settings)
     assert report.events.accepted > 10
-    for place, number in numbers_in(msgspec.to_builtins(report)):
-        assert math.isfinite(number), f"{place} is {number}"
+    for location, number in numbers_in(msgspec.to_builtins(report)):
+        assert math.isfinite(number), f"{location} is {number}"
 
 
 @pytest.mark.parametrize("file", FILES)
 def test_every_format_works_with_every_candidate_and_some_estimators_and_all_averages(
     file: str, tmp_path: Path
 ) -> None:
-    """Estimators and reward models take turns, so that each of them meets some formats."""
+    """Let estimators and reward models take turns, so that each of them meets some formats."""
     seed = FILES.index(file)
     settings = {
         "policies": {"candidates": CANDIDATES},
@@ -144,7 +144,7 @@ def test_every_format_works_with_every_candidate_and_some_estimators_and_all_ave
 
 
 def page(chance: random.Random, number: int) -> dict[str, Any]:
-    """A page with clicks; most have all optional fields."""
+    """Make a page with clicks. Most pages have all optional fields."""
     shown = chance.sample("abcdef", 4)
     clicked = [item for item in shown if chance.random() < 0.3]
     ranking: dict[str, Any] = {"shown": shown, "clicked": clicked, "propensities": [0.5] * len(clicked)}
@@ -175,8 +175,8 @@ def test_damaged_rankings_stop_no_estimator_of_clicks(metric: str, examination: 
     replay = Replay(Config.load(config, {}))
     report = replay.read([str(path)])
     assert report.events.accepted >= 60
-    for place, number in numbers_in(msgspec.to_builtins(report)):
-        assert math.isfinite(number), f"{place} is {number}"
+    for location, number in numbers_in(msgspec.to_builtins(report)):
+        assert math.isfinite(number), f"{location} is {number}"
     state = msgspec.msgpack.decode(msgspec.msgpack.encode(replay.evaluator.state()))
     assert msgspec.to_builtins(Evaluator.from_state(state).report()) == msgspec.to_builtins(report)
 

@@ -22,7 +22,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_it_writes_a_configuration_that_check_accepts(folder: Path, capfd: Capture) -> None:
+def test_init_writes_a_configuration_that_check_accepts(folder: Path, capfd: Capture) -> None:
     written = command(capfd, "init")
     assert (written.code, written.err) == (0, "")
     assert "set source and policies.candidates" in written.out
@@ -30,7 +30,7 @@ def test_it_writes_a_configuration_that_check_accepts(folder: Path, capfd: Captu
     assert command(capfd, "check", "--no-broker").code == 0
 
 
-def test_it_overwrites_nothing(folder: Path, capfd: Capture) -> None:
+def test_init_overwrites_nothing(folder: Path, capfd: Capture) -> None:
     (folder / "my.yaml").write_text("mine")
     outcome = command(capfd, "init", "my.yaml")
     assert outcome.code == 2

@@ -25,7 +25,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 
 
 def write_log(path: Path, events: int) -> None:
-    """Write choices between two actions; a reward is more likely if the first feature of the action is larger."""
+    """Write choices between two actions. A larger first feature of the action makes a reward more likely."""
     rng = np.random.default_rng(2)
     lines = []
     for number in range(events):

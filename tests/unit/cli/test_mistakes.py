@@ -53,7 +53,7 @@ def field(name: str, change: Callable[[Any], Any], every: int = 1) -> Callable[[
     return lambda index, event: event if index % every else {**event, name: change(event[name])}
 
 
-def without(name: str, every: int = 1) -> Callable[[int, Event], Event]:
+def drop_field(name: str, every: int = 1) -> Callable[[int, Event], Event]:
     return lambda index, event: event if index % every else {key: event[key] for key in event if key != name}
 
 
@@ -135,15 +135,15 @@ MISTAKES_IN_A_LOG = {
         field("propensity", lambda _: 0.9),
         "the trust check mean_weight: mean weight 0.322 over 400 events, expected 1",
     ),
-    "propensities are missing": (without("propensity"), "propensity: missing, as is `propensities` (log.ndjson:1)"),
-    "the reward is missing": (without("reward"), "reward: missing (log.ndjson:1)"),
+    "propensities are missing": (drop_field("propensity"), "propensity: missing, as is `propensities` (log.ndjson:1)"),
+    "the reward is missing": (drop_field("reward"), "reward: missing (log.ndjson:1)"),
     "the reward is text": (field("reward", lambda _: "click"), "reward: expected bool | float, got str (log.ndjson:1)"),
     "the reward is null": (field("reward", lambda _: None, every=2), "reward: missing (log.ndjson:1)"),
     "the reward is infinite": (field("reward", lambda _: math.inf, every=9), "reward: inf is not a finite number"),
-    "the action is missing": (without("action"), "action: missing (log.ndjson:1)"),
-    "the id is missing": (without("event_id"), "event_id: missing (log.ndjson:1)"),
+    "the action is missing": (drop_field("action"), "action: missing (log.ndjson:1)"),
+    "the id is missing": (drop_field("event_id"), "event_id: missing (log.ndjson:1)"),
     "the id is a fraction": (field("event_id", lambda _: 0.5), "event_id: expected"),
-    "the timestamp is missing": (without("timestamp", every=2), "timestamp: missing (log.ndjson:1)"),
+    "the timestamp is missing": (drop_field("timestamp", every=2), "timestamp: missing (log.ndjson:1)"),
     "times are in milliseconds": (field("timestamp", lambda time: 1e3 * time), "is it in milliseconds? (log.ndjson:1)"),
     "times are in microseconds": (field("timestamp", lambda time: 1e6 * time), "is it in microseconds? (log.ndjson:1)"),
     "times are in nanoseconds": (field("timestamp", lambda time: 1e9 * time), "is it in nanoseconds? (log.ndjson:1)"),
@@ -179,7 +179,7 @@ MISTAKES_IN_A_LOG = {
         "sampling_probability: 10 is not in (0, 1] (log.ndjson:1)",
     ),
     "the propensities of all actions sum to more than 1": (
-        lambda _, event: {**without("propensity")(0, event), **SET, "propensities": [0.5, 0.3, 0.3]},
+        lambda _, event: {**drop_field("propensity")(0, event), **SET, "propensities": [0.5, 0.3, 0.3]},
         "propensities: sums to 1.1, not to 1 (log.ndjson:1)\nhint: log the probability of every action",
     ),
     "the action is none of the actions": (
@@ -533,7 +533,7 @@ def test_check_refuses_a_file_that_is_absent(run: Run) -> None:
 
 
 def test_check_names_a_candidate_that_some_events_lack_and_why_others_cannot_be_used(run: Run) -> None:
-    write_log(lambda index, event: without("policies", every=4)(index, field("reward", str, every=10)(index, event)))
+    write_log(lambda index, event: drop_field("policies", every=4)(index, field("reward", str, every=10)(index, event)))
     write_config(FILE)
     outcome = run("check", "c.yaml")
     assert outcome.code == 0
@@ -558,14 +558,14 @@ def test_check_prints_its_findings_as_json(run: Run) -> None:
     write_config({"topic": "clicks", "security_protocol": "SSL", "ssl_cafile": "x.pem"})
     outcome = run("check", "c.yaml", "--json")
     assert (outcome.code, outcome.err) == (1, "")
-    found = json.loads(outcome.out)
-    assert found["ok"] is False
-    assert [(each["part"], each["level"]) for each in found["findings"]] == [
+    result = json.loads(outcome.out)
+    assert result["ok"] is False
+    assert [(finding["part"], finding["level"]) for finding in result["findings"]] == [
         ("http.port", "ok"),
         ("state.dir", "ok"),
         ("source", "error"),
     ]
-    assert found["findings"][2]["hint"].startswith("it must be a PEM file")
+    assert result["findings"][2]["hint"].startswith("it must be a PEM file")
     Path("c.yaml").write_text(CONFIG.replace("ips", "ipps", 1))
     outcome = run("check", "c.yaml", "--json")
     assert (outcome.code, outcome.err) == (2, "")
@@ -584,9 +584,9 @@ def test_scored_events_have_no_reward_that_could_be_wrong(run: Run) -> None:
     outcome = run("replay", "c.yaml", "log.ndjson", "--json")
     assert (outcome.code, outcome.err) == (0, "")
     (value,) = {
-        each["value"]
-        for each in json.loads(outcome.out)["estimates"]
-        if (each["policy"], each["average"]) == ("challenger", "cumulative")
+        row["value"]
+        for row in json.loads(outcome.out)["estimates"]
+        if (row["policy"], row["average"]) == ("challenger", "cumulative")
     }
     assert value == pytest.approx(sum(event["policies"]["challenger"] for event in events()) / EVENTS)
 

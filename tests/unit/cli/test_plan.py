@@ -51,7 +51,7 @@ def test_a_log_becomes_a_table_of_events_and_days(run: Run) -> None:
     assert "warning: no event has a probability of the policy 'absent'" in outcome.err
 
 
-def test_a_log_without_rewards_is_not_a_plan(run: Run) -> None:
+def test_a_log_without_rewards_has_no_forecast(run: Run) -> None:
     lines = Path("log.ndjson").read_text().splitlines(keepends=True)[:500]
     Path("other.ndjson").write_text("".join(lines).replace('"reward":1', '"reward":0'))
     assert "candidate-1: no forecast: fewer than ten of its events have a reward" in run(
@@ -72,7 +72,7 @@ def test_json_has_every_number_of_the_table(run: Run) -> None:
     assert absent["needed"] == []
 
 
-def test_more_power_takes_more_events_and_another_estimator_others(run: Run) -> None:
+def test_more_power_takes_more_events_and_another_estimator_a_different_number(run: Run) -> None:
     def events(*options: str) -> int:
         outcome = run("plan", "c.yaml", "log.ndjson", "--lift", "0.05", "--json", *options)
         return int(json.loads(outcome.out)["candidates"][0]["needed"][0]["events"])
@@ -86,14 +86,14 @@ def test_an_action_set_log_is_planned_with_the_model(run: Run) -> None:
     assert json.loads(outcome.out)["candidates"][0]["estimator"] == "stratified_dr"
 
 
-def test_a_candidate_that_is_code_is_asked_like_any_other(run: Run, tmp_path: Path) -> None:
+def test_a_candidate_in_code_is_planned_like_any_other(run: Run, tmp_path: Path) -> None:
     (tmp_path / "even.yaml").write_text("policies: {candidates: {even: uniform}}\nestimators: [snips]\n")
     (even,) = json.loads(run("plan", "even.yaml", "sets.ndjson", "--json").out)["candidates"]
     assert even["reason"] is None
     assert even["events"] == 1_000
 
 
-def test_the_picture_is_a_picture(run: Run, tmp_path: Path) -> None:
+def test_a_figure_is_written_and_not_empty(run: Run, tmp_path: Path) -> None:
     outcome = run("plan", "c.yaml", "log.ndjson", "--plot", "power.png")
     assert outcome.code == 0
     picture = imread(tmp_path / "power.png")
@@ -130,6 +130,6 @@ def test_a_picture_without_any_candidate_is_refused(run: Run, tmp_path: Path) ->
     assert "no candidate has a forecast" in outcome.err
 
 
-def test_an_empty_log_is_not_a_plan(run: Run, tmp_path: Path) -> None:
+def test_an_empty_log_is_refused(run: Run, tmp_path: Path) -> None:
     (tmp_path / "empty.ndjson").write_text("")
     assert "no event was accepted" in run("plan", "c.yaml", "empty.ndjson").err

@@ -79,7 +79,7 @@ def test_a_log_of_known_length_has_its_points_at_once() -> None:
     assert [point.events for point in trace.kept] == list(range(600, 20_001, 600))
 
 
-def test_a_point_holds_the_rows_that_a_report_would() -> None:
+def test_a_point_holds_the_rows_of_a_report() -> None:
     trace, evaluated = Trace(PAIRS[:1]), evaluator()
     trace.update(evaluated, batch(950))
     evaluated.fold_pending()
@@ -88,7 +88,7 @@ def test_a_point_holds_the_rows_that_a_report_would() -> None:
     assert (trace.kept[-1].events, trace.kept[-1].newest) == (950, evaluated.report().events.last_timestamp)
 
 
-def test_a_traced_evaluator_ends_where_an_untraced_one_does() -> None:
+def test_a_traced_evaluator_ends_in_the_state_of_an_untraced_one() -> None:
     plain, watched, trace = evaluator(), evaluator(), Trace(PAIRS)
     for seed in range(2):
         plain.update(batch(777, seed=seed))
@@ -146,7 +146,7 @@ def texts(monkeypatch: pytest.MonkeyPatch, drawing: ReplayPlot, trace: Trace) ->
     ]
 
 
-def test_a_png_is_written_with_something_in_it(tmp_path: Path) -> None:
+def test_a_png_is_written_and_not_empty(tmp_path: Path) -> None:
     path = tmp_path / "plot.png"
     picture(path).draw(traced(1_000))
     pixels = imread(path)
@@ -224,7 +224,7 @@ def test_too_few_events_are_bad_input(tmp_path: Path) -> None:
         picture(tmp_path / "p.png").draw(traced(30))
 
 
-def test_a_picture_that_cannot_be_drawn_is_refused_before_the_replay(tmp_path: Path) -> None:
+def test_a_figure_that_cannot_be_drawn_is_refused_before_the_replay(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"ends in none of \.png, \.svg, \.pdf"):
         check_path(tmp_path / "plot.jpeg")
     with pytest.raises(InputError, match=r"the directory .*absent does not exist"):
@@ -250,7 +250,7 @@ def test_the_truth_is_read_by_policy(tmp_path: Path) -> None:
         read_truth(path)
 
 
-def test_replay_draws_what_is_asked_for(
+def test_replay_draws_a_figure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -277,7 +277,7 @@ def chosen(config: str, estimator: str | None = None, average: str | None = None
     return choices(settings.evaluator_config(), estimator, average)
 
 
-def test_the_best_estimator_on_mixture_is_drawn_unless_another_is_wanted() -> None:
+def test_the_best_estimator_on_mixture_is_drawn_unless_another_is_chosen() -> None:
     default = "policies: {candidates: [a]}"
     assert chosen(default)[:2] == [("stratified_dr", "mixture"), ("stratified_ips", "mixture")]
     assert chosen(default, "snips")[0] == ("snips", "adaptive_window")

@@ -29,7 +29,7 @@ MEANS = np.array([0.2, 0.6, 0.2, 0.2])
 
 
 def columns(events: int, seed: int = 1) -> tuple[Any, Any]:
-    """Simulate actions and rewards of a log in which the second action is by far the best."""
+    """Simulate actions and rewards of a log. Its second action is by far the best."""
     rng = np.random.default_rng(seed)
     action = rng.choice(4, events, p=PROPENSITIES)
     return action, (rng.random(events) < MEANS[action]) * 1.0
@@ -120,7 +120,7 @@ def test_the_json_has_decisions_checks_and_transitions(files: Path, capfd: pytes
 
 
 @pytest.mark.slow
-def test_a_picture_is_written_with_something_in_it(files: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_figure_is_written_and_not_empty(files: Path, capfd: pytest.CaptureFixture[str]) -> None:
     outcome = replayed(files, capfd, "--plot", str(files / "decisions.png"))
     assert outcome.code == 0
     pixels = imread(files / "decisions.png")

@@ -70,7 +70,7 @@ def test_several_candidates_are_separated_by_commas(log: Path, capfd: pytest.Cap
         ),
     ],
 )
-def test_mistakes_are_answered(
+def test_mistakes_are_explained(
     arguments: list[str],
     message: str,
     hint: str,

@@ -162,7 +162,7 @@ def test_buffered_events_are_shown_as_json(run: Run, holding: Path) -> None:
 
 
 @pytest.mark.parametrize("schema", [4, 99, None])
-def test_a_snapshot_of_another_version_is_refused_in_the_words_of_a_start(run: Run, state: Path, schema: Any) -> None:
+def test_a_snapshot_of_another_version_is_refused_as_at_start(run: Run, state: Path, schema: Any) -> None:
     snapshots = SnapshotStore(state)
     path = snapshots.write({"schema": schema, "evaluator": {}})
     snapshots.close()
@@ -189,7 +189,7 @@ def test_a_snapshot_without_a_part_is_damaged(run: Run, state: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
-def test_wrong_content_that_only_the_report_or_the_table_would_read_is_reported_in_words(
+def test_wrong_content_that_only_the_report_or_the_table_would_read_is_an_error_with_a_message(
     run: Run, state: Path, options: tuple[str, ...]
 ) -> None:
     document = read_snapshot(snapshot_files(state)[-1])
@@ -204,7 +204,7 @@ def test_wrong_content_that_only_the_report_or_the_table_would_read_is_reported_
     assert "000000000002.snapshot" in run("show", str(state), *options).out, "the one before it is whole"
 
 
-def test_a_directory_in_use_is_looked_at_and_nothing_in_it_changes(run: Run, state: Path) -> None:
+def test_a_directory_in_use_is_shown_and_not_changed(run: Run, state: Path) -> None:
     running = SnapshotStore(state)
     newest = snapshot_files(state)[-1]
     newest.write_bytes(newest.read_bytes()[:-1])
@@ -216,7 +216,7 @@ def test_a_directory_in_use_is_looked_at_and_nothing_in_it_changes(run: Run, sta
     running.close()
 
 
-def test_a_file_that_is_not_a_snapshot_is_reported_in_words(run: Run, state: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_snapshot_is_an_error_with_a_message(run: Run, state: Path, tmp_path: Path) -> None:
     torn = snapshot_files(state)[0]
     torn.write_bytes(torn.read_bytes()[:100])
     (tmp_path / "empty").mkdir()

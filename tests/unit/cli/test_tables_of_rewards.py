@@ -20,7 +20,7 @@ def test_tables_name_the_reward_of_a_row() -> None:
     assert "<td>revenue</td>" in report._repr_html_()
 
 
-def test_the_answer_sets_the_estimated_lift_of_an_arm_against_the_seen_one() -> None:
+def test_the_answer_compares_the_estimated_lift_of_an_arm_with_the_observed_one() -> None:
     report = make_report(candidates=2)
     *_, answer = answer_lines(report, everything=False)
     lifts = "estimated +0.0120 from events that others chose, seen +0.0100 ± 0.0040 on its own"

@@ -1,4 +1,4 @@
-"""Test the table of segments, and the answer that names segments in which a candidate is worse."""
+"""Test the table of segments, and the answer that names segments with a worse candidate."""
 
 from __future__ import annotations
 

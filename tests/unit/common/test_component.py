@@ -1,4 +1,4 @@
-"""What all configured parts have in common."""
+"""Test the rules that all configured components share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers and durations as text."""
+"""Test numbers and durations as text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_forecast_events_are_rounded_up_to_two_digits(events: float, text: str) 
     assert rounded_up(events) == text
 
 
-def test_a_duration_is_in_the_largest_unit_of_which_there_are_two() -> None:
+def test_a_duration_is_in_the_largest_unit_with_a_count_of_two() -> None:
     durations = (1.4, 90, 100 * 60, 30 * HOUR, 10 * DAY, 60 * DAY, 62 * DAY, 1_000 * DAY)
     assert [in_words(seconds) for seconds in durations] == [
         "1 second",
@@ -31,7 +31,7 @@ def test_a_duration_is_in_the_largest_unit_of_which_there_are_two() -> None:
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf")])
-def test_a_number_that_is_not_known_is_a_dash(value: float | None) -> None:
+def test_an_unknown_number_is_a_dash(value: float | None) -> None:
     assert {significant(value), decimal(value, 2), measured_time(value)} == {UNKNOWN}
 
 

@@ -52,7 +52,7 @@ state: {dir: ./streameval-state, interval: 30s}
 
 
 ONE = "policies: {candidates: [a]}\n"
-"""Minimum of every configuration; text after it starts in line 2."""
+"""Minimum of every configuration. Text after it starts in line 2."""
 
 
 KINDS = [cls.__pydantic_fields__["kind"].default for cls in AnyEstimator.__origin__.__args__]  # type: ignore[attr-defined]
@@ -434,7 +434,7 @@ def test_a_password_is_never_shown(load: Loader) -> None:
     assert "12345" not in load.complaint(ONE + "source: {topic: x, sasl_password: '12345'}")
 
 
-def test_environment_variables_lie_over_the_file(load: Loader) -> None:
+def test_environment_variables_override_the_file(load: Loader) -> None:
     config = load(
         ONE + "source: {topic: x, sasl_username: me}\nhttp: {port: 1}",
         STREAMEVAL_SOURCE__TOPIC="y",
@@ -490,7 +490,7 @@ def test_variables_that_only_share_the_prefix_are_left_alone(load: Loader) -> No
     assert config.http.port == 9108
 
 
-def test_the_process_environment_counts_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_process_environment_is_read_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.yaml"
     path.write_text("policies: {candidates: [a]}")
     monkeypatch.setenv("STREAMEVAL_HTTP__PORT", "4321")
@@ -524,7 +524,7 @@ def test_invalid_yaml_is_refused_with_line_and_column(load: Loader, text: str, c
     assert complaint in load.complaint(text)
 
 
-def test_a_file_that_is_not_there_is_a_config_error(tmp_path: Path) -> None:
+def test_a_missing_file_is_a_config_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"the configuration .*absent\.yaml does not exist") as caught:
         Config.load(tmp_path / "absent.yaml", {})
     assert caught.value.exit_code == 2
@@ -539,7 +539,7 @@ def test_a_directory_and_bytes_are_config_errors(tmp_path: Path) -> None:
         Config.load(tmp_path / "latin.yaml", {})
 
 
-def test_plain_values_are_what_they_look_like() -> None:
+def test_plain_yaml_values_have_the_types_that_they_look_like() -> None:
     values = parse_yaml(
         "[no, on, 1:30, 2026-01-31, 1e-5, 5, .5, .inf, true, ~, '7', 0o7, True, 1_000, 0x1F]".join(["a: ", ""]), "x"
     ).values
@@ -718,25 +718,25 @@ def test_problems_of_promotion_are_reported(load: Loader, text: str, complaint: 
     assert complaint in load.complaint(f"policies: {{candidates: [challenger]}}\npromotion: {text}")
 
 
-def of_candidates(count: int, **sections: Any) -> Config:
+def candidates_config(count: int, **sections: Any) -> Config:
     candidates = [f"candidate-{number}" for number in range(count)]
     return Config.model_validate({"source": {"topic": "t"}, "policies": {"candidates": candidates}} | sections)
 
 
 @pytest.mark.parametrize("candidates", [2, 10_000])
 def test_a_state_larger_than_the_memory_is_refused_with_its_size(candidates: int) -> None:
-    config = of_candidates(candidates, averages=[{"kind": "window", "tau": 10**11, "resolution": 100}])
+    config = candidates_config(candidates, averages=[{"kind": "window", "tau": 10**11, "resolution": 100}])
     with pytest.raises(ConfigError, match=r"^policies.candidates: the estimates take [\d,.]+ GiB once all"):
         list(config.memory_warnings())
 
 
 def test_a_state_of_half_the_memory_is_warned_about_with_its_size() -> None:
-    def of_window(tau: int) -> Config:
-        return of_candidates(2, averages=[{"kind": "window", "tau": tau, "resolution": 100}])
+    def window_config(tau: int) -> Config:
+        return candidates_config(2, averages=[{"kind": "window", "tau": tau, "resolution": 100}])
 
     memory = usable_memory()
-    per_event = (of_window(2_000_000).full_bytes() - of_window(1_000_000).full_bytes()) / 1_000_000
-    (problem,) = of_window(round(memory / 2 / per_event / 100) * 100).memory_warnings()
+    per_event = (window_config(2_000_000).full_bytes() - window_config(1_000_000).full_bytes()) / 1_000_000
+    (problem,) = window_config(round(memory / 2 / per_event / 100) * 100).memory_warnings()
     assert f"the estimates take {memory / 2**31:,.1f} GiB once all windows are full" in problem.message
 
 
@@ -745,39 +745,43 @@ def test_too_many_candidates_for_the_memory_are_refused(
 ) -> None:
     monkeypatch.setattr("streameval.config.model.usable_memory", lambda: 2**30)
     with pytest.raises(ConfigError, match=r"the estimates take [\d,.]+ GiB .* this process may use 1\.0 GiB"):
-        list(of_candidates(10_000).memory_warnings())
+        list(candidates_config(10_000).memory_warnings())
 
 
 def test_a_state_of_a_usual_size_has_no_warning() -> None:
-    assert not list(of_candidates(20).memory_warnings())
+    assert not list(candidates_config(20).memory_warnings())
 
 
 def test_the_size_of_a_state_is_known_before_its_windows_are_full() -> None:
     averages = ["cumulative", {"kind": "window", "tau": 20_000, "resolution": 10}]
-    config = of_candidates(5, averages=averages, estimators=["ips", "snips"])
+    config = candidates_config(5, averages=averages, estimators=["ips", "snips"])
     evaluator = config.evaluator()
     expected = config.full_bytes()
     assert evaluator.full_bytes == pytest.approx(expected, rel=1e-3)
     evaluator.update(varied_events(5, 2_000))
     evaluator.fold_pending()
-    known = evaluator.full_bytes
-    assert known == pytest.approx(expected, rel=1e-3)
+    size = evaluator.full_bytes
+    assert size == pytest.approx(expected, rel=1e-3)
     evaluator.update(varied_events(5, 28_000))
     evaluator.fold_pending()
-    assert evaluator.full_bytes == pytest.approx(known, rel=0.05)  # next to all windows, the last blocks to compare
-    assert 0.9 * known < len(msgspec.msgpack.encode(evaluator.state())) < 1.1 * known
+    assert evaluator.full_bytes == pytest.approx(size, rel=0.05)  # the last blocks add to all windows
+    assert 0.9 * size < len(msgspec.msgpack.encode(evaluator.state())) < 1.1 * size
 
 
 @pytest.mark.parametrize("lacking", [0.0, 0.1])
 def test_100_candidates_of_a_default_configuration_take_at_most_16_mb(lacking: float) -> None:
-    evaluator = of_candidates(100).evaluator()
+    evaluator = candidates_config(100).evaluator()
     evaluator.update(varied_events(100, 2_000, lacking))
     evaluator.fold_pending()
     assert evaluator.full_bytes < 16e6
 
 
 def varied_events(candidates: int, events: int, lacking: float = 0.0) -> EventBatch:
-    """Return events with different rewards; each candidate lacks this share of them."""
+    """Return events with different rewards.
+
+    Args:
+        lacking: Share of the events without a probability of a candidate, drawn for each candidate.
+    """
     rng = np.random.default_rng(4)
     target = np.where(rng.random((candidates, events)) < lacking, np.nan, rng.uniform(0.1, 0.5, (candidates, events)))
     policies = {f"candidate-{number}": column for number, column in enumerate(target)}
@@ -792,7 +796,7 @@ rewards: {click: {}, revenue: {field: amount, max: 200}, hide: {min: -1, max: 0,
 
 def test_several_rewards_replace_the_reward(load: Loader) -> None:
     config = load(SEVERAL)
-    assert [tuple(each) for each in config.reward_fields] == [
+    assert [tuple(field) for field in config.reward_fields] == [
         ("click", "click", 0.0, 1.0),
         ("revenue", "amount", 0.0, 200.0),
         ("hide", "hide", -1.0, 0.0),
@@ -805,12 +809,12 @@ def test_several_rewards_replace_the_reward(load: Loader) -> None:
         event,
         event | {"amount": 201},
     ]
-    batch = config.event_format().decode_batch([json.dumps(each).encode() for each in messages])
+    batch = config.event_format().decode_batch([json.dumps(message).encode() for message in messages])
     np.testing.assert_array_equal(batch.reward, [1.0, np.nan])
     assert batch.further is not None
     np.testing.assert_array_equal(batch.further.of("revenue"), [12.5, np.nan])
     np.testing.assert_array_equal(batch.further.of("hide"), [np.nan, -1.0])
-    assert [each.reason for each in batch.rejected] == ["missing_field", "reward_range"]
+    assert [rejection.reason for rejection in batch.rejected] == ["missing_field", "reward_range"]
 
 
 def test_ds_json_carries_several_rewards(load: Loader) -> None:
@@ -821,12 +825,12 @@ def test_ds_json_carries_several_rewards(load: Loader) -> None:
     line = {"_label_probability": 0.5, "_label_Action": 1, "a": [1, 2], "p": [0.5, 0.5]}
     both = {"_label_cost": -1, "_original_label_cost": -3}
     lines = [{**line, **both}, {**line, "revenue": 12.5}, line]
-    batch = config.event_format().decode_batch([json.dumps(each).encode() for each in lines])
+    batch = config.event_format().decode_batch([json.dumps(line).encode() for line in lines])
     np.testing.assert_array_equal(batch.reward, [3.0, np.nan])
     assert batch.further is not None
     np.testing.assert_array_equal(batch.further.of("agreed"), [1.0, np.nan])
     np.testing.assert_array_equal(batch.further.of("revenue"), [np.nan, 12.5])
-    assert [each.detail for each in batch.rejected] == ["_original_label_cost: missing"]
+    assert [rejection.detail for rejection in batch.rejected] == ["_original_label_cost: missing"]
 
 
 def test_one_named_reward_labels_the_estimates(load: Loader) -> None:

@@ -1,4 +1,4 @@
-"""Batches of ranges: how they are planned, and that positions advance by whole batches."""
+"""Test how batches of ranges are planned, and that positions advance by whole batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.fake_kafka import TOPIC, FakeCluster
 
 
 class Bench:
-    """A client over two partitions of 1,000 messages, with a clock that moves by hand."""
+    """Hold a client over two partitions of 1,000 messages, with a clock that moves by hand."""
 
     def __init__(self, most: int | None = None, **engine: object) -> None:
         self.cluster, self.now = FakeCluster(), 0.0
@@ -31,10 +31,10 @@ class Bench:
         self.client.assign({0: 0, 1: 900}, {})
 
     def batch(self) -> list[Records]:
-        """The next batch, which may start now."""
-        found: list[Records] = []
-        wait_until(lambda: bool(found.extend(self.client.poll(0.0)) or found))
-        return found
+        """Wait for the next batch, which may start now, and return its records."""
+        records: list[Records] = []
+        wait_until(lambda: bool(records.extend(self.client.poll(0.0)) or records))
+        return records
 
     def ranges(self) -> list[list[tuple[int, int, int]]]:
         return [
@@ -43,7 +43,7 @@ class Bench:
         ]
 
 
-def test_a_batch_takes_what_is_there_and_at_most_its_share_of_offsets_of_a_partition() -> None:
+def test_a_batch_takes_available_offsets_up_to_a_limit_per_partition() -> None:
     bench = Bench()
     records = bench.batch()
     assert [(part.topic, part.partition, part.offsets) for part in records] == [
@@ -57,7 +57,7 @@ def test_a_batch_takes_what_is_there_and_at_most_its_share_of_offsets_of_a_parti
     assert bench.ranges() == [[(0, 0, 300), (1, 900, 1000)], [(0, 300, 600)]]
 
 
-def test_the_next_batch_waits_for_the_trigger_and_messages_in_open_transactions_for_their_end() -> None:
+def test_a_batch_waits_for_the_trigger_and_ends_before_open_transactions() -> None:
     bench = Bench()
     bench.batch()
     bench.now = 4.9
@@ -114,17 +114,17 @@ def test_a_log_that_loses_messages_while_they_are_read_is_reported_and_nothing_c
     assert (bench.client.position(0), bench.client.position(1)) == (0, 900)
 
 
-def test_partitions_that_are_paused_are_not_in_a_batch() -> None:
+def test_paused_partitions_are_not_in_a_batch() -> None:
     bench = Bench()
     bench.client.pause([0])
     assert {part.partition for part in bench.batch()} == {1}
 
 
-def test_closing_cancels_the_batch_under_way_and_the_engine_lives_on() -> None:
+def test_closing_cancels_the_running_batch_and_keeps_the_engine() -> None:
     bench = Bench()
     bench.executors.free.clear()
     assert bench.client.poll(0.05) == []
-    bench.client.unblock([0])  # it has no effect while a batch takes long
+    bench.client.unblock([0])  # has no effect during a batch
     bench.client.close()
     assert bench.executors.free.is_set()
     assert not bench.executors.closed

@@ -1,4 +1,4 @@
-"""The daemon with an engine: every event counts once, whatever ends when."""
+"""Test the daemon with an engine: every event counts once, whatever ends when."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def cluster() -> FakeCluster:
 
 
 def reported(daemon: EngineDaemon, events: int) -> Report:
-    """The report of a running daemon, once it has this number of events."""
+    """Wait until a running daemon has counted this number of events, and return its Report."""
     wait_until(lambda: daemon.published.report is not None and daemon.published.report.events.accepted >= events)
     assert daemon.published.report is not None
     assert daemon.published.report.events.accepted == events
@@ -48,16 +48,16 @@ def reported(daemon: EngineDaemon, events: int) -> Report:
 
 
 def expected(cluster: FakeCluster, config: Config) -> Report:
-    """That of all messages at once."""
+    """Return the Report of all messages at once."""
     return evaluated(cluster, config, 0).report()
 
 
 def evaluated(cluster: FakeCluster, config: Config, start: int) -> PartitionedEvaluator:
-    """The evaluator of all messages from these offsets on, in one batch."""
+    """Return the evaluator of all messages from this offset on, read in one batch."""
     summaries = []
     for partition, log in cluster.logs.items():
-        place = OffsetRange(TOPIC, partition, start, len(log))
-        result = RangeEvaluator(config, cluster.connect)(place, 1e9, batch_task(config))
+        offsets = OffsetRange(TOPIC, partition, start, len(log))
+        result = RangeEvaluator(config, cluster.connect)(offsets, 1e9, batch_task(config))
         assert isinstance(result, RangeResult)
         summaries.append(Summary.from_bytes(result.summary))
     evaluator = PartitionedEvaluator.from_config(config.evaluator_config())
@@ -68,11 +68,11 @@ def evaluated(cluster: FakeCluster, config: Config, start: int) -> PartitionedEv
 def assert_same(one: Report, other: Report) -> None:
     assert one.events == other.events
     for mine, theirs in zip(one.estimates, other.estimates, strict=True):
-        numbers = [[each.value, each.lower, each.upper, each.lift, each.lift_lower] for each in (mine, theirs)]
+        numbers = [[row.value, row.lower, row.upper, row.lift, row.lift_lower] for row in (mine, theirs)]
         np.testing.assert_allclose(*np.array(numbers, dtype=float), rtol=1e-9)
 
 
-def test_the_numbers_are_those_of_all_events_and_the_metrics_are_there(cluster: FakeCluster) -> None:
+def test_the_daemon_reports_all_events_and_exports_metrics_of_the_engine(cluster: FakeCluster) -> None:
     averages = ["cumulative", {"kind": "window", "tau": 500}, "adaptive_window", "adaptive_decay", "mixture"]
     config = config_of(estimators=["ips", "snips", "stratified_ips"], averages=averages)
     daemon, executors = engine_daemon(cluster, config)
@@ -107,18 +107,16 @@ def test_a_batch_is_small_enough_for_the_sums_of_all_policies(
 
 
 @pytest.mark.parametrize("counted", [0, 495])
-def test_after_a_kill_each_event_counts_once_from_the_last_snapshot_on(
-    cluster: FakeCluster, tmp_path: Path, counted: int
-) -> None:
+def test_each_event_counts_once_after_a_kill(cluster: FakeCluster, tmp_path: Path, counted: int) -> None:
     config, cluster.markers = config_of(tmp_path / "state"), 0
     logs, cluster.logs = cluster.logs, {number: log[:counted] for number, log in cluster.logs.items()}
     first, _ = engine_daemon(cluster, config)
-    with running(first):  # its end writes the snapshot
+    with running(first):  # it writes a snapshot when it ends
         wait_until(lambda: first.published.source.lag == 0)
     cluster.logs = logs
     saved = shutil.copytree(tmp_path / "state", tmp_path / "saved", ignore=shutil.ignore_patterns("lock"))
     killed, _ = engine_daemon(cluster, config)
-    with running(killed):  # what it counts is lost with its snapshot
+    with running(killed):  # its counts are lost with its snapshot
         reported(killed, EVENTS)
     last, executors = engine_daemon(cluster, config_of(saved))
     with running(last):
@@ -135,7 +133,7 @@ def test_a_batch_that_fails_is_repeated(cluster: FakeCluster) -> None:
     assert daemon.published.source.rebuilds == 1
 
 
-def test_messages_that_the_log_has_deleted_are_counted_as_lost_and_the_others_count(cluster: FakeCluster) -> None:
+def test_deleted_messages_are_counted_as_lost_and_the_others_count(cluster: FakeCluster) -> None:
     daemon, executors = engine_daemon(
         cluster, config_of(engine={"trigger": "1ms", "most_per_partition": 100, "kind": "spark"})
     )
@@ -163,7 +161,7 @@ def test_messages_deleted_after_others_were_counted_leave_a_gap(cluster: FakeClu
 
 
 def started(daemon: EngineDaemon) -> tuple[threading.Thread, list[SourceError]]:
-    """The thread in which a daemon runs, and the error that it ends with."""
+    """Start a daemon in a thread. Return the thread, and a list that gets the error of the daemon when it fails."""
     failures: list[SourceError] = []
 
     def run() -> None:
@@ -177,7 +175,7 @@ def started(daemon: EngineDaemon) -> tuple[threading.Thread, list[SourceError]]:
     return thread, failures
 
 
-def test_a_topic_that_was_recreated_stops_the_daemon(cluster: FakeCluster) -> None:
+def test_a_recreated_topic_stops_the_daemon(cluster: FakeCluster) -> None:
     daemon, executors = engine_daemon(cluster, config_of())
     thread, failures = started(daemon)
     reported(daemon, EVENTS)
@@ -209,8 +207,8 @@ def test_dead_letters_are_written_by_the_driver(cluster: FakeCluster, tmp_path: 
     with running(daemon):
         reported(daemon, EVENTS)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    places = {(line["partition"], line["offset"]) for line in lines}
-    assert places == {(partition, offset) for partition in (0, 1) for offset in range(0, 1000, 100)}
+    rejected = {(line["partition"], line["offset"]) for line in lines}
+    assert rejected == {(partition, offset) for partition in (0, 1) for offset in range(0, 1000, 100)}
     assert {line["value"] for line in lines} == {"{"}
 
 
@@ -230,9 +228,9 @@ def test_a_snapshot_shows_the_report(cluster: FakeCluster, tmp_path: Path) -> No
     daemon, _ = engine_daemon(cluster, config_of(tmp_path))
     with running(daemon):
         report = reported(daemon, EVENTS)
-    found = shown(tmp_path, lambda contents: contents)
-    assert found["report"].estimates == report.estimates
-    assert found["policies"] == ["logging", "bold", "shy"]
+    snapshot = shown(tmp_path, lambda contents: contents)
+    assert snapshot["report"].estimates == report.estimates
+    assert snapshot["policies"] == ["logging", "bold", "shy"]
 
 
 def test_without_a_state_there_is_nothing_to_reset(cluster: FakeCluster) -> None:
@@ -256,7 +254,7 @@ def test_an_idle_topic_makes_no_estimate_old(cluster: FakeCluster, monkeypatch: 
 
 
 class Candidates:
-    """A configuration whose candidates change while its daemon runs."""
+    """Hold a configuration and its daemon, and change the candidates while the daemon runs."""
 
     def __init__(self, cluster: FakeCluster, folder: Path, **sections: Any) -> None:
         self._cluster, self._folder = cluster, folder
@@ -264,7 +262,7 @@ class Candidates:
         self.daemon = self.started()
 
     def started(self) -> EngineDaemon:
-        """Another daemon of the present configuration."""
+        """Make another daemon with the present configuration."""
         return engine_daemon(self._cluster, self.config, load=lambda: self.config)[0]
 
     def change(self, *names: str, **sections: Any) -> None:
@@ -273,14 +271,14 @@ class Candidates:
         self.daemon.reload()
 
     def rows(self) -> set[str]:
-        """The policies in the Report."""
+        """Return the policies that have estimates in the Report."""
         report = self.daemon.published.report
         return {row.policy for row in report.estimates} if report else set()
 
     def events(self) -> dict[str, int]:
-        """The number of events of each policy in the Report."""
+        """Return the number of events of each policy in the Report."""
         report = self.daemon.published.report
-        return {each.policy: each.events for each in report.policies} if report else {}
+        return {policy.policy: policy.events for policy in report.policies} if report else {}
 
 
 def test_a_reload_adds_candidates_from_the_next_batch_on_and_removes_others(
@@ -289,24 +287,27 @@ def test_a_reload_adds_candidates_from_the_next_batch_on_and_removes_others(
     rest = {number: log[400:] for number, log in cluster.logs.items()}
     cluster.markers, cluster.logs = 0, {number: log[:400] for number, log in cluster.logs.items()}
     averages: dict[str, Any] = {"averages": ["cumulative", "adaptive_window", {"kind": "decay", "half_life": 500}]}
-    known = Candidates(cluster, tmp_path, policies={"candidates": ["bold"]}, **averages)
-    with running(known.daemon):
-        reported(known.daemon, 2 * 396)
-        known.change("shy", "bold", **averages)
-        wait_until(lambda: known.rows() == {"logging", "bold", "shy"})
+    candidates = Candidates(cluster, tmp_path, policies={"candidates": ["bold"]}, **averages)
+    with running(candidates.daemon):
+        reported(candidates.daemon, 2 * 396)
+        candidates.change("shy", "bold", **averages)
+        wait_until(lambda: candidates.rows() == {"logging", "bold", "shy"})
         cluster.logs = {number: log + rest[number] for number, log in cluster.logs.items()}
-        reported(known.daemon, EVENTS)
-        assert known.events() == {"logging": EVENTS, "bold": EVENTS, "shy": EVENTS - 2 * 396}
-        late = known.daemon.published.report
-        known.change("shy", **averages)
-        wait_until(lambda: known.rows() == {"logging", "shy"})
+        reported(candidates.daemon, EVENTS)
+        assert candidates.events() == {"logging": EVENTS, "bold": EVENTS, "shy": EVENTS - 2 * 396}
+        late = candidates.daemon.published.report
+        candidates.change("shy", **averages)
+        wait_until(lambda: candidates.rows() == {"logging", "shy"})
     whole = evaluated(cluster, config_of(policies={"candidates": ["shy"]}, **averages), 400)
     assert late is not None
     for row in whole.report().estimates:
         if row.policy == "shy":
-            alike = row.average in ("cumulative", "adaptive_window")  # others: blocks, start-up values
-            found = late.get(row.policy, row.estimator, row.average).value
-            assert found == pytest.approx(row.value, rel=1e-9 if alike else 1e-2), row.average
+            alike = row.average in (
+                "cumulative",
+                "adaptive_window",
+            )  # the others depend on blocks and on values at start
+            value = late.get(row.policy, row.estimator, row.average).value
+            assert value == pytest.approx(row.value, rel=1e-9 if alike else 1e-2), row.average
 
 
 def test_candidates_that_changed_while_the_daemon_was_down_start_from_zero(
@@ -314,26 +315,26 @@ def test_candidates_that_changed_while_the_daemon_was_down_start_from_zero(
 ) -> None:
     more = {number: log[600:] for number, log in cluster.logs.items()}
     cluster.markers, cluster.logs = 0, {number: log[:600] for number, log in cluster.logs.items()}
-    known = Candidates(cluster, tmp_path, policies={"candidates": ["bold"]})
-    with running(known.daemon):
-        reported(known.daemon, 2 * 594)
-        known.change("bold", "shy")
-        wait_until(lambda: "shy" in known.rows())
-    known.config = config_of(tmp_path, policies={"candidates": ["shy", "third"]})
-    known.daemon = known.started()
+    candidates = Candidates(cluster, tmp_path, policies={"candidates": ["bold"]})
+    with running(candidates.daemon):
+        reported(candidates.daemon, 2 * 594)
+        candidates.change("bold", "shy")
+        wait_until(lambda: "shy" in candidates.rows())
+    candidates.config = config_of(tmp_path, policies={"candidates": ["shy", "third"]})
+    candidates.daemon = candidates.started()
     cluster.logs = {number: log + more[number] for number, log in cluster.logs.items()}
-    with running(known.daemon):
-        reported(known.daemon, EVENTS)
-        assert known.events() == {"logging": EVENTS, "shy": 2 * 396, "third": 0}
+    with running(candidates.daemon):
+        reported(candidates.daemon, EVENTS)
+        assert candidates.events() == {"logging": EVENTS, "shy": 2 * 396, "third": 0}
 
 
 @pytest.mark.parametrize("change", [{"estimators": ["ips"]}, {"confidence": 0.9}])
 def test_a_reload_that_changes_more_than_candidates_is_refused_and_logged(
     cluster: FakeCluster, tmp_path: Path, change: dict[str, Any]
 ) -> None:
-    known = Candidates(cluster, tmp_path)
-    with capture_logs() as logs, running(known.daemon):
-        reported(known.daemon, EVENTS)
-        known.change("bold", **change)
+    candidates = Candidates(cluster, tmp_path)
+    with capture_logs() as logs, running(candidates.daemon):
+        reported(candidates.daemon, EVENTS)
+        candidates.change("bold", **change)
         wait_until(lambda: any(entry["event"] == "reload_failed" for entry in logs))
-        assert known.rows() == {"logging", "bold", "shy"}
+        assert candidates.rows() == {"logging", "bold", "shy"}

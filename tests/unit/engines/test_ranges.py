@@ -1,4 +1,4 @@
-"""The work of an executor on a range of offsets."""
+"""Test how an executor evaluates a range of offsets."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def summary_of(result: RangeResult) -> Summary:
 
 @pytest.mark.parametrize("at_once", [70, 10_000])
 @pytest.mark.parametrize("cut", [333, 90])
-def test_neither_the_cut_into_ranges_nor_that_of_their_messages_changes_a_number(
+def test_no_number_depends_on_how_ranges_and_their_messages_are_cut(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, cut: int, at_once: int
 ) -> None:
     config = config_of()
@@ -94,23 +94,23 @@ def test_nothing_more_is_fetched_while_the_last_messages_of_a_range_are_evaluate
 @pytest.mark.parametrize(
     ("client", "option"), [("kafka-python", "max_partition_fetch_bytes"), ("confluent", "max.partition.fetch.bytes")]
 )
-def test_an_executor_fetches_little_beyond_its_range_unless_the_configuration_says_otherwise(
+def test_an_executor_fetches_little_beyond_its_range_unless_configured_otherwise(
     cluster: FakeCluster, client: str, option: str
 ) -> None:
-    found: list[Any] = []
+    limits: list[Any] = []
 
     def connect(settings: Any, *others: Any) -> Any:
-        found.append(settings.client_options[option])
+        limits.append(settings.client_options[option])
         return cluster.connect(settings, *others)
 
     for options in ({}, {option: 500_000}):
         source = {"kind": "kafka", "topic": TOPIC, "client": client, "client_options": options}
         result_of(RangeEvaluator(config_of(source=source), connect), 0, 100)
-    assert found[0] < 200_000
-    assert found[1] == 500_000
+    assert limits[0] < 200_000
+    assert limits[1] == 500_000
 
 
-def test_offsets_without_messages_end_a_range_as_others_do(cluster: FakeCluster) -> None:
+def test_a_range_may_end_with_offsets_without_messages(cluster: FakeCluster) -> None:
     cluster.markers = 3
     result = result_of(RangeEvaluator(config_of(), cluster.connect), 990, 1003)
     assert result.events == 10
@@ -123,12 +123,12 @@ def test_offsets_without_messages_end_a_range_as_others_do(cluster: FakeCluster)
 def test_rejected_messages_become_dead_letters_with_their_origin(cluster: FakeCluster, tmp_path: Path) -> None:
     config = config_of(dead_letters={"kind": "file", "path": str(tmp_path / "rejected")})
     result = result_of(RangeEvaluator(config, cluster.connect), 150, 420)
-    assert [(each.topic, each.partition, each.offset) for each in result.dead_letters] == [
+    assert [(letter.topic, letter.partition, letter.offset) for letter in result.dead_letters] == [
         (TOPIC, 0, 200),
         (TOPIC, 0, 300),
         (TOPIC, 0, 400),
     ]
-    assert {each.value for each in result.dead_letters} == {b"{"}
+    assert {letter.value for letter in result.dead_letters} == {b"{"}
     assert result.dropped == 0
     assert result_of(RangeEvaluator(config_of(), cluster.connect), 150, 420).dead_letters == []
 
@@ -142,14 +142,14 @@ def test_a_range_returns_dead_letters_up_to_a_limit_and_counts_the_others(
     assert (len(result.dead_letters), result.dropped) == (4, 6)
 
 
-def test_a_range_that_the_log_has_lost_is_reported_and_not_counted(cluster: FakeCluster) -> None:
+def test_a_range_that_the_log_has_lost_is_reported(cluster: FakeCluster) -> None:
     cluster.first[0] = 500
     assert RangeEvaluator(config_of(), cluster.connect)(OffsetRange(TOPIC, 0, 100, 200), NOW, TASK) == RangeGone(
         {0: None}
     )
 
 
-def test_a_log_that_was_cut_and_has_grown_again_is_recognised_by_its_epochs() -> None:
+def test_epochs_show_that_a_log_was_cut_and_has_grown_again() -> None:
     cluster = FakeCluster({0: []})
     for value in [b"{"] * 20:
         cluster.append(0, value)
@@ -172,13 +172,13 @@ def test_after_a_failure_the_next_range_connects_again(cluster: FakeCluster) -> 
     assert len(cluster.clients) == 2
 
 
-def test_a_clock_that_is_far_behind_the_events_fails_the_range(cluster: FakeCluster) -> None:
+def test_a_clock_far_behind_the_events_fails_the_range(cluster: FakeCluster) -> None:
     cluster.logs[0] = [event.replace(b'"timestamp": ', b'"timestamp": 17000000') for event in cluster.logs[0]]
     with pytest.raises(ClientError, match="the clock of this machine is"):
         RangeEvaluator(config_of(), cluster.connect)(OffsetRange(TOPIC, 0, 0, 100), NOW, TASK)
 
 
-def test_a_partition_whose_messages_do_not_come_is_unblocked_in_the_end(cluster: FakeCluster) -> None:
+def test_a_partition_without_messages_fails_after_the_stall_timeout(cluster: FakeCluster) -> None:
     cluster.deaf = {0}
     config = config_of(source={"kind": "kafka", "topic": TOPIC, "stall_timeout": "50ms"})
     with pytest.raises(ClientError, match="no message comes"):

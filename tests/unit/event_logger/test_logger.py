@@ -166,7 +166,7 @@ def test_without_a_destination_for_rewards_decisions_need_one(tmp_path: Path) ->
     assert logger.counts == (1, 0, 0, 2, 0)
 
 
-def test_a_full_buffer_drops_and_counts(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_buffer_drops_and_counts_messages(caplog: pytest.LogCaptureFixture) -> None:
     resume = threading.Event()
     messages: list[Message] = []
 
@@ -289,7 +289,7 @@ def test_pages_slates_and_outcomes_arrive_as_they_were_logged() -> None:
     assert json.loads(messages[0].value)["context"] == {"hour": 9}
 
 
-def test_a_page_without_clicks_has_the_candidates_whose_ranks_are_empty() -> None:
+def test_a_page_without_clicks_has_candidates_with_empty_ranks() -> None:
     messages: list[Message] = []
     with EventLogger.to_function(messages.append) as logger:
         logger.ranking({}, ["a", "b"], [], policies={"ranks": {}, "missing": None, "list": ["b", "a"]})
@@ -297,7 +297,7 @@ def test_a_page_without_clicks_has_the_candidates_whose_ranks_are_empty() -> Non
     np.testing.assert_array_equal(pages.probabilities, [[1.0, np.nan, 1.0]])
 
 
-def test_empty_values_are_not_taken_for_absent_ones() -> None:
+def test_empty_values_are_not_absent() -> None:
     messages: list[Message] = []
     with EventLogger.to_function(messages.append) as logger:
         logger.decision(

@@ -41,7 +41,7 @@ def test_a_group_keeps_no_connection_alive() -> None:
     assert not any(reference() for reference in references)
 
 
-def test_a_call_that_ends_with_the_wait_for_it_has_not_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_ends_when_the_wait_expires_has_not_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     wait, due = Future.result, threading.Event()
 
     def ends_late(future: Future[Any], timeout: float | None = None) -> Any:

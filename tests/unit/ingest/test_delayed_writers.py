@@ -53,7 +53,7 @@ def test_the_lateness_that_the_status_calls_sufficient_keeps_the_order(writers: 
 
 @pytest.mark.parametrize("window", ["1m", "10m"])
 def test_decisions_that_come_late_keep_their_rewards(window: str) -> None:
-    """The rewards are in the log before their decisions, and wait for them."""
+    """Keep rewards that are in the log before their decisions until the decisions come."""
     writers = Writers(flush=30.0, stagger=4.0)
     reading = LiveReading(writers, events=1_000, rewards={"topic": "clicks", "window": window})
     assert len(reading.times) == 1_000

@@ -38,7 +38,7 @@ CONFIG = Config.model_validate(
 
 
 def messages() -> dict[tuple[str, int], list[tuple[float, bytes]]]:
-    """By partition when each message was written, and its content; clicks come up to half a minute later."""
+    """Return when each message is written and its content, by partition. Clicks come up to half a minute later."""
     rng = np.random.default_rng(5)
     written: dict[tuple[str, int], list[tuple[float, bytes]]] = {(DECISIONS, 0): [], (REWARDS, 0): []}
     for number, time in enumerate(np.sort(rng.uniform(0, SECONDS, EVENTS)).tolist()):
@@ -56,23 +56,27 @@ def messages() -> dict[tuple[str, int], list[tuple[float, bytes]]]:
             clicked = time + rng.uniform(0, 30)
             click = {"event_id": f"e-{number}", "timestamp": START + clicked, "reward": 1}
             written[REWARDS, 0].append((clicked + rng.uniform(0, 3), msgspec.json.encode(click)))
-    return {place: sorted(each) for place, each in written.items()}
+    return {partition: sorted(messages) for partition, messages in written.items()}
 
 
 def weights(every: float, seed: int, restarts: bool = False) -> dict[str, bytes]:
-    """By policy the weights after all events; `every`: seconds between two polls of the reader."""
+    """Return the weights of each policy after all events.
+
+    Args:
+        every: Seconds between two polls of the reader.
+    """
     form, rng, written = CONFIG.event_format(), np.random.default_rng(seed), messages()
     intake, evaluator = EventPipeline(form, CONFIG.required_source()), Evaluator.from_config(CONFIG.evaluator_config())
     read: dict[tuple[str, int], int] = dict.fromkeys(written, 0)
     for number, now in enumerate(np.arange(0.0, SECONDS + 100.0, every).tolist()):
         records, ended = [], dict[tuple[str, int], float | None]()
-        for place, logged in written.items():
+        for partition, logged in written.items():
             end = bisect(logged, now, key=itemgetter(0))
-            last = min(end, read[place] + int(rng.integers(0, 400)))
-            if last > read[place]:
-                taken = [message for _, message in logged[read[place] : last]]
-                records.append(Records(*place, range(read[place], last), taken))
-            ended[place], read[place] = START + now if last == end == read[place] else None, last
+            last = min(end, read[partition] + int(rng.integers(0, 400)))
+            if last > read[partition]:
+                taken = [message for _, message in logged[read[partition] : last]]
+                records.append(Records(*partition, range(read[partition], last), taken))
+            ended[partition], read[partition] = START + now if last == end == read[partition] else None, last
         evaluator.update(intake.take(records, ended))
         if restarts and number % 5 == 3:
             state = msgspec.msgpack.decode(msgspec.msgpack.encode([intake.state(), evaluator.state()]))
@@ -85,6 +89,6 @@ def weights(every: float, seed: int, restarts: bool = False) -> dict[str, bytes]
 
 @pytest.mark.parametrize(("every", "seed", "restarts"), [(7.0, 2, False), (4.3, 3, True)])
 def test_weights_are_the_same_however_decisions_and_rewards_arrive(every: float, seed: int, restarts: bool) -> None:
-    found = weights(every, seed, restarts)
-    assert found.keys() == {"apprentice", "frozen-1", "frozen-2", "frozen-3"}
-    assert found == weights(5.0, 1)
+    learned = weights(every, seed, restarts)
+    assert learned.keys() == {"apprentice", "frozen-1", "frozen-2", "frozen-3"}
+    assert learned == weights(5.0, 1)

@@ -19,13 +19,13 @@ PARTITIONS: dict[tuple[str, int], float | None] = {(TOPIC, 0): None, (TOPIC, 1):
 
 
 def messages() -> list[Records]:
-    """Events of both policies, by turns in two partitions."""
+    """Return events of both policies, by turns in two partitions."""
     values = [message(number, policies={"early": 0.25, "late": 0.75}) for number in range(EVENTS)]
     return [Records(TOPIC, number, range(EVENTS // 2), values[number::2]) for number in range(2)]
 
 
 @pytest.mark.parametrize("read_before", [0, 1, 57, 99, 100])
-def test_a_candidate_added_while_events_are_buffered_has_each_of_them_once(read_before: int) -> None:
+def test_a_candidate_added_while_events_are_buffered_gets_each_of_them_once(read_before: int) -> None:
     source = KafkaSettings(topic=TOPIC)
     both, early = JsonDecoder(["early", "late"]), JsonDecoder(["early"])
     live = EventPipeline(early, source)
@@ -51,8 +51,8 @@ def test_a_candidate_added_while_events_are_buffered_has_each_of_them_once(read_
 
 
 @pytest.mark.parametrize("duplicates", [0, 100])
-def test_events_of_a_topic_that_was_recreated_do_not_replace_those_buffered_before(duplicates: int) -> None:
-    """They are at the same places."""
+def test_events_of_a_recreated_topic_do_not_replace_buffered_ones(duplicates: int) -> None:
+    """Read new events at the offsets of the old ones."""
     settings = KafkaSettings(topic=TOPIC, duplicates=duplicates)
     live = EventPipeline(JsonDecoder(["early"], identified=duplicates > 0), settings)
     old, new = (
@@ -68,8 +68,8 @@ def test_events_of_a_topic_that_was_recreated_do_not_replace_those_buffered_befo
     assert rest.reward.tolist() == [4.0, 5.0, 6.0, 7.0]
 
 
-def test_a_pipeline_is_ordered_as_the_first_known_partitions_demand_before_it_has_messages_as_well() -> None:
-    """A second reading must be ordered alike, and may come before the first message."""
+def test_the_first_partitions_decide_the_order_before_messages_come() -> None:
+    """Give a second reading the same order, even if it starts before the first message."""
     live = EventPipeline(JsonDecoder(["early"]), KafkaSettings(topic=TOPIC))
     live.decide([(TOPIC, 0)])
     late = live.second_reading()

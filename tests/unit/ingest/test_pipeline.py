@@ -42,13 +42,13 @@ def event(number: int, **fields: Any) -> bytes:
 
 
 class Log:
-    """Partitions of messages, and how far a reader is in each."""
+    """Hold partitions of messages, and how far a reader is in each."""
 
     def __init__(self, parts: dict[tuple[str, int], list[bytes]]) -> None:
         self.parts, self.positions = parts, dict.fromkeys(parts, 0)
 
     def read(self, chance: np.random.Generator) -> list[Records]:
-        """Some messages of some partitions."""
+        """Read some messages of some partitions."""
         polled = []
         for (topic, partition), values in self.parts.items():
             first = self.positions[topic, partition]
@@ -59,16 +59,24 @@ class Log:
         return polled
 
     def partitions(self, ended: bool = False) -> dict[TopicPartition, float | None]:
-        """All partitions; `ended`: a question has shown that nothing waits."""
+        """Return all partitions with the time when their end was seen.
+
+        Args:
+            ended: Whether a request has shown that no messages wait.
+        """
         return dict.fromkeys(self.positions, 1e9 if ended else None)
 
     @property
     def ended(self) -> bool:
-        return all(self.positions[place] == len(values) for place, values in self.parts.items())
+        return all(self.positions[source] == len(values) for source, values in self.parts.items())
 
 
 def spread(count: int = EVENTS, copies: int = 0) -> Log:
-    """Events over partitions, the first of every ten sent this many times more."""
+    """Spread events over partitions.
+
+    Args:
+        copies: How many times more the first of every ten events is sent.
+    """
     parts: dict[tuple[str, int], list[bytes]] = {(TOPIC, partition): [] for partition in range(PARTITIONS)}
     for number in range(count):
         repeated = 1 + copies * (number % 10 == 0)
@@ -84,7 +92,7 @@ def restarted(intake: EventPipeline, settings: Config) -> EventPipeline:
 
 
 def went_through(intake: EventPipeline, log: Log, settings: Config, restarts: bool, seed: int) -> EventBatch:
-    """All that comes out, in its order, with all that was rejected."""
+    """Read the whole log. Return all events that come out, in their order, with all that were rejected."""
     chance, passed = np.random.default_rng(seed), []
     while not log.ended:
         passed.append(intake.take(log.read(chance), log.partitions()))
@@ -96,33 +104,33 @@ def went_through(intake: EventPipeline, log: Log, settings: Config, restarts: bo
 
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_in_event_time_the_order_is_that_of_time_however_partitions_are_read(restarts: bool, seed: int) -> None:
+def test_event_time_orders_events_however_partitions_are_read(restarts: bool, seed: int) -> None:
     settings = config(order="event_time", duplicates=100)
     out = went_through(start_fresh(settings).pipeline, spread(copies=2), settings, restarts, seed)
     np.testing.assert_allclose(out.timestamp, 1000.0 + 0.1 * np.arange(EVENTS))
-    assert [each.reason for each in out.rejected] == ["duplicate"] * (2 * EVENTS // 10)
+    assert [rejection.reason for rejection in out.rejected] == ["duplicate"] * (2 * EVENTS // 10)
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_copies_in_two_partitions_count_once_also_when_one_of_them_is_read_long_before_the_other(
+def test_copies_in_two_partitions_count_once_even_if_one_is_read_long_before_the_other(
     restarts: bool,
 ) -> None:
-    """Live, copies come one after the other; who catches up reads 600 events between them."""
+    """Read 600 events between two copies while catching up. A live reader gets them one after the other."""
     settings = config(order="event_time", duplicates=100)
     sent = [event(number) for number in range(EVENTS)]
     log, intake, passed = Log({(TOPIC, partition): sent for partition in range(3)}), start_fresh(settings).pipeline, []
-    for place in log.parts:
-        log.positions[place] = EVENTS
-        passed.append(intake.take([Records(*place, range(EVENTS), sent)], log.partitions()))
+    for source in log.parts:
+        log.positions[source] = EVENTS
+        passed.append(intake.take([Records(*source, range(EVENTS), sent)], log.partitions()))
         if restarts:
             intake = restarted(intake, settings)
     out = EventBatch.concat([*passed, intake.take([], log.partitions(ended=True))])
     np.testing.assert_allclose(out.timestamp, 1000.0 + 0.1 * np.arange(EVENTS))
-    assert [each.reason for each in out.rejected] == ["duplicate"] * 2 * EVENTS
+    assert [rejection.reason for rejection in out.rejected] == ["duplicate"] * 2 * EVENTS
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_in_the_order_of_arrival_all_come_through_at_once_and_once(restarts: bool) -> None:
+def test_in_arrival_order_each_event_counts_once_and_none_waits(restarts: bool) -> None:
     settings = config(order="arrival", duplicates=100)
     pipeline = start_fresh(settings).pipeline
     assert list(pipeline.ahead()) == []
@@ -132,7 +140,7 @@ def test_in_the_order_of_arrival_all_come_through_at_once_and_once(restarts: boo
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_rewards_that_come_apart_are_joined(restarts: bool) -> None:
+def test_separate_rewards_are_joined(restarts: bool) -> None:
     settings = config(rewards={"topic": REWARDS, "window": "20s", "default": 0, "combine": "sum"})
     log = spread()
     late = [
@@ -148,7 +156,7 @@ def test_rewards_that_come_apart_are_joined(restarts: bool) -> None:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_several_rewards_of_a_decision_come_apart_and_are_joined_each(restarts: bool) -> None:
+def test_several_separate_rewards_of_a_decision_are_joined(restarts: bool) -> None:
     late = {"topic": REWARDS, "window": "20s", "default": 0, "combine": "sum"}
     several = {"click": {}, "sale": {"max": 9}}
     added = {"rewards": several, "segments": {"place": {"most": 3}}}
@@ -159,7 +167,9 @@ def test_several_rewards_of_a_decision_come_apart_and_are_joined_each(restarts: 
         for number in range(0, EVENTS, 3)
         for rewards in ({"click": 1}, {"sale": 2.5}, {"sale": 1.5, "other": 7})
     ]
-    log.parts[REWARDS, 0] = [json.dumps(each).encode() for each in [*messages, {"event_id": "e-1", "timestamp": 1e3}]]
+    log.parts[REWARDS, 0] = [
+        json.dumps(message).encode() for message in [*messages, {"event_id": "e-1", "timestamp": 1e3}]
+    ]
     log.positions[REWARDS, 0] = 0
     out = went_through(start_fresh(settings).pipeline, log, settings, restarts, 4)
     rewarded = np.arange(EVENTS) % 3 == 0
@@ -167,15 +177,15 @@ def test_several_rewards_of_a_decision_come_apart_and_are_joined_each(restarts: 
     assert out.further is not None
     np.testing.assert_allclose(out.further.of("sale"), np.where(rewarded, 4.0, 0.0))
     assert out.segments is not None
-    places = settings.segments["place"].members(out.segments.of_name("place"))
-    np.testing.assert_array_equal(places, [np.arange(EVENTS) % 4 == place for place in (1, 2, 3)])
-    assert [each.detail for each in out.rejected] == ["click: missing, and so are all others of click, sale"]
+    members = settings.segments["place"].members(out.segments.of_name("place"))
+    np.testing.assert_array_equal(members, [np.arange(EVENTS) % 4 == index for index in (1, 2, 3)])
+    assert [rejection.detail for rejection in out.rejected] == ["click: missing, and so are all others of click, sale"]
 
 
 @pytest.mark.parametrize("joined", [False, True])
 @pytest.mark.parametrize("ahead", [60.0, 3_600.0, 300 * 86_400.0, 4e9])
 def test_events_dated_ahead_count_and_make_no_other_too_late(joined: bool, ahead: float) -> None:
-    """Twenty in a row are what one host with a wrong clock sends to a partition at once.
+    """Date twenty in a row ahead, as one host with a wrong clock sends them to a partition at once.
 
     No snapshot keeps that clock.
     """
@@ -213,10 +223,8 @@ def test_how_far_events_may_be_dated_ahead_is_configured(max_ahead: str, ahead: 
 
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("joined", [False, True])
-def test_events_dated_ahead_count_although_the_clock_of_this_machine_was_ahead_as_well(
-    joined: bool, restarts: bool
-) -> None:
-    """They were buffered as of their own time, which is in the future once the clock is right."""
+def test_events_dated_ahead_count_even_if_the_clock_of_this_machine_was_ahead(joined: bool, restarts: bool) -> None:
+    """Buffer events as of their own time, which is in the future once the clock is right."""
     late = {"rewards": {"topic": REWARDS, "window": "20s"}} if joined else {}
     settings = config(order="event_time", **late)
     pipeline, chance = start_fresh(settings).pipeline, np.random.default_rng(9)
@@ -245,8 +253,8 @@ def test_events_dated_ahead_count_although_the_clock_of_this_machine_was_ahead_a
     assert not joined or batch.reward.sum() == 120.0
 
 
-def test_a_clock_that_is_years_behind_takes_no_event() -> None:
-    """Not at the start, and not after it has been right; the events are there when it is right again."""
+def test_no_event_counts_while_the_clock_is_years_behind() -> None:
+    """Withhold events at the start and after the clock has been right. They come when it is right again."""
     pipeline, log = start_fresh(config(order="event_time")).pipeline, Log({(TOPIC, 0): [event(n) for n in range(60)]})
     records = [Records(TOPIC, 0, range(60), log.parts[TOPIC, 0])]
     later = [Records(TOPIC, 0, range(60, 61), [event(60)])]
@@ -262,11 +270,11 @@ def test_a_clock_that_is_years_behind_takes_no_event() -> None:
 
 YEARS, DAY = 5 * 365 * 86_400.0, 86_400.0
 RIGHT = 1010.0
-"""The right time when the events of these tests are read."""
+"""Correct time at which these tests read their events."""
 
 
 class Reader:
-    """Reads events of one partition as the daemon does: those that are withheld come again with the next ones."""
+    """Read events of one partition as the daemon does. Withheld events come again with the next ones."""
 
     def __init__(self, times: list[Any]) -> None:
         self.pipeline, self.number = start_fresh(config(order="arrival")).pipeline, 0
@@ -274,7 +282,7 @@ class Reader:
         self._withheld: list[Records] = []
 
     def poll(self, count: int, now: float) -> int | None:
-        """The number of events that count after a poll of this many; None if all are withheld."""
+        """Return the number of events that count after a poll of `count` events, or None if all are withheld."""
         numbers = range(self.number, self.number + count)
         self.number = numbers.stop
         if count:
@@ -288,7 +296,7 @@ class Reader:
 
 
 @pytest.mark.parametrize("size", [1, 5, 19])
-def test_a_clock_that_is_years_behind_takes_no_event_however_few_are_polled_at_a_time(size: int) -> None:
+def test_no_event_counts_while_the_clock_is_years_behind_however_few_are_polled(size: int) -> None:
     reader = Reader([1000.0 + 0.1 * number for number in range(100)])
     waits = [reader.poll(size, RIGHT - YEARS + 5.0 * number) for number in range(40 // size)]
     waits += [reader.poll(0, RIGHT - YEARS + DAY) if reader.number >= 20 else None]
@@ -308,7 +316,7 @@ def test_a_producer_with_a_wrong_clock_delays_the_only_events_of_a_quiet_topic_b
     assert reader.pipeline.ahead_of_clock == 4
 
 
-def test_a_producer_with_a_wrong_clock_delays_no_event_that_another_producer_vouches_for() -> None:
+def test_a_producer_with_a_wrong_clock_delays_no_event_once_another_producer_shows_the_time() -> None:
     reader = Reader([RIGHT + 2 * DAY, ..., RIGHT, *[RIGHT + 2 * DAY] * 30])
     assert reader.poll(1, RIGHT) is None
     assert reader.poll(1, RIGHT + 10.0) is None
@@ -319,12 +327,12 @@ def test_a_producer_with_a_wrong_clock_delays_no_event_that_another_producer_vou
 
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize(("right", "waits"), [(30, []), (1, [None] * 2), (0, [None] * 2)])
-def test_a_quiet_topic_is_read_on_after_the_clocks_of_a_producer_and_of_this_machine_were_ahead(
+def test_a_quiet_topic_continues_after_the_clocks_of_a_producer_and_of_this_machine_were_ahead(
     right: int, waits: list[None], restarts: bool
 ) -> None:
-    """The last dozen events were read by a clock that did not show that they were dated ahead.
+    """Read the last dozen events with a clock that did not show that they were dated ahead.
 
-    At once where earlier events have shown the time, otherwise when few have shown none for long.
+    Continue at once if earlier events have shown the time, otherwise after few events have shown no time for long.
     """
     reader = Reader([*[RIGHT] * right, *[RIGHT + 300 * DAY] * 12])
     assert [reader.poll(right, RIGHT + YEARS), reader.poll(12, RIGHT + YEARS)] == [right, 12]
@@ -334,7 +342,7 @@ def test_a_quiet_topic_is_read_on_after_the_clocks_of_a_producer_and_of_this_mac
     assert reader.poll(0, RIGHT + (601.0 if waits else 1.0)) == 0
 
 
-def test_rewards_that_come_alone_show_that_the_clock_is_behind() -> None:
+def test_rewards_alone_show_that_the_clock_is_behind() -> None:
     settings = config(rewards={"topic": REWARDS, "window": "20s", "default": 0})
     pipeline, log = start_fresh(settings).pipeline, Log({(TOPIC, 0): [], (REWARDS, 0): []})
     click = json.dumps({"event_id": "e-1", "timestamp": RIGHT, "reward": 1}).encode()
@@ -343,7 +351,7 @@ def test_rewards_that_come_alone_show_that_the_clock_is_behind() -> None:
 
 
 def test_joined_rewards_out_of_range_are_rejected_with_the_origin_of_their_decision() -> None:
-    """Each of two is within the range, and their sum is not."""
+    """Join two rewards within the range. Their sum is not within it."""
     settings = config(rewards={"topic": REWARDS, "window": "20s", "default": 0, "combine": "sum"})
     log = Log({(TOPIC, 0): [event(number) for number in range(20)]})
     clicks = [{"event_id": f"e-{number}", "timestamp": 1003.0, "reward": 1} for number in (3, 5, 7, 5)]
@@ -356,8 +364,8 @@ def test_joined_rewards_out_of_range_are_rejected_with_the_origin_of_their_decis
     assert rejected.detail == "reward: 2 is not in [0, 1]"
 
 
-def test_a_reward_out_of_range_is_rejected_alike_by_every_way_in() -> None:
-    """By the decoder of messages, as a row of a frame, joined, and from arrays by the evaluator."""
+def test_every_input_rejects_a_reward_out_of_range_alike() -> None:
+    """Reject it in the decoder of messages, as a row of a frame, joined, and from arrays in the evaluator."""
     row = {"timestamp": 1000.0, "action": "x", "propensity": 0.5, "reward": 2.0, "challenger": 0.5}
     click = {"event_id": "e-5", "timestamp": 1003.0, "reward": 2}
     settings = config(rewards={"topic": REWARDS, "window": "20s", "default": 0})
@@ -370,8 +378,8 @@ def test_a_reward_out_of_range_is_rejected_alike_by_every_way_in() -> None:
         went_through(start_fresh(settings).pipeline, log, settings, restarts=False, seed=7),
         arrays.with_rewards_in(0.0, 1.0),
     ]
-    found = [[(each.reason, each.detail) for each in batch.rejected] for batch in batches]
-    assert found == [[("reward_range", "reward: 2 is not in [0, 1]")]] * 4
+    rejections = [[(rejection.reason, rejection.detail) for rejection in batch.rejected] for batch in batches]
+    assert rejections == [[("reward_range", "reward: 2 is not in [0, 1]")]] * 4
 
 
 @pytest.mark.parametrize(
@@ -382,14 +390,14 @@ def test_a_reward_out_of_range_is_rejected_alike_by_every_way_in() -> None:
         ({"order": "event_time", "duplicates": 10}, ["duplicates", "order", "later_duplicates"]),
     ],
 )
-def test_only_the_stages_that_the_source_asks_for_have_a_state(options: dict[str, Any], stages: list[str]) -> None:
+def test_only_configured_stages_have_a_state(options: dict[str, Any], stages: list[str]) -> None:
     pipeline = start_fresh(config(**options)).pipeline
     pipeline.decide(spread().partitions())
     state = pipeline.state()
     assert [name for name in ("duplicates", "order", "later_duplicates") if state[name] is not None] == stages
 
 
-def test_by_default_one_partition_counts_as_it_arrives_and_several_in_event_time() -> None:
+def test_the_default_order_is_arrival_for_one_partition_and_event_time_for_several() -> None:
     one, several = start_fresh(config()).pipeline, start_fresh(config()).pipeline
     alone = Log({(TOPIC, 0): [event(number) for number in range(20)]})
     assert len(one.take(alone.read(np.random.default_rng(9)), alone.partitions())) > 0
@@ -413,7 +421,7 @@ def test_the_first_decision_on_order_stays_when_partitions_are_added() -> None:
     assert not again.by_time
 
 
-def test_events_that_wait_are_passed_on_when_the_order_is_no_longer_that_of_time() -> None:
+def test_buffered_events_are_released_when_the_order_changes_to_arrival() -> None:
     before, after = config(order="event_time"), config(order="arrival")
     log, chance = spread(60), np.random.default_rng(5)
     intake = start_fresh(before).pipeline
@@ -427,7 +435,7 @@ def test_events_that_wait_are_passed_on_when_the_order_is_no_longer_that_of_time
 
 
 def test_buffered_events_have_no_evidence_about_a_policy_that_was_reset() -> None:
-    """They describe the policy before it was retrained."""
+    """Drop their evidence, because they describe the policy before it was retrained."""
     settings = config(rewards={"topic": REWARDS, "window": "20s"})
     daemon, log, chance = start_fresh(settings), spread(), np.random.default_rng(11)
     log.parts[REWARDS, 0], log.positions[REWARDS, 0] = [], 0
@@ -443,16 +451,16 @@ def test_buffered_events_have_no_evidence_about_a_policy_that_was_reset() -> Non
     second = [event(EVENTS + 300 + number, policies={"a": 0.25}) for number in range(200)]
     changing.update(intake.take([Records(TOPIC, 0, range(300, 500), second)], log.partitions()))
     changing.update(intake.take([], log.partitions(ended=True), 1e9))
-    counts = {each.policy: (each.events, each.missing) for each in changing.report().policies}
+    counts = {policy.policy: (policy.events, policy.missing) for policy in changing.report().policies}
     assert counts == {"logging": (EVENTS + 500, 0), "a": (200, 300)}
     assert changing.report().get("a", "ips", "cumulative").importance_weight_max == 0.5
 
 
 @pytest.mark.parametrize("backfills", [False, True])
-def test_a_new_candidate_is_given_events_that_were_buffered_before_any_counted_only_by_a_backfill(
+def test_only_a_backfill_gives_a_new_candidate_the_events_buffered_before(
     backfills: bool,
 ) -> None:
-    """They were decoded without it."""
+    """Buffer events that were decoded without the candidate."""
     settings = config(order="event_time")
     started, log = start_fresh(settings), spread(20)
     assert len(started.pipeline.take(log.read(np.random.default_rng(1)), log.partitions())) == 0
@@ -464,8 +472,8 @@ def test_a_new_candidate_is_given_events_that_were_buffered_before_any_counted_o
 
 
 @pytest.mark.parametrize("ahead", ["live", "late"])
-def test_two_readings_have_the_same_events_whichever_knows_first_that_no_older_ones_come(ahead: str) -> None:
-    """The second one passes on no event that the live one still buffers."""
+def test_two_readings_release_equal_events_whichever_sees_the_end_first(ahead: str) -> None:
+    """Check that the second reading passes on no event that the live one still buffers."""
     settings = config(order="event_time")
     live = start_fresh(settings).pipeline
     late = live.second_reading()
@@ -476,13 +484,13 @@ def test_two_readings_have_the_same_events_whichever_knows_first_that_no_older_o
     passed[ahead].append(readings[ahead].take([], log.partitions(ended=True)))
     rest = late.hand_over()
     assert rest is not None
-    passed["late"] += [rest, live.flush()]  # the live events from now on are those of both
+    passed["late"] += [rest, live.flush()]  # both readings share live events from now on
     passed["live"].append(passed["late"][-1])
     times = {name: sorted(EventBatch.concat(parts).timestamp.tolist()) for name, parts in passed.items()}
     assert times["live"] == times["late"]
 
 
-def test_a_second_reading_is_handed_over_once_events_that_left_the_log_have_been_passed_on() -> None:
+def test_a_second_reading_is_handed_over_once_earlier_events_are_released() -> None:
     settings = config(order="event_time")
     live = start_fresh(settings).pipeline
     late = live.second_reading()
@@ -494,7 +502,7 @@ def test_a_second_reading_is_handed_over_once_events_that_left_the_log_have_been
 
 
 @pytest.mark.parametrize("order", ["arrival", "event_time"])
-def test_messages_of_a_batch_that_cannot_be_unpacked_are_rejected_each_at_its_offset(order: str) -> None:
+def test_each_message_of_an_unreadable_batch_is_rejected(order: str) -> None:
     pipeline = start_fresh(config(order=order)).pipeline
     records = [
         Records(TOPIC, 0, [0, 1], [event(0), None]),
@@ -502,10 +510,10 @@ def test_messages_of_a_batch_that_cannot_be_unpacked_are_rejected_each_at_its_of
         Records(TOPIC, 0, [2], [b"no event"]),
     ]
     rejected = pipeline.take(records, {(TOPIC, 0): None, (TOPIC, 1): None}).rejected
-    assert [(each.reason, each.place) for each in rejected] == [
+    assert [(rejection.reason, rejection.place) for rejection in rejected] == [
         ("malformed", 1),
         ("unreadable_batch", 2),
         ("unreadable_batch", 3),
         ("malformed", 4),
     ]
-    assert [each.detail for each in rejected][1:3] == ["codec 7"] * 2
+    assert [rejection.detail for rejection in rejected][1:3] == ["codec 7"] * 2

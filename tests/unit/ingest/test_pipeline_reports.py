@@ -26,12 +26,13 @@ from support.factories import make_published
 DECISIONS, REWARDS, PARTITIONS = "decisions", "clicks", 3
 START, SECONDS, EVENTS = 1_700_000_000.0, 200.0, 2_000
 Logs = dict[tuple[str, int], list[tuple[float, float, bytes]]]
-"""By partition the messages: when each was written, its own time, and its content."""
+"""Messages by partition: the time of writing, the time of the event, and the content."""
 
 
 def logs(seed: int, count: int = EVENTS) -> Logs:
-    """Decisions over three partitions, one of them silent for a while, and clicks on a fifth of them, up to a minute
-    later; some decisions are repeated.
+    """Write decisions to three partitions, and clicks on a fifth of them up to a minute later.
+
+    One partition is silent for a while, and some decisions are repeated.
     """
     rng = np.random.default_rng(seed)
     written: Logs = {(DECISIONS, partition): [] for partition in range(PARTITIONS)}
@@ -49,24 +50,29 @@ def logs(seed: int, count: int = EVENTS) -> Logs:
             clicked = time + float(rng.exponential(20.0))
             click = {"event_id": f"e-{number}", "timestamp": START + clicked, "reward": 1}
             written[REWARDS, 0].append((clicked + rng.uniform(0, 3), clicked, json.dumps(click).encode()))
-    return {place: sorted(messages) for place, messages in written.items()}
+    return {topic_partition: sorted(messages) for topic_partition, messages in written.items()}
 
 
 def polls(
     written: Logs, rng: np.random.Generator, start: float, every: float
 ) -> Iterator[tuple[list[Records], dict[TopicPartition, float | None]]]:
-    """Polls of a reader that starts at `start` and polls again every `every` seconds."""
+    """Yield the polls of a reader.
+
+    Args:
+        start: When the reader starts, in seconds.
+        every: Seconds between two polls.
+    """
     read, ended = dict.fromkeys(written, 0), dict[TopicPartition, float | None]()
     for now in np.arange(start, SECONDS + 200.0, every).tolist():
         records = []
-        for place, messages in written.items():
+        for topic_partition, messages in written.items():
             end = bisect(messages, now, key=itemgetter(0))
-            ended[place] = START + now if read[place] == end else None
-            taken = messages[read[place] : min(end, read[place] + int(rng.integers(0, 500)))]
+            ended[topic_partition] = START + now if read[topic_partition] == end else None
+            taken = messages[read[topic_partition] : min(end, read[topic_partition] + int(rng.integers(0, 500)))]
             if taken:
-                offsets = range(read[place], read[place] + len(taken))
-                records.append(Records(*place, offsets, [message for *_, message in taken]))
-                read[place], ended[place] = read[place] + len(taken), None
+                offsets = range(read[topic_partition], read[topic_partition] + len(taken))
+                records.append(Records(*topic_partition, offsets, [message for *_, message in taken]))
+                read[topic_partition], ended[topic_partition] = read[topic_partition] + len(taken), None
         yield records, dict(ended)
 
 
@@ -76,7 +82,12 @@ def stages(rewards: bool) -> KafkaSettings:
 
 
 def report(written: Logs, seed: int, start: float, every: float, *, rewards: bool, restarts: bool = False) -> Report:
-    """The Report of a reader that starts at this time."""
+    """Return the Report of a reader.
+
+    Args:
+        start: When the reader starts, in seconds.
+        every: Seconds between two polls.
+    """
     form = JsonDecoder(["challenger"], rewarded=not rewards, identified=True)
     evaluator = Evaluator(
         ["challenger"],
@@ -90,10 +101,10 @@ def report(written: Logs, seed: int, start: float, every: float, *, rewards: boo
             state = msgspec.msgpack.decode(msgspec.msgpack.encode([intake.state(), evaluator.state()]))
             intake, evaluator = EventPipeline(form, stages(rewards)), Evaluator.from_state(state[1])
             intake.restore(state[0])
-    held = intake.buffered()
-    assert held is not None
-    assert held.events == 0
-    assert held.released_early == 0
+    buffered = intake.buffered()
+    assert buffered is not None
+    assert buffered.events == 0
+    assert buffered.released_early == 0
     return evaluator.report()
 
 
@@ -103,8 +114,8 @@ def assert_alike(one: Report, other: Report) -> None:
     for first, second in zip(one.estimates, other.estimates, strict=True):
         for name in ("value", "lower", "upper", "lift", "lift_lower", "lift_upper", "effective_sample_size"):
             expected = getattr(second, name)
-            found = getattr(first, name)
-            assert found == (None if expected is None else pytest.approx(expected, rel=1e-9, abs=1e-12))
+            actual = getattr(first, name)
+            assert actual == (None if expected is None else pytest.approx(expected, rel=1e-9, abs=1e-12))
 
 
 @pytest.mark.parametrize("rewards", [True, False], ids=["joined", "ordered"])
@@ -113,8 +124,8 @@ def test_live_and_later_readers_report_the_same(rewards: bool) -> None:
     if not rewards:
         del written[REWARDS, 0]
         written = {
-            place: [(moment, time, message[:-1] + b', "reward": 1}') for moment, time, message in messages]
-            for place, messages in written.items()
+            topic_partition: [(moment, time, message[:-1] + b', "reward": 1}') for moment, time, message in messages]
+            for topic_partition, messages in written.items()
         }
     live = report(written, 1, start=0.0, every=2.0, rewards=rewards)
     assert live.events.accepted == EVENTS
@@ -148,16 +159,16 @@ def test_buffered_and_late_events_are_exported() -> None:
         if any(part.topic == REWARDS and part.offsets[-1] >= 300 for part in records):
             break
         intake.take(records, partitions)
-    held = intake.buffered()
-    assert held is not None
-    assert held.rewards is not None
-    text = metrics_text(make_published(buffered=held)).decode()
+    buffered = intake.buffered()
+    assert buffered is not None
+    assert buffered.rewards is not None
+    text = metrics_text(make_published(buffered=buffered)).decode()
     samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
-    found = {(sample.name, *sample.labels.values()): sample.value for sample in samples}
-    assert found["streameval_events_held",] == held.events > 100
-    assert found["streameval_watermark_timestamp_seconds",] == held.watermark > START
-    assert found["streameval_events_hurried_total",] == 0
-    assert found["streameval_rewards_total", "joined"] == held.rewards.joined > 50
-    assert found["streameval_rewards_total", "late"] == held.rewards.late > 0
-    assert found["streameval_rewards_total", "unmatched"] == held.rewards.unmatched == 0
-    assert found["streameval_rewards_late_share",] == held.rewards.late_share
+    exported = {(sample.name, *sample.labels.values()): sample.value for sample in samples}
+    assert exported["streameval_events_held",] == buffered.events > 100
+    assert exported["streameval_watermark_timestamp_seconds",] == buffered.watermark > START
+    assert exported["streameval_events_hurried_total",] == 0
+    assert exported["streameval_rewards_total", "joined"] == buffered.rewards.joined > 50
+    assert exported["streameval_rewards_total", "late"] == buffered.rewards.late > 0
+    assert exported["streameval_rewards_total", "unmatched"] == buffered.rewards.unmatched == 0
+    assert exported["streameval_rewards_late_share",] == buffered.rewards.late_share

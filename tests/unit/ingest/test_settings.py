@@ -16,7 +16,7 @@ from support.factories import ListSource, NumberFormat, records
 
 
 class ListSettings(SourceSettings):
-    """A source of two polls."""
+    """Configure a source of two polls."""
 
     kind: Literal["list"] = "list"
     first: int = 1
@@ -32,7 +32,7 @@ class ListSettings(SourceSettings):
         return ListSource([[records(b"%d" % self.first)], [records(b"2", b"3")]])
 
 
-def test_three_answers_are_enough_for_a_source_to_be_read_and_read_again() -> None:
+def test_three_answers_are_enough_to_read_a_source_twice() -> None:
     settings = ListSettings()
     pipeline, source = EventPipeline(NumberFormat(), settings), settings.for_check().open()
     read = [pipeline.take(source.poll(0.0), source.status().ended_at) for _ in range(2)]
@@ -43,7 +43,7 @@ def test_three_answers_are_enough_for_a_source_to_be_read_and_read_again() -> No
     assert [list(part.values) for part in again.poll({("interactions", 0): 1}, 0.0)] == [[b"1"]]
 
 
-def test_the_default_answers_are_those_of_a_log_of_json_that_a_restart_reads_from_its_start() -> None:
+def test_the_defaults_describe_a_json_log_that_a_restart_reads_from_its_start() -> None:
     settings = ListSettings()
     assert (settings.wire_format, settings.dedupe_window, settings.reward_topic) == ("json", 0, None)
     assert (settings.topics, settings.keeps_position) == ((), False)
@@ -54,7 +54,7 @@ def test_the_default_answers_are_those_of_a_log_of_json_that_a_restart_reads_fro
 
 def test_a_source_without_its_answers_is_refused() -> None:
     class Nothing(SourceSettings):
-        """Answers nothing."""
+        """Give no answer."""
 
     with pytest.raises(TypeError, match="abstract"):
         Nothing()  # type: ignore[abstract]
@@ -72,7 +72,7 @@ def test_a_source_without_its_answers_is_refused() -> None:
         (SimulatedSettings(), SimulatedSettings.model_fields.keys() - {"events", "rate"}),
     ],
 )
-def test_the_identity_of_a_source_is_what_decides_which_events_are_read(
+def test_the_identity_of_a_source_has_the_options_that_select_events(
     settings: SourceSettings, options: set[str]
 ) -> None:
     assert settings.identity().keys() == options

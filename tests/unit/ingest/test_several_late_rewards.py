@@ -56,7 +56,7 @@ def slate_decision(number: int, time: float, chosen: int, propensity: float) -> 
 
 
 def records(decision: Any) -> list[Records]:
-    """Decisions in two partitions, and messages with one or two of the rewards of some of them."""
+    """Return decisions in two partitions, and messages with one or two of the rewards of some of them."""
     rng, written = np.random.default_rng(3), dict[tuple[str, int], list[dict[str, Any]]]()
     for number in range(EVENTS):
         time, chosen, propensity = START + number, int(rng.integers(1, 3)), float(rng.choice([0.25, 0.5, 0.75]))
@@ -68,8 +68,8 @@ def records(decision: Any) -> list[Records]:
         if rng.random() < 0.1:
             written["outcomes", 0].append({**message, "timestamp": time + 9, "hide": -1})
     return [
-        Records(*place, range(len(found)), [json.dumps(each).encode() for each in found])
-        for place, found in written.items()
+        Records(*partition, range(len(messages)), [json.dumps(fields).encode() for fields in messages])
+        for partition, messages in written.items()
     ]
 
 
@@ -96,28 +96,28 @@ DECISIONS = {"json": json_decision, "dsjson": dsjson_decision}
 
 
 @pytest.mark.parametrize(("form", "decision"), DECISIONS.items())
-def test_each_late_reward_has_the_numbers_of_its_own_daemon(form: str, decision: Any) -> None:
+def test_each_late_reward_equals_the_only_reward_of_a_daemon(form: str, decision: Any) -> None:
     read = records(decision)
     together = report(form, REWARDS, read)
     assert together.events.accepted == EVENTS
     for name, limits in PLAIN.items():
         alone = report(form, {name: limits}, read)
         assert alone.events.accepted == EVENTS
-        for each in alone.estimates:
-            assert each.value
-            assert_equal(together.get(each.policy, each.estimator, each.average, name), each)
+        for row in alone.estimates:
+            assert row.value
+            assert_equal(together.get(row.policy, row.estimator, row.average, name), row)
 
 
-def test_each_late_reward_of_slates_has_the_numbers_of_its_own_daemon() -> None:
+def test_each_late_reward_of_slates_equals_the_only_reward_of_a_daemon() -> None:
     read, estimators = records(slate_decision), ("pseudo_inverse", "ips")
     together = report("json", REWARDS, read, estimators)
     for name, limits in PLAIN.items():
-        for each in report("json", {name: limits}, read, estimators).estimates:
-            assert each.value
-            assert_equal(together.get(each.policy, each.estimator, each.average, name), each)
+        for row in report("json", {name: limits}, read, estimators).estimates:
+            assert row.value
+            assert_equal(together.get(row.policy, row.estimator, row.average, name), row)
 
 
-def test_late_rewards_of_ds_json_are_those_of_json() -> None:
+def test_late_rewards_of_ds_json_equal_late_rewards_of_json() -> None:
     reports = [report(form, REWARDS, records(decision)) for form, decision in DECISIONS.items()]
-    for one, other in zip(*(each.estimates for each in reports), strict=True):
+    for one, other in zip(*(report.estimates for report in reports), strict=True):
         assert_equal(one, other)

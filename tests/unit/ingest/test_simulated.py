@@ -23,7 +23,7 @@ CANDIDATES = ["candidate-1", "candidate-2", "candidate-3"]
 
 
 class Clock:
-    """Time that passes only in `sleep`."""
+    """Advance only in `sleep`."""
 
     def __init__(self) -> None:
         self.time = 100.0
@@ -77,7 +77,7 @@ def test_the_bytes_decode_to_the_columns_that_were_drawn(action_sets: bool) -> N
         assert np.array_equal(sets.probabilities, expected.probabilities)
 
 
-def test_equal_settings_make_equal_bytes_and_another_seed_others() -> None:
+def test_equal_settings_make_equal_bytes_and_another_seed_makes_others() -> None:
     one, same, other = (list(SimulatedRecommender(settings(seed=seed, events=100)).lines()) for seed in (1, 1, 2))
     assert one == same
     assert one != other
@@ -191,9 +191,7 @@ def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object]) -> No
 @pytest.mark.parametrize(
     ("interventions", "kind", "events"), [("swaps", "swaps", 6_000), ("shuffles", "harvested", 12_000)]
 )
-def test_simulated_rankings_are_events_from_which_the_truth_is_learned(
-    interventions: str, kind: str, events: int
-) -> None:
+def test_evaluators_learn_the_truth_from_simulated_rankings(interventions: str, kind: str, events: int) -> None:
     options = {"world": "rankings", "exploration": 0.5, "drift": "stationary", "interventions": interventions}
     recommender = SimulatedRecommender(settings(**options, events=events))
     batch = RankingDecoder(CANDIDATES).decode_batch(list(recommender.lines()))
@@ -205,5 +203,5 @@ def test_simulated_rankings_are_events_from_which_the_truth_is_learned(
     report, truth = evaluator.report(), recommender.truth(events)
     for row in report.estimates:
         assert row.lower < truth[row.policy] < row.upper
-    for each in report.examination:
-        assert each.value == pytest.approx(1 / each.rank, abs=0.06)
+    for row in report.examination:
+        assert row.value == pytest.approx(1 / row.rank, abs=0.06)

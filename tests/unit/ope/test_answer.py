@@ -1,4 +1,4 @@
-"""The answer of a Report: a sentence for each candidate, the best first."""
+"""Test the answer of a Report: a sentence for each candidate, the best first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PAIR = {"estimator": "snips", "average": "mixture"}
 
 @dataclass
 class Candidate:
-    """A candidate with this lift over a production that is worth .166."""
+    """Hold a candidate with this lift over a production that is worth .166."""
 
     name: str = "challenger"
     lift: float | None = 0.0247
@@ -58,11 +58,11 @@ def report(*candidates: Candidate, decisions: Any = (), trust: Any = (), hours: 
 
 
 def only(*args: Any, **options: Any) -> tuple[str, str]:
-    (found,) = answers(report(*args, **options))
-    return found.verdict, found.sentence
+    (actual,) = answers(report(*args, **options))
+    return actual.verdict, actual.sentence
 
 
-def test_a_promotable_candidate_earns_so_much_more_since_a_time() -> None:
+def test_the_sentence_of_a_promotable_candidate_has_its_lift_and_since_when() -> None:
     assert only(Candidate(), decisions=[decision(**PROMOTABLE)]) == (
         "promotable",
         "challenger earns +14.9 % [12, 18] more than production (0.1907 against 0.1660), "
@@ -71,7 +71,7 @@ def test_a_promotable_candidate_earns_so_much_more_since_a_time() -> None:
 
 
 @pytest.mark.parametrize(("width", "by_bound"), [(0.03, True), (0.005, False)])
-def test_a_promotable_candidate_whose_interval_reaches_below_0_names_the_bound_that_decides(
+def test_a_promotable_candidate_with_an_interval_below_0_names_the_bound_that_decides(
     width: float, by_bound: bool
 ) -> None:
     reason = "decision bound of lift 0.002 over margin 0"
@@ -81,7 +81,7 @@ def test_a_promotable_candidate_whose_interval_reaches_below_0_names_the_bound_t
     assert sentence.endswith(f"promotable since event 12,300{end}")
 
 
-def test_a_rule_without_a_bound_is_named_too_where_the_interval_reaches_below_0() -> None:
+def test_a_rule_without_a_bound_is_named_if_the_interval_reaches_below_0() -> None:
     decided = decision(promotable=True, since_event=12_300, rule="sea", reason="lift 0.02 over margin 0")
     _, sentence = only(Candidate(width=0.03), decisions=[decided])
     assert sentence.endswith("(not by the interval, but by the rule sea: lift 0.02 over margin 0)")
@@ -102,7 +102,7 @@ def test_the_sentence_gives_the_missing_events_and_their_time() -> None:
     assert sentence.endswith(": needs about 1 more event")
 
 
-def test_where_no_number_of_events_is_known_the_reason_of_the_rule_is_given() -> None:
+def test_the_reason_of_the_rule_is_given_if_no_number_of_events_is_known() -> None:
     _, sentence = only(Candidate(lift=0.002), decisions=[decision(reason="the lift varies too much")])
     assert "more than production: the lift varies too much; so far" in sentence
 
@@ -138,9 +138,9 @@ def test_without_a_ratio_the_lift_itself_is_given() -> None:
 @pytest.mark.parametrize("policy", ["challenger", "logging"])
 def test_a_trust_check_that_fails_comes_before_any_number(policy: str) -> None:
     failed = TrustCheck(policy, "mean_weight", False, "mean weight 1.4 is not 1")
-    found = only(Candidate(), decisions=[decision(**PROMOTABLE)], trust=[failed])
+    actual = only(Candidate(), decisions=[decision(**PROMOTABLE)], trust=[failed])
     whose = "production: " if policy == "logging" else ""
-    assert found == ("untrusted", f"do not trust the numbers of challenger: {whose}mean weight 1.4 is not 1")
+    assert actual == ("untrusted", f"do not trust the numbers of challenger: {whose}mean weight 1.4 is not 1")
 
 
 def test_numbers_with_little_evidence_are_trusted() -> None:
@@ -154,16 +154,21 @@ def test_numbers_with_little_evidence_are_trusted() -> None:
 
 def test_the_check_of_another_candidate_does_not_matter() -> None:
     failed = TrustCheck("other", "mean_weight", False, "mean weight 1.4 is not 1")
-    found = answers(report(Candidate(), Candidate("other"), trust=[failed]))
-    assert [each.verdict for each in found] == ["better", "untrusted"]
+    actual = answers(report(Candidate(), Candidate("other"), trust=[failed]))
+    assert [answer.verdict for answer in actual] == ["better", "untrusted"]
 
 
 def test_candidates_are_ranked_by_verdict_and_then_by_the_lower_bound() -> None:
-    given = [Candidate("worse", -0.02), Candidate("wide", 0.03, 0.02), Candidate("open", 0.0), Candidate("sure", 0.02)]
+    candidates = [
+        Candidate("worse", -0.02),
+        Candidate("wide", 0.03, 0.02),
+        Candidate("open", 0.0),
+        Candidate("sure", 0.02),
+    ]
     promoted = [decision(name, **PROMOTABLE) for name in ("wide", "sure")]
-    found = answers(report(*given, decisions=[*promoted, decision("worse"), decision("open")]))
-    assert [each.policy for each in found] == ["sure", "wide", "open", "worse"]
-    assert [each.verdict for each in found] == ["promotable", "promotable", "unknown", "worse"]
+    actual = answers(report(*candidates, decisions=[*promoted, decision("worse"), decision("open")]))
+    assert [answer.policy for answer in actual] == ["sure", "wide", "open", "worse"]
+    assert [answer.verdict for answer in actual] == ["promotable", "promotable", "unknown", "worse"]
 
 
 def test_the_estimate_that_decides_is_recommended() -> None:

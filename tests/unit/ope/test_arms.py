@@ -1,4 +1,4 @@
-"""The arms of a ramp: balanced propensities, measured shares, and refused settings."""
+"""Test the arms of a ramp: balanced propensities, measured shares, and refused settings."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def evaluator(**settings: Any) -> Evaluator:
 
 
 def values(columns: dict[str, Any], **settings: Any) -> dict[tuple[str, str], float | None]:
-    found = evaluator(**settings)
-    found.update(EventBatch.from_arrays(**columns))
-    return {(estimate.policy, estimate.estimator): estimate.value for estimate in found.report().estimates}
+    instance = evaluator(**settings)
+    instance.update(EventBatch.from_arrays(**columns))
+    return {(estimate.policy, estimate.estimator): estimate.value for estimate in instance.report().estimates}
 
 
-def test_balanced_weights_are_those_of_the_mixture_as_logged_propensity() -> None:
+def test_balanced_weights_divide_by_the_mixture_of_all_arms() -> None:
     columns, _ = ramp(1, events=2050)
     policies = columns["policies"]
     mixture = sum(share * policies[name] for name, share in SHARES.items())
@@ -40,12 +40,12 @@ def test_balanced_weights_are_those_of_the_mixture_as_logged_propensity() -> Non
 
 def test_measured_shares_come_near_the_configured_ones() -> None:
     columns, _ = ramp(2, events=30_000)
-    measured, configured = (values(columns, logging={"arms": each}) for each in (ARMS, SHARES))
+    measured, configured = (values(columns, logging={"arms": arms}) for arms in (ARMS, SHARES))
     assert measured == pytest.approx(configured, rel=0.02)
     assert measured != configured
 
 
-def test_measured_shares_are_those_before_each_block() -> None:
+def test_measured_shares_come_from_events_before_each_block() -> None:
     batch = EventBatch.from_arrays(**ramp(3, events=3000)[0])
     measured = Arms(ARMS)
     balanced, state = arms.fold(measured, arms.start(measured), batch, block=100)
@@ -55,27 +55,27 @@ def test_measured_shares_are_those_before_each_block() -> None:
     assert state.counts[1] / state.counts.sum() == pytest.approx(0.1, abs=0.02)
 
 
-def test_distributions_over_actions_are_balanced_too() -> None:
+def test_distributions_over_actions_are_balanced() -> None:
     both = {"production": [[0.8, 0.2], [0.8, 0.2]], "challenger": [[0.0, 1.0], [0.0, 1.0]]}
     batch = EventBatch.from_arrays(reward=[1, 0], action=[0, 1], propensities=both["production"], policies=both)
-    found, _ = arms.fold(Arms(SHARES), arms.start(Arms(SHARES)), batch, block=2)
-    assert found.action_sets is not None
-    assert found.action_sets.propensities == pytest.approx([0.72, 0.28, 0.72, 0.28])
-    assert found.propensity == pytest.approx([0.72, 0.28])
+    actual, _ = arms.fold(Arms(SHARES), arms.start(Arms(SHARES)), batch, block=2)
+    assert actual.action_sets is not None
+    assert actual.action_sets.propensities == pytest.approx([0.72, 0.28, 0.72, 0.28])
+    assert actual.propensity == pytest.approx([0.72, 0.28])
 
 
 def test_an_event_that_lacks_an_arm_keeps_its_logged_propensity() -> None:
     policies = {"production": [0.5, 0.5], "challenger": [0.25, np.nan]}
     batch = EventBatch.from_arrays(reward=[1, 0], propensity=[0.5, 0.5], policies=policies)
-    found, _ = arms.fold(Arms(SHARES), arms.start(Arms(SHARES)), batch, block=2)
-    assert found.propensity == pytest.approx([0.475, 0.5])
+    actual, _ = arms.fold(Arms(SHARES), arms.start(Arms(SHARES)), batch, block=2)
+    assert actual.propensity == pytest.approx([0.475, 0.5])
 
 
 def test_slates_keep_their_logged_propensities() -> None:
     policies = {name: [[0.25, 0.5]] for name in ARMS}
     batch = EventBatch.from_arrays(reward=[1.0], propensity=[[0.5, 0.5]], policies=policies)
-    found, _ = arms.fold(Arms(SHARES), arms.start(Arms(SHARES)), batch, block=1)
-    assert np.array_equal(found.propensity, batch.propensity)
+    actual, _ = arms.fold(Arms(SHARES), arms.start(Arms(SHARES)), batch, block=1)
+    assert np.array_equal(actual.propensity, batch.propensity)
 
 
 def test_shares_may_change_between_two_runs_and_measured_ones_are_kept_by_name() -> None:
@@ -93,7 +93,7 @@ def test_shares_may_change_between_two_runs_and_measured_ones_are_kept_by_name()
 
 
 @pytest.mark.parametrize(
-    ("given", "problem"),
+    ("settings", "problem"),
     [
         ({"arms": {"production": 0.9, "challenger": 0.2}}, "must sum to 1"),
         ({"arms": {"production": 0.9, "other": 0.1}}, "the arm other is neither production nor a candidate"),
@@ -101,9 +101,9 @@ def test_shares_may_change_between_two_runs_and_measured_ones_are_kept_by_name()
         ({"arms": SHARES, "weights": "other"}, "balanced"),
     ],
 )
-def test_wrong_arms_are_refused(given: dict[str, Any], problem: str) -> None:
+def test_wrong_arms_are_refused(settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
-        evaluator(logging=given)
+        evaluator(logging=settings)
 
 
 def test_arms_come_from_messages_and_from_arrays() -> None:

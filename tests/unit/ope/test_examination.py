@@ -1,4 +1,4 @@
-"""Learned examination: the curve is true, its errors widen intervals, and a change of the layout is found."""
+"""Test learned examination: the curve is true, its errors widen intervals, and changes of the layout are found."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def test_on_60000_pages_a_learned_curve_gives_the_true_lift(kind: str) -> None:
     batch, lifts = pages(60_000, 14, kind)
     report = evaluated(batch, {"kind": kind, "ranks": RANKS}).report()
     learned = report.get("new", "click_ips", "cumulative")
-    known, naive = (estimate(batch, {"kind": "power", "eta": eta}) for eta in (1, 0))
+    correct, naive = (estimate(batch, {"kind": "power", "eta": eta}) for eta in (1, 0))
     truth, error = lifts.mean(), (learned.lift_upper - learned.lift) / 1.96
     assert abs(learned.lift - truth) < 0.03 * truth + 2 * error
     assert learned.lift_lower < truth < learned.lift_upper
-    assert learned.lift_upper - learned.lift_lower > known.lift_upper - known.lift_lower
-    assert naive.lift_upper < 0 < known.lift_lower
+    assert learned.lift_upper - learned.lift_lower > correct.lift_upper - correct.lift_lower
+    assert naive.lift_upper < 0 < correct.lift_lower
     assert [rank.rank for rank in report.examination] == list(range(1, RANKS + 1))
     for rank in report.examination[1:]:
         assert rank.lower < rank.value < rank.upper
@@ -44,8 +44,8 @@ def test_a_curve_that_lags_behind_a_drifting_layout_widens_the_interval() -> Non
     for last in (1.0, 0.5):
         batch, lifts = pages(25_000, 6, "harvested", eta=np.linspace(1.0, last, 25_000))
         report = evaluated(batch, examination, "mixture").report()
-        found = report.get("new", "click_ips", "mixture")
-        assert found.lift_lower < lifts.mean() < found.lift_upper
+        estimate = report.get("new", "click_ips", "mixture")
+        assert estimate.lift_lower < lifts.mean() < estimate.lift_upper
         widths[last] = [rank.upper - rank.lower for rank in report.examination[1:]]
     assert all(drifting > 1.5 * still for drifting, still in zip(widths[0.5], widths[1.0], strict=True))
 
@@ -56,7 +56,7 @@ def test_a_new_layout_fails_the_trust_check_and_stops_promotion() -> None:
     options = {"average": "mixture", "promotion": {"rule": "paired", "min_events": 1_000}}
     before, after = (evaluated(part, examination, **options).report() for part in (batch[:50_000], batch))
     for report, ok in ((before, True), (after, False)):
-        (check,) = [each for each in report.trust if each.check == "examination" and each.policy == "new"]
+        (check,) = [check for check in report.trust if check.check == "examination" and check.policy == "new"]
         assert check.ok == ok
         assert report.promotion[0].promotable == ok
     assert "layout" in after.promotion[0].reason
@@ -79,14 +79,16 @@ def test_the_lag_of_a_curve_counts_as_far_as_it_exceeds_its_own_error() -> None:
 def test_a_lag_moves_values_in_proportion_to_the_clicks_at_its_rank() -> None:
     curve = LearnedCurve(np.zeros((1, 2)), np.zeros((1, 2, 2)), np.array([[0.0, 0.5]]))
     clicks, pages = np.array([[[4.0, 2.0], [3.0, 6.0]]]), np.full((1, 2, 1), 10.0)
-    of_values, of_lifts = variances(curve, np.concatenate([clicks, 0 * clicks, pages], axis=-1), ratio=False)
-    assert of_values[0] == pytest.approx([(0.5 * 0.2) ** 2, (0.5 * 0.6) ** 2])
-    assert of_lifts[0] == pytest.approx([0.0, (0.5 * 0.4) ** 2])
+    value_variances, lift_variances = variances(
+        curve, np.concatenate([clicks, 0 * clicks, pages], axis=-1), ratio=False
+    )
+    assert value_variances[0] == pytest.approx([(0.5 * 0.2) ** 2, (0.5 * 0.6) ** 2])
+    assert lift_variances[0] == pytest.approx([0.0, (0.5 * 0.4) ** 2])
 
 
 def test_a_lag_moves_a_ratio_by_its_linearisation() -> None:
     curve = LearnedCurve(np.zeros((1, 2)), np.zeros((1, 2, 2)), np.array([[0.2, 0.5]]))
     clicks, weights, pages = np.array([[[4.0, 2.0]]]), np.array([[[5.0, 3.0]]]), np.full((1, 1, 1), 10.0)
-    of_values, _ = variances(curve, np.concatenate([clicks, weights, pages], axis=-1), ratio=True)
+    value_variances, _ = variances(curve, np.concatenate([clicks, weights, pages], axis=-1), ratio=True)
     moved = ((4 - 6 / 8 * 5) * 0.2 + (2 - 6 / 8 * 3) * 0.5) / 8
-    assert of_values[0] == pytest.approx([moved**2])
+    assert value_variances[0] == pytest.approx([moved**2])

@@ -1,4 +1,4 @@
-"""Rankings drawn by scores, action by action among those left, against the enumeration of all rankings."""
+"""Test rankings drawn by scores, action by action among those left, against the enumeration of all rankings."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ quickly = examples(25)
 
 
 def chances(rankings: list[tuple[int, ...]], scores: Array) -> Array:
-    """The probability of each ranking, from its definition."""
-    weights, found = np.exp(scores), []
+    """Return the probability of each ranking, from its definition."""
+    weights, results = np.exp(scores), []
     for ranking in rankings:
-        left = [weights.sum() - weights[list(ranking[:place])].sum() for place in range(len(ranking))]
-        found.append(math.prod(weights[list(ranking)] / left))
-    return np.array(found)
+        left = [weights.sum() - weights[list(ranking[:index])].sum() for index in range(len(ranking))]
+        results.append(math.prod(weights[list(ranking)] / left))
+    return np.array(results)
 
 
 def indicators(rankings: list[tuple[int, ...]], actions: int) -> Array:
-    """Which rows each ranking shows, [rankings, slots x actions]."""
+    """Return which rows each ranking shows, [rankings, slots x actions]."""
     shown = np.zeros((len(rankings), len(rankings[0]), actions))
     for row, ranking in enumerate(rankings):
         shown[row, np.arange(len(ranking)), ranking] = 1
@@ -44,16 +44,20 @@ def indicators(rankings: list[tuple[int, ...]], actions: int) -> Array:
 
 
 def slate(ranking: tuple[int, ...], logits: Array, target: Array, turned: bool = False, **fields: Any) -> bytes:
-    """A ranking drawn by scores; `turned`: later slots list the same actions in the opposite order."""
+    """Return the message of a ranking drawn by scores.
+
+    Args:
+        turned: Whether later slots list the actions in the opposite order.
+    """
     actions, slots = list(range(len(logits))), []
-    for place, action in enumerate(ranking):
-        order = actions[::-1] if turned and place else actions
-        slots.append({"action": action, "actions": order, "policies": {POLICY: target[place, order].tolist()}})
+    for index, action in enumerate(ranking):
+        order = actions[::-1] if turned and index else actions
+        slots.append({"action": action, "actions": order, "policies": {POLICY: target[index, order].tolist()}})
         if "rewards" in fields:
-            slots[-1]["reward"] = fields["rewards"][place]
-    given = {"slots": slots, "slate_logging": "plackett_luce", "scores": logits.tolist(), "reward": 1}
+            slots[-1]["reward"] = fields["rewards"][index]
+    ranking_fields = {"slots": slots, "slate_logging": "plackett_luce", "scores": logits.tolist(), "reward": 1}
     others = {name: value for name, value in fields.items() if name != "rewards"}
-    return message(1, **{"action": ..., "propensity": ...} | given | others)
+    return message(1, **{"action": ..., "propensity": ...} | ranking_fields | others)
 
 
 def batch_of(*messages: bytes) -> EventBatch:
@@ -64,7 +68,7 @@ def batch_of(*messages: bytes) -> EventBatch:
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], Array, Array]:
-    """All rankings of l of m actions, the scores of the actions, and the marginals of a candidate."""
+    """Draw all rankings of l of m actions, the scores of the actions, and the marginals of a candidate."""
     actions = draw(st.integers(2, 5))
     slots = draw(st.integers(1, min(actions, 4)))
     rng = np.random.default_rng(draw(st.integers(0, 1000)))
@@ -76,7 +80,7 @@ def cases(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], Array, Array]:
 
 @quickly
 @given(cases(), st.booleans())
-def test_slates_weigh_as_defined_by_the_second_moments_of_all_rankings(
+def test_slates_have_the_weights_defined_by_the_second_moments_of_all_rankings(
     case: tuple[list[tuple[int, ...]], Array, Array], turned: bool
 ) -> None:
     rankings, scores, target = case
@@ -85,10 +89,10 @@ def test_slates_weigh_as_defined_by_the_second_moments_of_all_rankings(
     batch = batch_of(*[slate(ranking, scores, target, turned) for ranking in rankings])
     assert batch.propensity == pytest.approx(share, rel=1e-12)
     expected = shown @ np.linalg.pinv(gamma, rcond=1e-10, hermitian=True) @ target.ravel()
-    found = slate_weights(batch, [POLICY, "logging"])
-    assert found[:, 0] == pytest.approx(expected, rel=1e-6, abs=1e-6)
-    assert found[:, 1] == pytest.approx(1)
-    assert share @ found[:, 0] == pytest.approx(1, rel=1e-8)
+    actual = slate_weights(batch, [POLICY, "logging"])
+    assert actual[:, 0] == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    assert actual[:, 1] == pytest.approx(1)
+    assert share @ actual[:, 0] == pytest.approx(1, rel=1e-8)
     assert batch.slates is not None
     marginals = (share @ shown).reshape(target.shape)
     logged = np.array([marginals[np.arange(len(ranking)), ranking] for ranking in rankings]).ravel()
@@ -105,8 +109,8 @@ def test_additive_rewards_are_estimated_without_bias(
     rewards = [worth[np.arange(len(ranking)), ranking].tolist() for ranking in rankings]
     batch = batch_of(
         *[
-            slate(each, scores, target, rewards=own, reward=sum(own))
-            for each, own in zip(rankings, rewards, strict=True)
+            slate(ranking, scores, target, rewards=own, reward=sum(own))
+            for ranking, own in zip(rankings, rewards, strict=True)
         ]
     )
     share = chances(rankings, scores)
@@ -120,19 +124,19 @@ def test_additive_rewards_are_estimated_without_bias(
 def test_rips_weighs_by_the_probability_of_the_actions_up_to_each_slot() -> None:
     rankings, scores = list(permutations(range(4), 3)), np.array([1.0, 0.0, -0.5, 0.3])
     rng = np.random.default_rng(2)
-    worth = {ranking[: place + 1]: rng.random() for ranking in rankings for place in range(3)}
+    worth = {ranking[: index + 1]: rng.random() for ranking in rankings for index in range(3)}
     shown = rankings[9]
-    rewards = [[worth[ranking[: place + 1]] for place in range(3)] for ranking in rankings]
+    rewards = [[worth[ranking[: index + 1]] for index in range(3)] for ranking in rankings]
     messages = [
-        slate(each, scores, np.eye(4)[list(shown)], rewards=own, reward=sum(own))
-        for each, own in zip(rankings, rewards, strict=True)
+        slate(ranking, scores, np.eye(4)[list(shown)], rewards=own, reward=sum(own))
+        for ranking, own in zip(rankings, rewards, strict=True)
     ]
     terms = RIPS().terms(Evidence.of_slots(batch_of(*messages), [POLICY], "cascade"), None)[0].numerator[:, 0]
-    assert chances(rankings, scores) @ terms == pytest.approx(sum(worth[shown[: place + 1]] for place in range(3)))
+    assert chances(rankings, scores) @ terms == pytest.approx(sum(worth[shown[: index + 1]] for index in range(3)))
 
 
 @pytest.mark.parametrize(("actions", "slots"), [(6, 3), (5, 5), (12, 2)])
-def test_chances_of_pairs_of_slots_are_those_of_all_rankings(actions: int, slots: int) -> None:
+def test_probabilities_of_pairs_of_slots_equal_the_sum_over_all_rankings(actions: int, slots: int) -> None:
     scores = np.random.default_rng(actions).normal(size=(3, actions))
     single, joint = draws(np.exp(scores), slots, pairs=True)
     assert joint is not None
@@ -146,15 +150,15 @@ def test_chances_of_pairs_of_slots_are_those_of_all_rankings(actions: int, slots
         assert np.where(later[:, None, :, None], both, 0.0) == pytest.approx(joint[row], rel=1e-12, abs=1e-15)
 
 
-def test_equal_scores_are_a_uniform_ranking() -> None:
+def test_equal_scores_make_a_uniform_ranking() -> None:
     target, rankings = np.full((3, 5), 0.2), list(permutations(range(5), 3))[:20]
     drawn = batch_of(*[slate(ranking, np.zeros(5), target) for ranking in rankings])
-    uniform = batch_of(*[slate(each, np.zeros(5), target, slate_logging="uniform_ranking") for each in rankings])
+    uniform = batch_of(*[slate(ranking, np.zeros(5), target, slate_logging="uniform_ranking") for ranking in rankings])
     assert drawn.propensity == pytest.approx(uniform.propensity)
     assert slate_weights(drawn, [POLICY]) == pytest.approx(slate_weights(uniform, [POLICY]))
 
 
-def test_slates_of_different_shapes_and_kinds_weigh_as_each_alone() -> None:
+def test_slates_of_different_shapes_and_kinds_have_the_weight_of_each_alone() -> None:
     messages = [
         slate((1, 0), np.array([0.0, 1.0]), np.full((2, 2), 0.5)),
         slate((2,), np.array([0.0, 1.0, 2.0]), np.full((1, 3), 1 / 3)),
@@ -164,7 +168,7 @@ def test_slates_of_different_shapes_and_kinds_weigh_as_each_alone() -> None:
         slate((0, 1), np.array([2.0, 1.0]), np.full((2, 2), 0.5)),
     ]
     whole = batch_of(*messages)
-    alone = [float(slate_weights(batch_of(each), [POLICY])[0, 0]) for each in messages]
+    alone = [float(slate_weights(batch_of(message_list), [POLICY])[0, 0]) for message_list in messages]
     assert slate_weights(whole, [POLICY])[:, 0] == pytest.approx(alone, nan_ok=True)
     kept = EventBatch.from_state(EventBatch.concat([whole[:2], whole[2:]]).to_state())
     assert slate_weights(kept, [POLICY])[:, 0] == pytest.approx(alone, nan_ok=True)

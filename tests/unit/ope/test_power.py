@@ -1,4 +1,4 @@
-"""How many events it takes to see a lift: the arithmetic, and whether it comes true."""
+"""Test how many events it takes to see a lift: the arithmetic, and whether it comes true."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SURE = {"confidence": 0.95, "power": 0.8}
 
 
 @given(st.floats(0.01, 100), st.floats(0.5, 20), st.floats(1e-4, 1), st.floats(0.5, 0.999), st.floats(0.5, 0.99))
-def test_the_smallest_lift_of_the_events_that_a_lift_takes_is_that_lift(
+def test_the_smallest_lift_for_a_number_of_events_inverts_the_number_for_a_lift(
     deviation: float, effect: float, lift: float, confidence: float, power: float
 ) -> None:
     events = events_needed(deviation, effect, lift, confidence, power)
@@ -36,7 +36,7 @@ def test_half_the_lift_takes_four_times_the_events() -> None:
     assert events_needed(1.0, 1.0, 0.01, **SURE) == pytest.approx(4 * events_needed(1.0, 1.0, 0.02, **SURE))
 
 
-def test_alike_events_count_less_by_the_design_effect() -> None:
+def test_dependent_events_count_less_by_the_design_effect() -> None:
     once = MILD.log(4_000, seed=2)
     repeated = once.take(np.repeat(np.arange(4_000), 10))
     alone, alike = (events_for(log, 0.05, SNIPS()).events for log in (MILD.log(40_000, seed=2), repeated))
@@ -45,7 +45,7 @@ def test_alike_events_count_less_by_the_design_effect() -> None:
 
 @pytest.mark.parametrize("estimator", [IPS(), SNIPS()], ids=["ips", "snips"])
 def test_events_that_stand_for_different_numbers_of_events_count_less(estimator: AnyEstimator) -> None:
-    """Of every other event one in twenty was kept."""
+    """Keep one in twenty of the events with odd indices."""
     log, every = MILD.log(80_000, seed=3), np.arange(80_000)
     rare = every % 2 == 1
     log = replace(log, sampling_probability=np.where(rare, 0.05, 1.0)).take(~rare | (every % 40 == 1))
@@ -78,19 +78,19 @@ def test_without_times_there_is_no_duration() -> None:
         reward=log.reward, propensity=log.propensity, policies={CANDIDATE: log.probabilities[:, 0]}
     )
     assert np.isnan(timeless.timestamp).all()
-    found = forecast_of(timeless, [TargetLift(0.01)])
-    assert found.events_per_second is None
-    assert found.candidates[0].needed[0].seconds is None
+    actual = forecast_of(timeless, [TargetLift(0.01)])
+    assert actual.events_per_second is None
+    assert actual.candidates[0].needed[0].seconds is None
 
 
-def test_lifts_are_parts_of_what_production_earns_unless_they_are_numbers() -> None:
-    found = forecast_of(MILD.log(20_000, seed=4), [*USUAL, TargetLift(0.01)])
-    assert found.value is not None
-    parts = {round(share * found.value, 9) for share in (0.02, 0.05, 0.1, 0.2)}
-    assert {round(lift, 9) for lift in found.lifts} == parts | {0.01}
+def test_lifts_are_shares_of_the_value_of_production_unless_they_are_numbers() -> None:
+    actual = forecast_of(MILD.log(20_000, seed=4), [*USUAL, TargetLift(0.01)])
+    assert actual.value is not None
+    parts = {round(share * actual.value, 9) for share in (0.02, 0.05, 0.1, 0.2)}
+    assert {round(lift, 9) for lift in actual.lifts} == parts | {0.01}
 
 
-def test_where_production_earns_nothing_the_range_of_rewards_is_the_measure() -> None:
+def test_lifts_are_shares_of_the_reward_range_if_production_earns_nothing() -> None:
     for value in (0.0, -1.0, None):
         assert TargetLift(0.05, relative=True).absolute(value, (-1.0, 1.0)) == pytest.approx(0.1)
 
@@ -108,7 +108,7 @@ def test_an_average_that_forgets_never_shows_a_small_lift() -> None:
     assert limit.lift == pytest.approx(smallest_lift(candidate.deviation, 1.0, 10_000, **SURE), rel=0.1)
 
 
-def test_the_exploration_predicted_to_halve_the_events_does() -> None:
+def test_the_exploration_predicted_to_halve_the_events_halves_them() -> None:
     log = RARE.log(200_000, seed=6)
     (candidate,) = forecast_of(log, [TargetLift(0.01)]).candidates
     relief = candidate.relief
@@ -119,11 +119,11 @@ def test_the_exploration_predicted_to_halve_the_events_does() -> None:
     more = RARE.logging * np.array([1.0, 1.0, relief.times])
     more[:2] *= (1 - more[2]) / more[:2].sum()
     better = RARE._replace(logging=more)
-    before, after = (events_for(each.log(200_000, seed=7), 0.01, SNIPS()).events for each in (RARE, better))
+    before, after = (events_for(world.log(200_000, seed=7), 0.01, SNIPS()).events for world in (RARE, better))
     assert after / before == pytest.approx(0.5, rel=0.1)
 
 
-def test_no_remedy_is_proposed_for_noise_of_every_origin() -> None:
+def test_no_remedy_is_proposed_if_noise_has_many_causes() -> None:
     (candidate,) = forecast_of(MILD.log(50_000, seed=8), [TargetLift(0.01)]).candidates
     assert candidate.reason is None
     assert candidate.relief is None
@@ -143,11 +143,11 @@ def test_one_wrong_propensity_is_not_a_reason_to_explore_more() -> None:
 
 def rows(events: int, **columns: object) -> EventBatch:
     log = MILD.log(events, seed=9)
-    given = {"reward": log.reward, "propensity": log.propensity, "target": log.probabilities[:, 0], **columns}
+    arrays = {"reward": log.reward, "propensity": log.propensity, "target": log.probabilities[:, 0], **columns}
     return EventBatch.from_arrays(
-        reward=given["reward"],
-        propensity=given["propensity"],
-        policies={CANDIDATE: given["target"]},
+        reward=arrays["reward"],
+        propensity=arrays["propensity"],
+        policies={CANDIDATE: arrays["target"]},
         timestamp=log.timestamp,
     )
 

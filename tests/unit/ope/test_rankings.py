@@ -1,4 +1,4 @@
-"""Rankings from clicks: the estimates equal the metric in expectation, and carry over to every other part."""
+"""Test rankings from clicks: estimates equal the metric in expectation, and everything else works with them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SIX = {"kind": "dcg", "at": 6}
 
 
 def gains(metric: Any, ranks: Any) -> Array:
-    """The gain of attractive items at these ranks, written down once more."""
+    """Return the gain of attractive items at these ranks, written down once more."""
     rank = np.asarray(ranks, dtype=float)
     return np.array(
         {
@@ -52,7 +52,7 @@ def terms(batch: EventBatch, ranking: Ranking, estimator: Any = None) -> Array:
 
 @st.composite
 def pages(draw: Any) -> tuple[list[bool], list[float], list[float]]:
-    """Attractiveness of some items, the ranks that the candidate gives them, and how often users look at each rank."""
+    """Draw the attractiveness of some items, their ranks by the candidate, and how often users look at each rank."""
     size = draw(st.integers(1, 5))
     attractive = draw(st.lists(st.booleans(), min_size=size, max_size=size))
     ranks = draw(st.permutations(range(1, size + 1)))
@@ -74,12 +74,12 @@ def test_the_expectation_over_all_patterns_of_looks_is_the_metric(metric: Any, p
     ranking = Ranking(metric=metric, examination={"kind": "table", "values": looks})
     expected = np.array(chance) @ terms(batch, ranking)
     shown = np.arange(1.0, len(looks) + 1)
-    truth = [gains(metric, each)[np.array(attractive)].sum() for each in (shown, ranks)]
+    truth = [gains(metric, order)[np.array(attractive)].sum() for order in (shown, ranks)]
     np.testing.assert_allclose(expected, truth, rtol=1e-12, atol=1e-12)
 
 
 def log(events: int, seed: int = 1, looks: Any = None, **options: Any) -> EventBatch:
-    """Pages of six items, the attractive ones at low ranks, which the candidate shows in the opposite order."""
+    """Draw pages of six items with attractive ones at low ranks. The candidate shows them in the opposite order."""
     rng = np.random.default_rng(seed)
     attractiveness = rng.choice([0.05, 0.9], size=(events, 6), p=[0.7, 0.3]) * np.linspace(0.5, 1, 6)
     theta = 1 / np.arange(1.0, 7.0) if looks is None else looks
@@ -127,14 +127,14 @@ TABLE = [1, 1 / 2, 1 / 3, 1 / 4, 1 / 5, 1 / 6]
 )
 def test_a_curve_a_table_and_the_events_may_give_the_same_probabilities(examination: Any, propensities: Any) -> None:
     batch = log(30, propensities=propensities)
-    found = terms(batch, Ranking(examination=examination))
-    np.testing.assert_allclose(found, terms(log(30), Ranking()))
+    actual = terms(batch, Ranking(examination=examination))
+    np.testing.assert_allclose(actual, terms(log(30), Ranking()))
 
 
 def test_pages_with_clicks_of_unknown_probability_are_missing() -> None:
-    found = report(log(40), ranking={"examination": "given"})
+    actual = report(log(40), ranking={"examination": "given"})
     clicked = int(np.count_nonzero(log(40).reward))
-    assert [policy.events for policy in found.policies] == [40 - clicked] * 2
+    assert [policy.events for policy in actual.policies] == [40 - clicked] * 2
 
 
 def test_clicks_with_noise_keep_the_order_of_candidates() -> None:
@@ -151,12 +151,12 @@ def test_clicks_with_noise_keep_the_order_of_candidates() -> None:
         assert values == sorted(values, key=lambda value: -(value or 0))
 
 
-def test_fewer_is_better_for_positions_so_lifts_and_rules_turn_round() -> None:
-    found = report(
+def test_lower_positions_are_better_so_that_lifts_and_rules_are_reversed() -> None:
+    actual = report(
         log(20_000), ranking={"metric": METRICS[3]}, promotion={"rule": ["paired", "bsea"], "min_events": 100}
     )
-    new = found.get("new", "click_snips", "cumulative")
-    shown = found.get("logging", "click_snips", "cumulative")
+    new = actual.get("new", "click_snips", "cumulative")
+    shown = actual.get("logging", "click_snips", "cumulative")
     assert new.value is not None
     assert shown.value is not None
     assert new.lower is not None
@@ -165,17 +165,17 @@ def test_fewer_is_better_for_positions_so_lifts_and_rules_turn_round() -> None:
     assert new.lift == pytest.approx(shown.value - new.value)
     assert new.lift_lower is not None
     assert new.lift_lower > 0
-    assert all(decision.promotable for decision in found.promotion)
-    assert all(check.ok for check in found.trust)
+    assert all(decision.promotable for decision in actual.promotion)
+    assert all(check.ok for check in actual.trust)
 
 
 def test_production_is_the_shown_order_and_a_lift_pairs_the_same_clicks() -> None:
     batch = log(2_000)
-    found = report(batch, estimators=["click_ips", {"kind": "clipped_click_ips", "cap": 3}])
+    actual = report(batch, estimators=["click_ips", {"kind": "clipped_click_ips", "cap": 3}])
     for label, estimator in (("click_ips", ClickIPS()), ("clipped_click_ips", ClippedClickIPS(cap=3.0))):
         values = terms(batch, Ranking(metric=METRICS[0]), estimator)
-        new = found.get("new", label, "cumulative")
-        assert found.get("logging", label, "cumulative").value == pytest.approx(values[:, 0].mean())
+        new = actual.get("new", label, "cumulative")
+        assert actual.get("logging", label, "cumulative").value == pytest.approx(values[:, 0].mean())
         assert new.lift == pytest.approx((values[:, 1] - values[:, 0]).mean())
         error = (values[:, 1] - values[:, 0]).std() / np.sqrt(len(batch))
         assert new.lift_upper is not None
@@ -188,13 +188,13 @@ def test_production_is_the_shown_order_and_a_lift_pairs_the_same_clicks() -> Non
 @pytest.mark.parametrize("kind", ["normal", "empirical_likelihood", "empirical_bernstein"])
 def test_every_interval_contains_the_truth_of_known_looks(kind: str) -> None:
     batch = log(20_000, seed=5)
-    found = report(batch, averages=["cumulative"], intervals={"cumulative": kind})
+    actual = report(batch, averages=["cumulative"], intervals={"cumulative": kind})
     attractiveness = (0.05 * 0.7 + 0.9 * 0.3) * np.linspace(0.5, 1, 6)
     for policy, ranks in (("logging", np.arange(1.0, 7.0)), ("new", np.arange(6.0, 0, -1))):
         gain = gains(METRICS[0], ranks)
         truths = {"click_ips": attractiveness @ gain, "click_snips": attractiveness @ gain / attractiveness.sum()}
         for label, truth in truths.items():
-            estimate = found.get(policy, label, "cumulative")
+            estimate = actual.get(policy, label, "cumulative")
             assert estimate.lower is not None
             assert estimate.upper is not None
             assert estimate.lower < truth < estimate.upper
@@ -202,21 +202,21 @@ def test_every_interval_contains_the_truth_of_known_looks(kind: str) -> None:
 
 def test_a_confidence_sequence_needs_a_limit_to_the_terms() -> None:
     options = {"averages": ["cumulative"], "estimators": ["click_ips", {"kind": "clipped_click_ips", "cap": 6}]}
-    found = report(log(5_000), intervals={"cumulative": "confidence_sequence"}, **options)
-    assert found.get("new", "click_ips", "cumulative").lower is None
-    bounded = found.get("new", "clipped_click_ips", "cumulative")
+    actual = report(log(5_000), intervals={"cumulative": "confidence_sequence"}, **options)
+    assert actual.get("new", "click_ips", "cumulative").lower is None
+    bounded = actual.get("new", "clipped_click_ips", "cumulative")
     assert bounded.lower is not None
     assert bounded.value is not None
     assert bounded.upper is not None
     assert bounded.lower < bounded.value < bounded.upper
 
 
-def test_anytime_proves_lifts_only_where_terms_of_production_are_limited() -> None:
+def test_anytime_proves_lifts_only_if_terms_of_production_are_limited() -> None:
     events, rule = log(8_000), {"rule": "anytime", "min_events": 1_000}
-    known = report(events, promotion=rule).promotion[0]
-    assert known.promotable
-    assert known.lower is not None
-    assert 0 < known.lower < (report(events).get("new", "click_ips", "cumulative").lift or 0)
+    decision = report(events, promotion=rule).promotion[0]
+    assert decision.promotable
+    assert decision.lower is not None
+    assert 0 < decision.lower < (report(events).get("new", "click_ips", "cumulative").lift or 0)
     theta = np.tile(1 / np.arange(1.0, 7.0), (20_000, 1))
     unknown = report(log(20_000, propensities=theta), promotion="anytime", ranking={"examination": "given"}).promotion[
         0
@@ -229,35 +229,35 @@ def test_the_share_of_clicks_below_the_cut_and_the_unsupported_gain_are_reported
     batch = EventBatch.from_rankings(
         clicks=[[1, 1, 0], [0, 0, 1]] * 50, ranks={"new": [[1, np.inf, 4], [np.inf, 2, 1]] * 50}, list_length=3
     )
-    found = report(batch)
-    details = found.get("new", "click_ips", "cumulative").details
+    actual = report(batch)
+    details = actual.get("new", "click_ips", "cumulative").details
     assert details["clicks_below_cut"] == pytest.approx(1 / 3)
     all_gain = gains(METRICS[0], [1, 2, 3]).sum()
     supported = (gains(METRICS[0], [1]).sum() + gains(METRICS[0], [1, 2]).sum()) / 2
     assert details["unsupported_probability"] == pytest.approx(1 - supported / all_gain)
-    assert found.get("logging", "click_ips", "cumulative").details["unsupported_probability"] == 0
-    (check,) = [each for each in found.trust if each.check == "unsupported" and each.policy == "new"]
+    assert actual.get("logging", "click_ips", "cumulative").details["unsupported_probability"] == 0
+    (check,) = [check for check in actual.trust if check.check == "unsupported" and check.policy == "new"]
     assert not check.ok
     assert "over 10%" in check.reason
 
 
-def test_with_ranks_of_clicked_items_alone_the_support_is_not_known() -> None:
-    found = report(log(100))
-    assert found.get("new", "click_ips", "cumulative").details["unsupported_probability"] is None
-    (check,) = [each for each in found.trust if each.check == "unsupported" and each.policy == "new"]
+def test_the_support_is_unknown_if_only_clicked_items_have_ranks() -> None:
+    actual = report(log(100))
+    assert actual.get("new", "click_ips", "cumulative").details["unsupported_probability"] is None
+    (check,) = [check for check in actual.trust if check.check == "unsupported" and check.policy == "new"]
     assert check.ok
     assert check.reason.startswith("not known")
-    assert not [each for each in found.trust if each.check == "mean_weight"]
+    assert not [check for check in actual.trust if check.check == "mean_weight"]
 
 
 def test_pages_without_a_candidate_are_missing_for_it_alone() -> None:
     batch = EventBatch.from_rankings(clicks=[[1, 0]] * 3, ranks={"new": [[2, 1], [np.nan] * 2, [1, 2]]})
-    found = report(batch)
-    assert [(policy.events, policy.missing) for policy in found.policies] == [(3, 0), (2, 1)]
-    assert found.get("new", "click_ips", "cumulative").value == pytest.approx((1 / np.log2(3) + 1) / 2)
+    actual = report(batch)
+    assert [(policy.events, policy.missing) for policy in actual.policies] == [(3, 0), (2, 1)]
+    assert actual.get("new", "click_ips", "cumulative").value == pytest.approx((1 / np.log2(3) + 1) / 2)
 
 
-def test_a_model_stands_in_for_what_the_cap_cuts_off() -> None:
+def test_a_model_replaces_what_the_cap_removes() -> None:
     rng = np.random.default_rng(7)
     events = 4_000
     relevant = rng.random((events, 6)) < np.linspace(0.1, 0.5, 6)
@@ -266,17 +266,17 @@ def test_a_model_stands_in_for_what_the_cap_cuts_off() -> None:
     features = relevant[..., None] + 0.1 * rng.standard_normal((events, 6, 1))
     batch = EventBatch.from_rankings(clicks=clicks, ranks={"new": ranks}, features=features, list_length=6)
     caps = [ClickCAB(cap=0.0, name="model"), ClickCAB(cap=np.inf, name="all"), ClickCAB(cap=2.0, name="some")]
-    found = report(batch, estimators=[ClickIPS(), ClippedClickIPS(cap=2.0), *caps], averages=["cumulative"])
+    actual = report(batch, estimators=[ClickIPS(), ClippedClickIPS(cap=2.0), *caps], averages=["cumulative"])
     truth = (relevant @ gains(METRICS[0], ranks[0])).mean()
-    value = {label: found.get("new", label, "cumulative").value or 0 for label in ("click_ips", "clipped_click_ips")}
-    value |= {cap.label: found.get("new", cap.label, "cumulative").value or 0 for cap in caps}
+    value = {label: actual.get("new", label, "cumulative").value or 0 for label in ("click_ips", "clipped_click_ips")}
+    value |= {cap.label: actual.get("new", cap.label, "cumulative").value or 0 for cap in caps}
     assert value["all"] == pytest.approx(value["click_ips"])
     assert value["model"] == pytest.approx(truth, rel=0.1)
     assert abs(value["some"] - truth) < abs(value["clipped_click_ips"] - truth) / 3
-    assert found.reward_model is not None
-    assert found.reward_model.squared_error is not None
-    assert found.reward_model.baseline_squared_error is not None
-    assert found.reward_model.squared_error < found.reward_model.baseline_squared_error
+    assert actual.reward_model is not None
+    assert actual.reward_model.squared_error is not None
+    assert actual.reward_model.baseline_squared_error is not None
+    assert actual.reward_model.squared_error < actual.reward_model.baseline_squared_error
 
 
 def test_the_model_learns_from_a_sampled_page_as_from_all_that_it_stands_for() -> None:
@@ -288,9 +288,9 @@ def test_the_model_learns_from_a_sampled_page_as_from_all_that_it_stands_for() -
         list_length=1,
         sampling_probability=np.where(clicked, 0.1, 1.0),
     )
-    found = report(batch, estimators=[ClickCAB(cap=0.0)], averages=["cumulative"])
-    value = found.get("new", "click_cab", "cumulative").value
-    assert value == pytest.approx(10 / 11, abs=0.06)  # it knows nothing before the first pages
+    actual = report(batch, estimators=[ClickCAB(cap=0.0)], averages=["cumulative"])
+    value = actual.get("new", "click_cab", "cumulative").value
+    assert value == pytest.approx(10 / 11, abs=0.06)  # nothing is known before the first pages
 
 
 def test_decisions_and_rankings_are_not_mixed_and_other_metrics_are_refused_with_the_reason() -> None:
@@ -308,14 +308,14 @@ def test_decisions_and_rankings_are_not_mixed_and_other_metrics_are_refused_with
         Evaluator(["new"], ranking=Ranking()).update(EventBatch.from_arrays(reward=[1], propensity=[1]))
 
 
-def test_one_page_may_be_a_dictionary() -> None:
+def test_a_single_page_may_be_a_dictionary() -> None:
     evaluator = Evaluator(["new"], averages=["cumulative"], ranking=Ranking())
     evaluator.update_one({"ranking": {"shown": ["a", "b"], "clicked": ["b"]}, "policies": {"new": {"ranks": {"b": 1}}}})
     assert evaluator.report().get("new", "click_ips", "cumulative").value == pytest.approx(2)
 
 
 def simulated(events: int, seed: int) -> tuple[EventBatch, float]:
-    """Pages of six ranks with clicks that are right with .9 and wrong with .05, and the true lift of the candidate."""
+    """Simulate pages of six ranks with clicks, right with .9 and wrong with .05, and the true lift of the candidate."""
     rng = np.random.default_rng(seed)
     relevant = rng.random((events, 6)) < np.array([0.1, 0.15, 0.2, 0.3, 0.4, 0.5])
     attractiveness = np.where(relevant, 0.9, 0.05)
@@ -329,13 +329,13 @@ def simulated(events: int, seed: int) -> tuple[EventBatch, float]:
 def test_on_60000_pages_the_lift_is_true_with_the_true_curve_and_has_the_wrong_sign_without() -> None:
     batch, truth = simulated(60_000, seed=14)
     options = {"averages": ["cumulative"], "estimators": [ClickIPS()], "promotion": None, "drift": None}
-    found = {
+    actual = {
         eta: report(
             batch, ranking={"metric": {"kind": "dcg", "at": 6}, "examination": {"kind": "power", "eta": eta}}, **options
         )
         for eta in (1.0, 0.0)
     }
-    corrected, naive = (each.get("new", "click_ips", "cumulative") for each in found.values())
+    corrected, naive = (report.get("new", "click_ips", "cumulative") for report in actual.values())
     assert corrected.lift is not None
     assert corrected.lift_upper is not None
     assert naive.lift_upper is not None

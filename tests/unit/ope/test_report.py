@@ -1,4 +1,4 @@
-"""Reports: the pairs of an estimator and an average that displays skip."""
+"""Test Reports: the pairs of an estimator and an average that displays skip."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.factories import make_estimate
 
 @dataclass(frozen=True)
 class Row:
-    """The effective sample size of production's row."""
+    """Hold an effective sample size of production."""
 
     estimator: str
     average: str
@@ -26,7 +26,7 @@ class Row:
     ("size", "most", "is_thin"),
     [(99.0, 990.0, True), (100.0, 10_000.0, False), (99.0, 989.0, False), (None, 50.0, True), (0.0, 0.0, False)],
 )
-def test_a_row_is_thin_that_has_few_events_next_to_one_with_ten_times_as_many(
+def test_a_row_with_few_events_is_thin_next_to_one_with_ten_times_as_many(
     size: float | None, most: float, is_thin: bool
 ) -> None:
     rows = [Row("ips", "cumulative", most), Row("dr", "cumulative", size), Row("ips", "window", 1e6)]
@@ -61,7 +61,7 @@ def test_a_report_without_estimates_becomes_an_empty_frame() -> None:
     assert list(report.to_frame().columns)[:4] == ["policy", "estimator", "average", "value"]
 
 
-def test_a_frame_of_a_library_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frame_of_a_missing_library_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "polars", None)
     with pytest.raises(InputError, match="to_frame needs polars, which is not installed"):
         reported().to_frame("polars")

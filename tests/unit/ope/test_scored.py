@@ -1,4 +1,4 @@
-"""Scored events: what a revealed outcome is worth under each policy, from the message to the estimate."""
+"""Test scored events: what a revealed outcome is worth under each policy, from the message to the estimate."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ PLAIN = {"action": ..., "propensity": ..., "reward": ...}
 
 
 def scored(propensity: float | None, production: Any = None, challenger: Any = None, **fields: Any) -> bytes:
-    given = {"propensity": propensity, "values": {"production": production, "challenger": challenger}}
-    return message(1, **PLAIN | {"scored": {**given, **fields.pop("scored", {})}} | fields)
+    columns = {"propensity": propensity, "values": {"production": production, "challenger": challenger}}
+    return message(1, **PLAIN | {"scored": {**columns, **fields.pop("scored", {})}} | fields)
 
 
 def hidden() -> bytes:
@@ -49,8 +49,8 @@ def batch_of(*messages: bytes, policies: Any = tuple(POLICIES)) -> EventBatch:
 
 
 def evaluator(**options: Any) -> Evaluator:
-    given: dict[str, Any] = {"estimators": BOTH, "averages": [Cumulative()]}
-    return Evaluator(["challenger"], production="production", **(given | options))
+    settings: dict[str, Any] = {"estimators": BOTH, "averages": [Cumulative()]}
+    return Evaluator(["challenger"], production="production", **(settings | options))
 
 
 def values(batch: EventBatch, policy: str = "challenger", **options: Any) -> dict[str, float | None]:
@@ -84,7 +84,7 @@ def test_rows_of_tables_may_be_scored() -> None:
     assert values(batch) == {"scored_ips": close(1.0), "scored_snips": close(0.5)}
 
 
-def test_batches_are_cut_taken_joined_and_kept_with_their_outcomes() -> None:
+def test_batches_can_be_cut_taken_joined_and_stored_with_their_outcomes() -> None:
     batch = batch_of(scored(0.5, 1, 0.5), message(2), hidden(), scored(0.25, 0, 1))
     for same in (
         EventBatch.concat([batch[:1], batch[1:2], batch[2:]]),
@@ -98,7 +98,7 @@ def test_batches_are_cut_taken_joined_and_kept_with_their_outcomes() -> None:
 
 
 def test_faulty_scored_events_are_rejected_with_the_reason() -> None:
-    found = [
+    actual = [
         rejection(scored(None, 0, 0)),
         rejection(scored(0, 0, 0)),
         rejection(scored(0.5, 2, 0), reward_range=(0.0, 1.0)),
@@ -108,7 +108,7 @@ def test_faulty_scored_events_are_rejected_with_the_reason() -> None:
         rejection(message(1, reward=...)),
         rejection(message(1, revenue=...), reward_field="revenue"),
     ]
-    assert found == [
+    assert actual == [
         ("missing_field", "scored.propensity: missing"),
         ("propensity_range", "scored.propensity: 0 is not in (0, 1]"),
         ("reward_range", "scored.values.production: 2 is not in [0, 1]"),
@@ -132,13 +132,13 @@ def test_an_evaluator_rejects_values_outside_its_range() -> None:
 
 @examples(20)
 @given(st.lists(st.tuples(st.floats(-1, 1), st.floats(-1, 1), st.floats(0.05, 1)), min_size=1, max_size=6))
-def test_over_all_ways_to_reveal_outcomes_the_mean_is_that_of_all_outcomes(
+def test_the_mean_over_all_ways_to_reveal_outcomes_is_the_mean_of_all_outcomes(
     rows: list[tuple[float, float, float]],
 ) -> None:
     worth, propensity = np.array(rows)[:, :2], np.array(rows)[:, 2]
     batch = batch_of(*[scored(p, *own) for own, p in zip(worth.tolist(), propensity.tolist(), strict=True)], hidden())
     evidence = Evidence.of_slots(batch, POLICIES, "scored")
-    ips, snips = (each.terms(evidence, {})[0] for each in BOTH)
+    ips, snips = (estimator.terms(evidence, {})[0] for estimator in BOTH)
     assert snips.denominator is not None
     assert propensity @ ips.numerator[:-1] == pytest.approx(worth.sum(axis=0), rel=1e-12, abs=1e-12)
     assert propensity @ snips.denominator[:-1] == pytest.approx(len(rows))
@@ -156,7 +156,7 @@ def test_both_estimators_follow_their_definitions() -> None:
     assert evaluated.report().get("challenger", "scored_snips", "cumulative").lift == close(3 / 6)
 
 
-def test_a_candidate_without_a_value_is_missing_for_itself_alone_and_plain_events_are_missing_for_both() -> None:
+def test_an_event_without_a_value_is_missing_for_that_candidate_and_plain_events_for_both() -> None:
     plain = message(3, policies={"production": 0.5, "challenger": 1.0})
     batch = batch_of(scored(0.5, 1, None), scored(0.5, 0, 0.25), plain)
     options: dict[str, Any] = {"estimators": [*BOTH, IPS()]}
@@ -176,11 +176,11 @@ def test_production_must_have_values() -> None:
     assert str(missing[0]).startswith("none of the first 1 event has `scored.values.production`")
 
 
-# -- on the road -------------------------------------------------------------------------------------------------------
+# -- in evaluators -----------------------------------------------------------------------------------------------------
 
 
 def log(n: int, seed: int = 1, with_hidden: bool = True) -> list[bytes]:
-    """Outcomes that are revealed more often where the error is small; the mean errors are .6 and .4."""
+    """Draw outcomes that are revealed more often if the error is small. The mean errors are .6 and .4."""
     rng = np.random.default_rng(seed)
     error = rng.uniform(0.2, 1.0, n)
     other = error * rng.uniform(1 / 3, 1.0, n)

@@ -1,4 +1,4 @@
-"""Slates: events with slots, from the message to the estimate, against enumeration and published values."""
+"""Test slates, from the message to the estimate, against enumeration and published values."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def slate_message(**fields: Any) -> bytes:
 
 
 def coin(action: int, target: float = 0.8, **fields: Any) -> dict[str, Any]:
-    """A slot filled by a coin."""
+    """Return a slot filled by a coin."""
     return {"action": action, "propensity": 0.5, "policies": {POLICY: target}} | fields
 
 
@@ -63,7 +63,7 @@ def batch_of(messages: Iterable[bytes]) -> EventBatch:
 
 
 def weight(**fields: Any) -> float:
-    """`G` of the candidate on one event."""
+    """Return `G` of the candidate on one event."""
     return float(slate_weights(batch_of([slate_message(**fields)]), [POLICY])[0, 0])
 
 
@@ -73,7 +73,7 @@ def rejection(**fields: Any) -> tuple[str, str]:
 
 
 def log_of_coins(n: int, seed: int = 1, slots: int = 3) -> EventBatch:
-    """Slates of coins that the candidate throws with a bias, whose reward is the share of heads."""
+    """Draw slates of coins that the candidate throws with a bias. The reward is the share of heads."""
     heads = np.random.default_rng(seed).integers(0, 2, (n, slots))
     target = np.where(heads == 1, 0.7, 0.3)
     return EventBatch.from_arrays(
@@ -110,7 +110,7 @@ def test_two_slots_have_the_published_weights_and_values_which_are_not_clipped()
     assert [pseudo_inverse.lower, pseudo_inverse.upper] == close(expected["gaussian"], rel=1e-6)
 
 
-def test_the_slate_as_one_action_has_the_value_that_is_not_additive() -> None:
+def test_a_slate_as_one_action_has_the_value_of_rewards_that_are_not_additive() -> None:
     _, batch = reference()
     evaluator = Evaluator([POLICY], estimators=[IPS(), SNIPS()], averages=[Cumulative()])
     evaluator.update(batch)
@@ -121,7 +121,7 @@ def test_the_slate_as_one_action_has_the_value_that_is_not_additive() -> None:
 
 
 def defined(slates: list[tuple[int, ...]], probability: Array, target: Array) -> Array:
-    """`q' Gamma^+ 1_s` for every slate (actions as places in their slots), straight from its definition."""
+    """Compute `q' Gamma^+ 1_s` for every slate of action indices, straight from its definition."""
     slots, actions = target.shape
     indicators = np.zeros((len(slates), slots, actions))
     for row, slate in enumerate(slates):
@@ -131,8 +131,8 @@ def defined(slates: list[tuple[int, ...]], probability: Array, target: Array) ->
     return np.asarray(flat @ np.linalg.pinv(gamma, rcond=1e-10) @ target.ravel())
 
 
-def in_slots(slate: Iterable[int], target: Array, logging: Array | None = None) -> list[dict[str, Any]]:
-    """Slots with full distributions."""
+def make_slots(slate: Iterable[int], target: Array, logging: Array | None = None) -> list[dict[str, Any]]:
+    """Return slots with full distributions."""
     return [
         {"action": action, "actions": list(range(target.shape[1])), "policies": {POLICY: target[slot].tolist()}}
         | ({} if logging is None else {"propensities": logging[slot].tolist()})
@@ -142,18 +142,20 @@ def in_slots(slate: Iterable[int], target: Array, logging: Array | None = None) 
 
 @quickly
 @given(factored_slates())
-def test_slots_filled_each_on_its_own_weigh_as_defined(case: tuple[Array, Array]) -> None:
+def test_independent_slots_have_the_weights_of_the_definition(case: tuple[Array, Array]) -> None:
     logging, target = case
     slates = list(product(range(target.shape[1]), repeat=len(target)))
     probability = np.array([math.prod(logging[j, a] for j, a in enumerate(slate)) for slate in slates])
-    found = slate_weights(batch_of(slate_message(slots=in_slots(s, target, logging)) for s in slates), [POLICY])[:, 0]
-    assert found == pytest.approx(defined(slates, probability, target), rel=1e-8, abs=1e-8)
-    assert probability @ found == pytest.approx(1, rel=1e-12)
+    actual = slate_weights(batch_of(slate_message(slots=make_slots(s, target, logging)) for s in slates), [POLICY])[
+        :, 0
+    ]
+    assert actual == pytest.approx(defined(slates, probability, target), rel=1e-8, abs=1e-8)
+    assert probability @ actual == pytest.approx(1, rel=1e-12)
 
 
 @st.composite
 def ranked(draw: st.DrawFn) -> Array:
-    """The marginals of a mixture of rankings of l of m actions, [l, m]."""
+    """Draw the marginals of a mixture of rankings of l of m actions, [l, m]."""
     actions = draw(st.integers(2, 4))
     rankings = list(permutations(range(actions), draw(st.integers(1, actions))))
     shares = draw(distributions(len(rankings), most=20))
@@ -165,14 +167,14 @@ def ranked(draw: st.DrawFn) -> Array:
 
 @quickly
 @given(ranked())
-def test_uniform_rankings_weigh_as_defined(target: Array) -> None:
+def test_uniform_rankings_have_the_weights_of_the_definition(target: Array) -> None:
     slots, actions = target.shape
     rankings = list(permutations(range(actions), slots))
-    batch = batch_of(slate_message(slots=in_slots(s, target), slate_logging="uniform_ranking") for s in rankings)
-    found = slate_weights(batch, [POLICY, "logging"])
+    batch = batch_of(slate_message(slots=make_slots(s, target), slate_logging="uniform_ranking") for s in rankings)
+    actual = slate_weights(batch, [POLICY, "logging"])
     uniform = np.full(len(rankings), 1 / len(rankings))
-    assert found[:, 0] == pytest.approx(defined(rankings, uniform, target), rel=1e-8, abs=1e-8)
-    assert found[:, 0].mean() == pytest.approx(1)
+    assert actual[:, 0] == pytest.approx(defined(rankings, uniform, target), rel=1e-8, abs=1e-8)
+    assert actual[:, 0].mean() == pytest.approx(1)
     assert batch.propensity == pytest.approx(uniform)
     assert batch.slates is not None
     assert batch.slates.propensity == pytest.approx(np.full(slots * len(rankings), 1 / actions))
@@ -180,26 +182,26 @@ def test_uniform_rankings_weigh_as_defined(target: Array) -> None:
 
 @quickly
 @given(ranked(), st.data())
-def test_listed_slates_weigh_as_defined(target: Array, data: st.DataObject) -> None:
+def test_listed_slates_have_the_weights_of_the_definition(target: Array, data: st.DataObject) -> None:
     slots, actions = target.shape
     rankings = list(permutations(range(actions), slots))
     shares = np.array(data.draw(distributions(len(rankings), least=1, most=20)))
     listed = {"slates": list(map(list, rankings)), "slate_propensities": shares.tolist()}
-    batch = batch_of(slate_message(slots=in_slots(s, target), **listed) for s in rankings)
-    found = slate_weights(batch, [POLICY])[:, 0]
-    assert found == pytest.approx(defined(rankings, shares, target), rel=1e-6, abs=1e-6)
+    batch = batch_of(slate_message(slots=make_slots(s, target), **listed) for s in rankings)
+    actual = slate_weights(batch, [POLICY])[:, 0]
+    assert actual == pytest.approx(defined(rankings, shares, target), rel=1e-6, abs=1e-6)
     assert batch.propensity == pytest.approx(shares)
 
 
-def test_listed_slates_of_different_shapes_weigh_as_each_alone() -> None:
+def test_listed_slates_of_different_shapes_have_the_weight_of_each_alone() -> None:
     messages = []
     for slots, actions in ((2, 2), (2, 3), (1, 4), (3, 3), (2, 2)):
         rankings = list(permutations(range(actions), slots))
         shares = np.arange(1.0, len(rankings) + 1) / np.arange(1.0, len(rankings) + 1).sum()
         target = np.full((slots, actions), 1 / actions)
         listed = {"slates": list(map(list, rankings)), "slate_propensities": shares.tolist()}
-        messages.append(slate_message(slots=in_slots(rankings[-1], target), **listed))
-    alone = [float(slate_weights(batch_of([each]), [POLICY])[0, 0]) for each in messages]
+        messages.append(slate_message(slots=make_slots(rankings[-1], target), **listed))
+    alone = [float(slate_weights(batch_of([text]), [POLICY])[0, 0]) for text in messages]
     assert slate_weights(batch_of(messages), [POLICY])[:, 0] == pytest.approx(alone, rel=1e-9)
 
 
@@ -211,7 +213,7 @@ def test_additive_rewards_are_estimated_without_bias_under_any_logging(target: A
     worth, rankings = rng.random((slots, actions)), list(permutations(range(actions), slots))
     shares = rng.dirichlet(np.ones(len(rankings))) * 0.5 + 0.5 / len(rankings)
     listed = {"slates": list(map(list, rankings)), "slate_propensities": shares.tolist()}
-    weights = slate_weights(batch_of(slate_message(slots=in_slots(s, target), **listed) for s in rankings), [POLICY])[
+    weights = slate_weights(batch_of(slate_message(slots=make_slots(s, target), **listed) for s in rankings), [POLICY])[
         :, 0
     ]
     rewards = np.array([worth[np.arange(slots), ranking].sum() for ranking in rankings])
@@ -227,9 +229,9 @@ def test_one_slot_pseudo_inverse_equals_ips(rows: list[tuple[float, float, float
     for batch in (slates, plain):
         evaluator = Evaluator([POLICY], estimators=[*BOTH, IPS(), SNIPS()], averages=[Cumulative()], block=7)
         evaluator.update(batch)
-        found = values(evaluator)
-        assert found["pseudo_inverse/cumulative"] == close(found["ips/cumulative"], rel=1e-12)
-        assert found["weighted_pseudo_inverse/cumulative"] == close(found["snips/cumulative"], rel=1e-12)
+        actual = values(evaluator)
+        assert actual["pseudo_inverse/cumulative"] == close(actual["ips/cumulative"], rel=1e-12)
+        assert actual["weighted_pseudo_inverse/cumulative"] == close(actual["snips/cumulative"], rel=1e-12)
 
 
 @pytest.mark.parametrize("average", AVERAGES, ids=lambda average: average.label)
@@ -242,14 +244,14 @@ def test_the_weighted_estimate_of_a_constant_is_that_constant(average: Any) -> N
     assert values(evaluator) == {f"weighted_pseudo_inverse/{average.label}": close(0.25)}
 
 
-def test_the_logging_policy_earns_what_was_earned() -> None:
+def test_the_value_of_the_logging_policy_is_the_mean_reward() -> None:
     batch = log_of_coins(1_000)
     evaluator = Evaluator([POLICY], estimators=BOTH, averages=[Cumulative()])
     evaluator.update(batch)
     assert list(values(evaluator, "logging").values()) == close([float(batch.reward.mean())] * 2)
 
 
-# -- on the road -------------------------------------------------------------------------------------------------------
+# -- in evaluators -----------------------------------------------------------------------------------------------------
 
 
 def test_every_average_finds_the_value_of_an_additive_reward() -> None:
@@ -289,18 +291,18 @@ def test_a_slate_without_a_policy_in_one_slot_is_missing_for_it_alone() -> None:
     assert set(values(evaluator, "other").values()) == {1.0}
 
 
-def test_many_slots_are_too_much_for_ips_and_not_for_the_pseudo_inverse() -> None:
+def test_ips_is_unknown_for_many_slots_and_the_pseudo_inverse_is_not() -> None:
     slots = [coin(0, 1.0, propensity=1e-4) for _ in range(100)]
     evaluator = Evaluator([POLICY], estimators=[PseudoInverse(), IPS()], averages=[Cumulative()])
     evaluator.update(batch_of([slate_message(slots=slots)]))
-    found = values(evaluator)
-    assert found == {"pseudo_inverse/cumulative": close(100 * 1e4 - 99), "ips/cumulative": None}
+    actual = values(evaluator)
+    assert actual == {"pseudo_inverse/cumulative": close(100 * 1e4 - 99), "ips/cumulative": None}
 
 
 def test_slates_are_missing_for_estimators_that_look_at_the_other_actions_of_an_event() -> None:
     target = np.array([[0.5, 0.5], [0.5, 0.5]])
     evaluator = Evaluator([POLICY], estimators=[PseudoInverse(), DM()], averages=[Cumulative()])
-    evaluator.update(batch_of([slate_message(slots=in_slots([0, 1], target, target))]))
+    evaluator.update(batch_of([slate_message(slots=make_slots([0, 1], target, target))]))
     assert values(evaluator) == {"pseudo_inverse/cumulative": close(1.0), "dm/cumulative": None}
 
 
@@ -320,9 +322,9 @@ def test_ratios_of_slots_fade_by_the_blocks_that_follow_them() -> None:
     batch = log_of_coins(300)
     sums = ratio_sums(batch, [POLICY], np.ones(len(batch)), 100)
     assert sums[:, 0, :3, 0].tolist() == [[100.0] * 3] * 3
-    for place in range(3):
-        alone = ratio_sums(batch[100 * place : 100 * place + 100], [POLICY], np.ones(100), 100)
-        assert sums[place] == pytest.approx(alone[0], rel=1e-12)
+    for block in range(3):
+        alone = ratio_sums(batch[100 * block : 100 * block + 100], [POLICY], np.ones(100), 100)
+        assert sums[block] == pytest.approx(alone[0], rel=1e-12)
     slates = SlateSums({}, sums, None)
     _, state = slates.fold(start_slates(1), 100)
     fading = fading_of(100)
@@ -339,7 +341,7 @@ def test_the_ratios_of_no_more_than_some_slots_are_kept() -> None:
 def test_the_probability_of_actions_never_shown_in_their_slot_is_reported() -> None:
     target, logging = np.array([[0.5, 0.5], [0.2, 0.8]]), np.array([[1.0, 0.0], [0.0, 1.0]])
     evaluator = Evaluator([POLICY], estimators=[PseudoInverse(), IPS()], averages=[Cumulative()])
-    evaluator.update(batch_of([slate_message(slots=in_slots([0, 1], target, logging))] * 3))
+    evaluator.update(batch_of([slate_message(slots=make_slots([0, 1], target, logging))] * 3))
     report = evaluator.report()
     for estimator in ("ips", "pseudo_inverse"):
         details = report.get(POLICY, estimator, "cumulative").details
@@ -367,10 +369,10 @@ def mixed_batch() -> EventBatch:
     return batch_of(
         [
             slate_message(slots=[coin(0), coin(1)]),
-            slate_message(slots=in_slots([1, 2], target), **listed),
+            slate_message(slots=make_slots([1, 2], target), **listed),
             slate_message(action=1, propensity=0.5, policies={POLICY: 0.25}),
-            slate_message(slots=in_slots([1, 0], target), slate_logging="uniform_ranking"),
-            slate_message(slots=in_slots([0, 1], target), **listed),
+            slate_message(slots=make_slots([1, 0], target), slate_logging="uniform_ranking"),
+            slate_message(slots=make_slots([0, 1], target), **listed),
         ]
     )
 
@@ -382,7 +384,7 @@ def columns(slates: SlateColumns | None) -> dict[str, Any]:
     return {name: str(np.asarray(value).tolist()) for name, value in flat.items()}  # NaN equals NaN
 
 
-def test_batches_are_cut_taken_joined_and_kept_with_their_slates() -> None:
+def test_batches_can_be_cut_taken_joined_and_stored_with_their_slates() -> None:
     batch = mixed_batch()
     assert columns(EventBatch.concat([batch[:1], batch[1:3], batch[3:]]).slates) == columns(batch.slates)
     assert columns(EventBatch.from_state(batch.to_state()).slates) == columns(batch.slates)
@@ -408,7 +410,7 @@ def test_policies_found_in_slots_alone_become_columns_when_none_are_configured()
 
 def test_arrays_and_messages_make_the_same_slates() -> None:
     target, logging = np.array([[0.5, 0.5], [0.2, 0.8]]), np.array([[0.3, 0.7], [0.6, 0.4]])
-    from_messages = batch_of([slate_message(slots=in_slots([0, 1], target, logging))])
+    from_messages = batch_of([slate_message(slots=make_slots([0, 1], target, logging))])
     from_arrays = EventBatch.from_arrays(
         reward=[1], propensities=[logging], action=[[0, 1]], policies={POLICY: [target]}, timestamp=[0]
     )
@@ -427,7 +429,7 @@ def test_arrays_that_are_not_slates_are_refused_with_the_slot() -> None:
         EventBatch.from_arrays(reward=[1], propensities=np.full((1, 2, 2), 0.5), action=[0])
 
 
-# -- what is rejected, and why -----------------------------------------------------------------------------------------
+# -- rejections --------------------------------------------------------------------------------------------------------
 
 TWO: dict[str, Any] = {"actions": ["a", "b"], "propensities": [0.5, 0.5], "action": "a"}
 RANKED: dict[str, Any] = {"actions": ["a", "b"], "action": "a"}
@@ -504,7 +506,7 @@ def test_slates_that_are_not_a_ranking_are_malformed(slots: Any, detail: str) ->
     assert rejection(slots=slots, slate_logging="uniform_ranking") == ("malformed", detail)
 
 
-def test_a_ranking_has_no_other_propensities_than_those_that_follow() -> None:
+def test_a_ranking_has_no_propensities_but_those_that_follow_from_it() -> None:
     slots = [RANKED, RANKED | {"action": "b", "propensity": 0.25}]
     assert rejection(slots=slots, slate_logging="uniform_ranking")[:1] == ("distribution_sum",)
     reported = [RANKED | {"propensities": [0.25, 0.75]}, RANKED | {"action": "b"}]
@@ -554,7 +556,7 @@ def test_a_list_of_slates_that_does_not_fit_has_its_reason(fields: dict[str, Any
     assert rejection(slots=[RANKED, RANKED | {"action": "b"}], **fields) == (reason, detail)
 
 
-def test_more_actions_than_can_be_solved_for_are_refused_next_to_a_list_of_slates() -> None:
+def test_too_many_actions_to_solve_for_are_refused_with_a_list_of_slates() -> None:
     many = {"actions": list(range(251)), "action": 0}
     assert rejection(slots=[many, many], slates=[[0, 0]], slate_propensities=[1.0]) == (
         "malformed",
@@ -568,7 +570,7 @@ def test_a_slate_that_is_never_shown_cannot_have_been_shown() -> None:
     assert (reason, detail) == ("propensity_range", "slots.0.propensity: 0 is not in (0, 1]")
 
 
-def test_a_bad_slate_costs_its_neighbours_nothing() -> None:
+def test_a_bad_slate_does_not_affect_its_neighbours() -> None:
     good = slate_message(slots=[coin(0), coin(1, 0.2)])
     bad = [
         slate_message(slots=[]),
@@ -596,12 +598,12 @@ def test_a_policy_with_an_unusable_probability_is_missing_in_the_slot() -> None:
 
 
 def lifts_of(evaluator: Evaluator, policy: str = POLICY) -> tuple[list[float], float | None]:
-    """The lifts of the slots, and the lift."""
+    """Return the lifts of the slots, and the lift of the slate."""
     estimate = evaluator.report().get(policy, "pseudo_inverse", "cumulative")
     return estimate.details["slot_lifts"], estimate.lift
 
 
-def test_the_lift_of_a_slot_is_that_of_changing_this_slot_alone() -> None:
+def test_the_lift_of_a_slot_is_the_lift_of_changing_this_slot_alone() -> None:
     heads = np.random.default_rng(3).integers(0, 2, (1_000, 3))
     chances = np.array([0.8, 0.5, 0.1])
     target = np.where(heads == 1, chances, 1 - chances)

@@ -1,4 +1,4 @@
-"""Rewards of single slots: from the message to `iips` and `rips`, against enumeration and published values."""
+"""Test rewards of single slots: from the message to `iips` and `rips`, against enumeration and published values."""
 
 from __future__ import annotations
 
@@ -63,78 +63,76 @@ def rejection(*slots: dict[str, Any], **fields: Any) -> tuple[str, str]:
 
 
 def values(batch: EventBatch, policy: str = POLICY, **options: Any) -> dict[str, float | None]:
-    """The cumulative values of a policy by `iips` and `rips`."""
-    given: dict[str, Any] = {"reward_range": (-10.0, 10.0), "estimators": BOTH, "averages": [Cumulative()]}
-    evaluator = Evaluator([POLICY], **(given | options))
+    """Return the cumulative values of a policy by `iips` and `rips`."""
+    settings: dict[str, Any] = {"reward_range": (-10.0, 10.0), "estimators": BOTH, "averages": [Cumulative()]}
+    evaluator = Evaluator([POLICY], **(settings | options))
     evaluator.update(batch)
     return {e.estimator: e.value for e in evaluator.report().estimates if e.policy == policy}
 
 
 def terms(batch: EventBatch) -> Array:
-    """The terms of the candidate by `iips` and `rips`, [2, n]."""
-    seen = [(each, Evidence.of_slots(batch, [POLICY], form)) for each, form in zip(BOTH, REWARDED, strict=True)]
-    return np.array([each.terms(evidence, {})[0].numerator[:, 0] for each, evidence in seen])
+    """Return the terms of the candidate by `iips` and `rips`, [2, n]."""
+    seen = [
+        (estimator, Evidence.of_slots(batch, [POLICY], form)) for estimator, form in zip(BOTH, REWARDED, strict=True)
+    ]
+    return np.array([estimator.terms(evidence, {})[0].numerator[:, 0] for estimator, evidence in seen])
 
 
-def test_the_values_of_six_slates_are_the_published_ones() -> None:
+def test_the_values_of_six_slates_equal_the_published_ones() -> None:
     cases = json.loads((DATA / "estimators.json").read_text())["cases"]
     case = next(case for case in cases if case["id"] == "obp_slate")
-    given, expected = case["inputs"], case["expected"]
-    policies = {POLICY: given["p_target"]}
-    batch = EventBatch.from_arrays(reward=given["reward"], propensity=given["p_log"], policies=policies)
-    found = values(batch, estimators=[*BOTH, IPS()])
-    assert found == {"iips": close(expected["iips"]), "rips": close(expected["rips"]), "ips": close(expected["sips"])}
+    inputs, expected = case["inputs"], case["expected"]
+    policies = {POLICY: inputs["p_target"]}
+    batch = EventBatch.from_arrays(reward=inputs["reward"], propensity=inputs["p_log"], policies=policies)
+    actual = values(batch, estimators=[*BOTH, IPS()])
+    assert actual == {"iips": close(expected["iips"]), "rips": close(expected["rips"]), "ips": close(expected["sips"])}
 
 
 # -- without bias, by enumeration --------------------------------------------------------------------------------------
 
 
 def slate_of(slate: tuple[int, ...], target: Array, rewards: Array, **fields: Any) -> bytes:
-    """A slate of these actions with full distributions of the target."""
+    """Return a slate of these actions with full distributions of the target."""
     slots = [
         {"action": a, "actions": list(range(target.shape[1])), "policies": {POLICY: target[j].tolist()}, "reward": r}
         for j, (a, r) in enumerate(zip(slate, rewards.tolist(), strict=True))
     ]
     for name, rows in fields.pop("of_slots", {}).items():
-        slots = [{**each, name: row} for each, row in zip(slots, rows, strict=True)]
+        slots = [{**slot, name: row} for slot, row in zip(slots, rows, strict=True)]
     return slate_message(*slots, reward=float(rewards.sum()), **fields)
 
 
 @quickly
 @given(factored_slates(), st.integers(0, 100))
-def test_rewards_that_depend_on_their_slot_alone_have_the_true_mean_by_both(
-    case: tuple[Array, Array], seed: int
-) -> None:
+def test_iips_and_rips_are_unbiased_if_rewards_depend_on_their_slot_alone(case: tuple[Array, Array], seed: int) -> None:
     logging, target = case
     worth = np.random.default_rng(seed).uniform(-1, 1, target.shape)
     slates = list(product(range(target.shape[1]), repeat=len(target)))
-    places = [(np.arange(len(slate)), np.array(slate)) for slate in slates]
-    given = {"of_slots": {"propensities": logging.tolist()}}
-    batch = batch_of(*[slate_of(slate, target, worth[at], **given) for slate, at in zip(slates, places, strict=True)])
-    expected = terms(batch) @ [math.prod(logging[at]) for at in places]
+    indices = [(np.arange(len(slate)), np.array(slate)) for slate in slates]
+    fields = {"of_slots": {"propensities": logging.tolist()}}
+    batch = batch_of(*[slate_of(slate, target, worth[at], **fields) for slate, at in zip(slates, indices, strict=True)])
+    expected = terms(batch) @ [math.prod(logging[at]) for at in indices]
     assert expected == pytest.approx((worth * target).sum(), rel=1e-12, abs=1e-12)
 
 
 @quickly
 @given(factored_slates(), st.integers(0, 100))
-def test_rewards_that_depend_on_the_slots_before_have_the_true_mean_by_rips(
-    case: tuple[Array, Array], seed: int
-) -> None:
+def test_rips_is_unbiased_if_rewards_depend_on_the_slots_before(case: tuple[Array, Array], seed: int) -> None:
     logging, target = case
     rng, slates = np.random.default_rng(seed), list(product(range(target.shape[1]), repeat=len(target)))
     worth = {slate[: j + 1]: rng.uniform(-1, 1) for slate in slates for j in range(len(slate))}
     rewards = [np.array([worth[slate[: j + 1]] for j in range(len(slate))]) for slate in slates]
-    places = [(np.arange(len(slate)), np.array(slate)) for slate in slates]
-    given = {"of_slots": {"propensities": logging.tolist()}}
-    batch = batch_of(*[slate_of(slate, target, each, **given) for slate, each in zip(slates, rewards, strict=True)])
-    expected = terms(batch)[1] @ [math.prod(logging[at]) for at in places]
-    truth = sum(math.prod(target[at]) * each.sum() for at, each in zip(places, rewards, strict=True))
+    indices = [(np.arange(len(slate)), np.array(slate)) for slate in slates]
+    fields = {"of_slots": {"propensities": logging.tolist()}}
+    batch = batch_of(*[slate_of(slate, target, own, **fields) for slate, own in zip(slates, rewards, strict=True)])
+    expected = terms(batch)[1] @ [math.prod(logging[at]) for at in indices]
+    truth = sum(math.prod(target[at]) * own.sum() for at, own in zip(indices, rewards, strict=True))
     assert expected == pytest.approx(truth, rel=1e-12, abs=1e-12)
 
 
 @pytest.mark.parametrize("way", ["uniform_ranking", "listed"])
-def test_rankings_are_weighed_by_the_probability_of_their_actions_up_to_each_slot(way: str) -> None:
-    """The candidate always shows one ranking, whose rewards depend on the slots before."""
+def test_rankings_are_weighted_by_the_probability_of_their_actions_up_to_each_slot(way: str) -> None:
+    """Let the candidate always show one ranking. Its rewards depend on the slots before."""
     rankings = list(permutations(range(4), 3))
     rng = np.random.default_rng(5)
     shares = np.full(len(rankings), 1 / len(rankings)) if way == "uniform_ranking" else rng.dirichlet(np.ones(24))
@@ -145,23 +143,28 @@ def test_rankings_are_weighed_by_the_probability_of_their_actions_up_to_each_slo
     if way == "listed":
         fields = {"slates": [list(ranking) for ranking in rankings], "slate_propensities": shares.tolist()}
     rewards = [np.array([worth[ranking[: j + 1]] for j in range(3)]) for ranking in rankings]
-    batch = batch_of(*[slate_of(each, target, of, **fields) for each, of in zip(rankings, rewards, strict=True)])
+    batch = batch_of(
+        *[
+            slate_of(ranking, target, slot_rewards, **fields)
+            for ranking, slot_rewards in zip(rankings, rewards, strict=True)
+        ]
+    )
     assert terms(batch)[1] @ shares == pytest.approx(sum(worth[shown[: j + 1]] for j in range(3)), rel=1e-12)
 
 
 @examples(10)
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0.001, 1), st.floats(0, 1)), min_size=1, max_size=30))
-def test_of_one_slot_and_of_plain_events_both_are_ips(rows: list[tuple[float, float, float]]) -> None:
+def test_iips_and_rips_equal_ips_for_one_slot_and_for_plain_events(rows: list[tuple[float, float, float]]) -> None:
     reward, propensity, target = np.array(rows).T
     policies = {POLICY: target[:, None]}
     slates = EventBatch.from_arrays(reward=reward[:, None], propensity=propensity[:, None], policies=policies)
     plain = EventBatch.from_arrays(reward=reward, propensity=propensity, policies={POLICY: target})
     for batch in (slates, plain, EventBatch.concat([slates, plain])):
-        found = values(batch, estimators=[*BOTH, IPS()], block=7)
-        assert found["iips"] == found["rips"] == close(found["ips"], rel=1e-12)
+        actual = values(batch, estimators=[*BOTH, IPS()], block=7)
+        assert actual["iips"] == actual["rips"] == close(actual["ips"], rel=1e-12)
 
 
-def test_the_logging_policy_earns_what_was_earned() -> None:
+def test_the_value_of_the_logging_policy_is_the_mean_reward() -> None:
     batch = batch_of(slate_message(slot(1), slot(0.5), reward=1.5), slate_message(slot(0), slot(0), reward=0))
     assert values(batch, "logging") == {"iips": close(0.75), "rips": close(0.75)}
 
@@ -169,10 +172,10 @@ def test_the_logging_policy_earns_what_was_earned() -> None:
 # -- from the message --------------------------------------------------------------------------------------------------
 
 
-def test_a_slate_without_rewards_of_slots_is_missing_for_both_alone() -> None:
+def test_a_slate_without_rewards_of_slots_is_missing_for_iips_and_rips_alone() -> None:
     batch = batch_of(slate_message(slot(None), slot(None), reward=1), slate_message(slot(0), slot(1), reward=1))
-    found = values(batch, estimators=[*BOTH, PseudoInverse()])
-    assert found == {"iips": close(1.6), "rips": close(1.6**2), "pseudo_inverse": close(2.2)}
+    actual = values(batch, estimators=[*BOTH, PseudoInverse()])
+    assert actual == {"iips": close(1.6), "rips": close(1.6**2), "pseudo_inverse": close(2.2)}
     evaluator = Evaluator([POLICY], BOTH, [Cumulative()], reward_range=(-1.0, 1.0))
     (missing,) = evaluator.missing_fields(batch)
     assert str(missing) == "1 of the first 2 events has no `slots[].reward`: missing for iips"
@@ -186,28 +189,28 @@ def test_the_reward_of_a_slot_has_the_name_of_the_reward(field: str) -> None:
     assert batch.slates.reward.tolist() == [1.0, 0.0, 0.5]
 
 
-def test_rows_of_tables_have_rewards_of_slots_too() -> None:
+def test_rows_of_tables_may_have_rewards_of_slots() -> None:
     row = json.loads(slate_message(slot(1), slot(0.5), reward=1.5))
     batch = JsonDecoder([POLICY]).decode_rows([row])
     assert batch.slates is not None
     assert batch.slates.reward.tolist() == [1.0, 0.5]
 
 
-def test_rewards_that_arrive_separately_are_not_of_slots() -> None:
+def test_separate_rewards_are_not_rewards_of_slots() -> None:
     batch = batch_of(slate_message(slot(1), slot(0), reward=...), rewarded=False)
     assert batch.slates is not None
     assert np.isnan(batch.slates.reward).all()
 
 
 def test_faulty_rewards_of_slots_are_rejected_with_the_reason() -> None:
-    found = [
+    actual = [
         rejection(slot(1), slot(None), reward=1),
         rejection(slot(1), slot(1), reward=1),
         rejection(slot(2), slot(1), slot(-1), reward=2),
         rejection(slot(-1), slot(-1), slot(1), reward=-1),
         rejection(slot("1"), reward=1),  # type: ignore[arg-type]
     ]
-    assert found == [
+    assert actual == [
         ("missing_field", "slots.1.reward: missing, and another slot has one"),
         ("malformed", "reward: 1, but the rewards of its slots sum to 2"),
         ("reward_range", "slots: rewards of one sign sum to 3, which is not in [-1, 2]"),
@@ -231,11 +234,11 @@ def test_an_evaluator_rejects_rewards_of_slots_outside_its_range() -> None:
     assert dict(evaluator.report().events.rejected) == {"reward_range": 1}
 
 
-# -- on the road -------------------------------------------------------------------------------------------------------
+# -- in evaluators -----------------------------------------------------------------------------------------------------
 
 
 def coins(n: int, seed: int = 1, slots: int = 3) -> EventBatch:
-    """Slates of coins that the candidate throws with a bias; a slot earns a share of 1 where it shows heads."""
+    """Draw slates of coins that the candidate throws with a bias. A slot earns its share of 1 if it shows heads."""
     heads = np.random.default_rng(seed).integers(0, 2, (n, slots))
     policies = {POLICY: np.where(heads == 1, 0.7, 0.3)}
     return EventBatch.from_arrays(reward=heads / slots, propensity=np.full((n, slots), 0.5), policies=policies)
@@ -252,7 +255,7 @@ def test_every_average_finds_the_value() -> None:
         assert value == pytest.approx(0.7, abs=0.06 if "window" in label or "/decay" in label else 0.02), label
 
 
-def test_the_mean_weight_of_slots_is_1_and_the_largest_weight_is_that_of_a_slot() -> None:
+def test_the_mean_weight_of_slots_is_1_and_the_largest_weight_is_the_largest_of_a_slot() -> None:
     evaluator = Evaluator([POLICY], estimators=BOTH, averages=[Cumulative()], intervals={"cumulative": "normal"})
     evaluator.update(coins(5_000))
     for estimator, heaviest in (("iips", 1.4), ("rips", (1.4 + 1.4**2 + 1.4**3) / 3)):
@@ -268,8 +271,8 @@ def test_a_better_candidate_is_promoted_by_rewards_of_slots_alone() -> None:
     rules: Any = {"rule": ["paired", "sea", "anytime"], "min_events": 1_000}
     evaluator = Evaluator([POLICY], estimators=BOTH, averages=[Mixture()], promotion=rules)
     evaluator.update(coins(20_000))
-    found = {decision.rule: decision.promotable for decision in evaluator.report().promotion}
-    assert found == {"paired": True, "sea": True, "anytime": False}  # no confidence sequence holds for these weights
+    actual = {decision.rule: decision.promotable for decision in evaluator.report().promotion}
+    assert actual == {"paired": True, "sea": True, "anytime": False}  # no confidence sequence holds for these weights
 
 
 @pytest.mark.parametrize("kind", ["empirical_likelihood", "empirical_bernstein", "normal"])

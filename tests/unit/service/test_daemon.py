@@ -142,7 +142,7 @@ def test_an_exhausted_source_leaves_the_daemon_serving_until_it_is_stopped() -> 
 
 
 @pytest.mark.parametrize(("polled", "lag"), [([], None), ([records(b"1")], 0), ([records(b"1")], FEW_UNREAD - 1)])
-def test_a_source_with_few_unread_messages_is_not_asked_in_a_tight_loop(polled: list[Any], lag: int | None) -> None:
+def test_a_source_with_few_unread_messages_is_not_polled_in_a_tight_loop(polled: list[Any], lag: int | None) -> None:
     polls = 0
 
     def poll() -> list[Any]:
@@ -286,7 +286,9 @@ def test_a_signal_finishes_and_reports_the_batch(number: signal.Signals) -> None
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_second_signal_leaves_at_once(number: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_signal_stops_the_daemon_at_once(
+    number: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def leave(status: int) -> None:
         raise SystemExit(status)
 

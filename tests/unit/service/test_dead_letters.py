@@ -92,21 +92,21 @@ def test_dead_letters_contain_reason_origin_and_time() -> None:
         .decode_batch(part.values, Origin.of(part.topic, [(part.partition, part.offsets)]))
         .rejected
     ]
-    found = list(dead_letters_of(RECORDS, rejected))
-    assert [(letter.topic, letter.partition, letter.offset, letter.timestamp) for letter in found] == [
+    letters = list(dead_letters_of(RECORDS, rejected))
+    assert [(letter.topic, letter.partition, letter.offset, letter.timestamp) for letter in letters] == [
         ("clicks", 0, 3, 1000),
         ("clicks", 0, 5, 2000),
         ("rewards", 0, 7, None),
         ("rewards", 0, 8, None),
     ]
-    assert [letter.value for letter in found] == [b"null", b'{"no": 1}', b"", b"\xff"]
-    assert [letter.reason for letter in found] == ["malformed", "missing_field", "malformed", "malformed"]
+    assert [letter.value for letter in letters] == [b"null", b'{"no": 1}', b"", b"\xff"]
+    assert [letter.reason for letter in letters] == ["malformed", "missing_field", "malformed", "malformed"]
 
 
 def test_the_message_of_an_origin_is_looked_up_in_recent_records() -> None:
     origins = [("rewards", 0, 8), ("clicks", 0, 5), ("clicks", 0, 4), ("clicks", 9, 5)]
-    found = dead_letters_of(RECORDS, [Rejected("too_late", "", b"", origin=origin) for origin in origins])
-    assert [(letter.offset, letter.value, letter.timestamp) for letter in found] == [
+    letters = dead_letters_of(RECORDS, [Rejected("too_late", "", b"", origin=origin) for origin in origins])
+    assert [(letter.offset, letter.value, letter.timestamp) for letter in letters] == [
         (8, b"\xff", None),
         (5, b'{"no": 1}', 2000),
         (4, b"", None),
@@ -115,8 +115,8 @@ def test_the_message_of_an_origin_is_looked_up_in_recent_records() -> None:
 
 
 def test_a_huge_message_is_kept_in_part() -> None:
-    (found,) = dead_letters_of(RECORDS, [Rejected("malformed", "", b"y" * 10**6, origin=ORIGINS[0])])
-    assert (len(found.value), found.size) == (deadletter.MAX_VALUE_BYTES, 10**6)
+    (letter,) = dead_letters_of(RECORDS, [Rejected("malformed", "", b"y" * 10**6, origin=ORIGINS[0])])
+    assert (len(letter.value), letter.size) == (deadletter.MAX_VALUE_BYTES, 10**6)
 
 
 def test_dead_letters_are_written_in_order_and_before_the_end() -> None:
@@ -311,7 +311,7 @@ def test_headers_contain_reason_and_origin() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "place", "problem"),
+    ("source", "option", "problem"),
     [
         ({"kind": "file", "path": "log"}, "dead_letters.kind", "the source is not a topic"),
         ({"topic": "rejected"}, "dead_letters.topic", "a topic that is not read"),
@@ -319,11 +319,11 @@ def test_headers_contain_reason_and_origin() -> None:
     ],
 )
 def test_a_topic_for_dead_letters_must_be_one_that_is_not_read(
-    tmp_path: Path, source: dict[str, Any], place: str, problem: str
+    tmp_path: Path, source: dict[str, Any], option: str, problem: str
 ) -> None:
     path = tmp_path / "streameval.yaml"
     queue = {"kind": "kafka", "topic": "rejected"}
     path.write_text(json.dumps({"source": source, "policies": {"candidates": ["a"]}, "dead_letters": queue}))
     with pytest.raises(ConfigError, match=problem) as raised:
         Config.load(path, {})
-    assert place in raised.value.message
+    assert option in raised.value.message

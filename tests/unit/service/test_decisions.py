@@ -126,7 +126,7 @@ def test_a_message_names_propensities_that_are_estimated() -> None:
     assert [message["propensity"] for message in decided(topic.messages)] == ["logged", "estimated"]
 
 
-def test_the_interval_of_a_lift_reaches_from_the_decision_bound_to_as_far_above_the_lift() -> None:
+def test_the_interval_of_a_lift_is_symmetric_around_it() -> None:
     plan = Config.model_validate(CONFIG | {"promotion": {**PROMOTION, "rule": "sea"}}).evaluator_config()
     evaluator = Evaluator.from_config(plan)
     rewards = np.random.default_rng(1).integers(0, 2, 20_000)
@@ -142,7 +142,7 @@ def test_the_interval_of_a_lift_reaches_from_the_decision_bound_to_as_far_above_
     assert transition.place is None, "these events have no place"
 
 
-def test_nothing_is_sent_before_a_snapshot_holds_it_and_nothing_twice() -> None:
+def test_messages_are_sent_once_and_only_after_a_snapshot_holds_them() -> None:
     topic, evaluator = Topic(), Evaluator.from_config(Config.model_validate(CONFIG).evaluator_config())
     box = outbox(topic)
     evaluator.update(log(3))
@@ -208,7 +208,7 @@ class Runs:
         assert self.box.state() == []
 
 
-def test_each_of_fifty_transitions_is_there_and_none_has_two_contents_after_twenty_kills() -> None:
+def test_fifty_transitions_survive_twenty_kills_with_one_content_each() -> None:
     runs = Runs(log(), seed=5)
     expected = undisturbed(runs.events)
     assert len(expected) == TRANSITIONS
@@ -219,8 +219,8 @@ def test_each_of_fifty_transitions_is_there_and_none_has_two_contents_after_twen
     runs.finish()
     contents: dict[tuple[str, str, int], set[bytes]] = {}
     for message in runs.topic.messages:
-        found = msgspec.json.decode(message.value)
-        contents.setdefault((found["policy"], found["rule"], found["event"]), set()).add(message.value)
+        decisions = msgspec.json.decode(message.value)
+        contents.setdefault((decisions["policy"], decisions["rule"], decisions["event"]), set()).add(message.value)
     assert sorted(contents) == sorted((transition.policy, transition.rule, transition.event) for transition in expected)
     assert {len(values) for values in contents.values()} == {1}
     assert len(runs.topic.messages) > TRANSITIONS, "some were sent again"
@@ -238,14 +238,14 @@ def test_frozen_copies_have_messages_without_promotion() -> None:
     box.saved(box.state())
     wait_until(lambda: box.status().done == 2)
     box.close()
-    found = [msgspec.json.decode(message.value) for message in topic.messages]
-    assert [(message["kind"], message["policy"], message["event"]) for message in found] == [
+    decisions = [msgspec.json.decode(message.value) for message in topic.messages]
+    assert [(message["kind"], message["policy"], message["event"]) for message in decisions] == [
         ("version", "frozen-1", 1_000),
         ("version", "frozen-2", 2_000),
     ]
 
 
-def test_the_configuration_has_another_fingerprint_with_another_margin_but_not_with_another_candidate() -> None:
+def test_the_fingerprint_depends_on_the_margin_and_not_on_candidates() -> None:
     def fingerprint(**changed: Any) -> str:
         return configuration(Config.model_validate(CONFIG | changed))
 

@@ -39,7 +39,7 @@ def test_hours_fit_into_some_hundred_points(hours: float) -> None:
     assert np.diff(at).max() <= 2 * history.spacing + step, "there are no holes"
 
 
-def test_points_are_what_was_reported_then() -> None:
+def test_points_are_the_values_reported_at_their_time() -> None:
     history = grown(4 * 3600, 15.0)
     at = np.array([point.at for point in history.points])
     assert history.series(LABEL) == pytest.approx(np.column_stack([at, at - 0.002, at + 0.002]))
@@ -51,7 +51,7 @@ def test_unknown_values_and_missing_policies_are_gaps() -> None:
     assert np.isnan(history.series(("nobody", "ips", "window"))).all()
 
 
-def test_before_the_first_report_there_is_nothing() -> None:
+def test_there_are_no_points_before_the_first_report() -> None:
     history = History().after(NOW, None)
     assert history == History()
     assert len(history.series(LABEL)) == 0

@@ -124,7 +124,7 @@ def test_a_repeated_event_is_written_once_in_its_period_and_the_rest_is_counted(
 
 
 @pytest.mark.parametrize("format", ["json", "console"])
-def test_log_entries_caused_by_strangers_are_limited_too(capsys: Capture, format: str) -> None:
+def test_log_entries_caused_by_strangers_are_limited(capsys: Capture, format: str) -> None:
     configure_logging("info", format)
     for _ in range(10):
         structlog.get_logger("streameval.access").warning("token_refused", client="192.0.2.1")

@@ -125,17 +125,17 @@ def scrape(published: DaemonStatus) -> dict[str, list[Sample]]:
 
 
 def one(samples: dict[str, list[Sample]], name: str, **labels: str) -> float:
-    found = [sample.value for sample in samples[name] if labels.items() <= sample.labels.items()]
-    assert len(found) == 1, f"{len(found)} series of {name} with {labels}"
-    return found[0]
+    values = [sample.value for sample in samples[name] if labels.items() <= sample.labels.items()]
+    assert len(values) == 1, f"{len(values)} series of {name} with {labels}"
+    return values[0]
 
 
-def of_one(**fields: Any) -> dict[str, list[Sample]]:
+def samples_with(**fields: Any) -> dict[str, list[Sample]]:
     """Return the metrics of a single estimate with these fields."""
-    return of_estimates(make_estimate("a", "ips", "window", **fields))
+    return samples_from(make_estimate("a", "ips", "window", **fields))
 
 
-def of_estimates(*estimates: Estimate) -> dict[str, list[Sample]]:
+def samples_from(*estimates: Estimate) -> dict[str, list[Sample]]:
     return scrape(make_published(replace(make_report(), estimates=estimates)))
 
 
@@ -146,7 +146,7 @@ def samples() -> dict[str, list[Sample]]:
 
 
 @pytest.mark.parametrize("name", PROMISED)
-def test_every_promised_name_is_there_with_its_labels(samples: dict[str, list[Sample]], name: str) -> None:
+def test_every_promised_name_is_exported_with_its_labels(samples: dict[str, list[Sample]], name: str) -> None:
     assert set(samples[name][0].labels) == PROMISED[name]
 
 
@@ -156,7 +156,7 @@ def test_no_published_name_of_a_metric_changes_or_disappears() -> None:
 
 
 def test_the_lift_of_each_slot_is_a_series() -> None:
-    samples = of_one(details={"slot_lifts": [0.25, None, -0.125]})["streameval_slot_lift"]
+    samples = samples_with(details={"slot_lifts": [0.25, None, -0.125]})["streameval_slot_lift"]
     assert {(sample.labels["policy"], sample.labels["slot"]): sample.value for sample in samples} == {
         ("a", "1"): 0.25,
         ("a", "3"): -0.125,
@@ -186,12 +186,12 @@ def test_estimated_propensities_mark_every_number_that_follows_from_them() -> No
 
 def test_each_value_of_a_segment_is_a_series_of_each_policy() -> None:
     samples = scrape(make_published(with_segments(make_report())))
-    known = {"segment": "country", "value": "fr", "policy": "challenger-a"}
-    assert one(samples, "streameval_segment_policy_lift_upper", **known) == -0.01
-    assert one(samples, "streameval_segment_policy_share", **known) == 0.2
+    labels = {"segment": "country", "value": "fr", "policy": "challenger-a"}
+    assert one(samples, "streameval_segment_policy_lift_upper", **labels) == -0.01
+    assert one(samples, "streameval_segment_policy_share", **labels) == 0.2
     assert set(samples["streameval_segment_policy_lift"][0].labels) == PER_ESTIMATE - {"reward"} | {"segment", "value"}
     assert not any(sample.labels["policy"] == "logging" for sample in samples["streameval_segment_policy_lift"])
-    assert one(samples, "streameval_segment_policy_value", **{**known, "policy": "logging"}) == 0.05
+    assert one(samples, "streameval_segment_policy_value", **{**labels, "policy": "logging"}) == 0.05
     assert "streameval_segment_policy_value" not in scrape(make_published(make_report()))
 
 
@@ -214,7 +214,7 @@ def test_the_pair_that_decides_promotion_is_a_label_of_each_candidate_that_has_o
     assert "streameval_policy_deciding_info" not in scrape(make_published(replace(make_report(), promotion=rules[2:])))
 
 
-def test_values_are_those_of_the_report() -> None:
+def test_values_equal_the_report() -> None:
     report = make_report()
     samples = scrape(make_published(report))
     for estimate in report.estimates:
@@ -235,7 +235,7 @@ def test_values_are_those_of_the_report() -> None:
     assert one(samples, "streameval_consumer_lag_events", topic="interactions", partition="0") == 12
 
 
-def test_nothing_is_exported_that_is_not_known_yet() -> None:
+def test_unknown_values_are_not_exported() -> None:
     details = {"window_events": None, "alpha": float("nan")}
     estimates = (make_unknown("a", "ips", "window", details=details),)
     unknown = replace(make_report(), estimates=estimates, promotion=(), calibration=())
@@ -245,7 +245,7 @@ def test_nothing_is_exported_that_is_not_known_yet() -> None:
 
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), float("-inf"), None])
 def test_numbers_that_are_not_evidence_make_no_series(odd: float | None) -> None:
-    samples = of_one(lower=odd, details={"horizon_events": odd, "design_effect": odd})
+    samples = samples_with(lower=odd, details={"horizon_events": odd, "design_effect": odd})
     assert "streameval_policy_value" in samples
     assert "streameval_policy_value_lower" not in samples
     assert "streameval_policy_horizon_events" not in samples
@@ -253,15 +253,17 @@ def test_numbers_that_are_not_evidence_make_no_series(odd: float | None) -> None
 
 
 def test_the_interval_describes_itself() -> None:
-    (sample,) = of_one(kind="empirical_bernstein", anytime=True, covers="current")["streameval_policy_interval_info"]
+    (sample,) = samples_with(kind="empirical_bernstein", anytime=True, covers="current")[
+        "streameval_policy_interval_info"
+    ]
     assert sample.value == 1
     assert sample.labels["kind"] == "empirical_bernstein"
     assert sample.labels["anytime"] == "true"
     assert sample.labels["covers"] == "current"
 
 
-def test_weights_are_those_of_the_first_estimator() -> None:
-    samples = of_estimates(
+def test_weights_come_from_the_first_estimator() -> None:
+    samples = samples_from(
         make_estimate("a", "ips", "window", importance_weight_mean=1.5),
         make_estimate("a", "clipped_ips", "window", importance_weight_mean=0.5),
     )
@@ -289,13 +291,13 @@ def test_every_reason_for_a_rejection_counts_from_zero() -> None:
     } == dict.fromkeys(REASONS, 0.0)
 
 
-def test_lag_that_is_not_known_yet_is_absent_for_its_partition_only() -> None:
+def test_unknown_lag_is_absent_for_its_partition_only() -> None:
     samples = scrape(make_published(make_report()))
     assert [sample.labels["partition"] for sample in samples["streameval_consumer_lag_events"]] == ["0"]
     assert len(samples["streameval_consumer_position_offset"]) == 2
 
 
-def test_histograms_end_with_everything() -> None:
+def test_histograms_end_with_a_bucket_of_all_values() -> None:
     samples = scrape(make_published(make_report()))
     buckets = samples["streameval_event_delay_seconds_bucket"]
     assert buckets[-1].labels["le"] == "+Inf"
@@ -307,7 +309,7 @@ def test_there_is_no_created_series() -> None:
     assert not [name for name in scrape(make_published(make_report())) if name.endswith("_created")]
 
 
-def test_one_family_that_fails_is_logged_and_takes_no_other_with_it() -> None:
+def test_a_metric_family_that_fails_is_logged_and_the_others_are_exported() -> None:
     broken = make_published(make_report(), source=None)
     with capture_logs() as logs:
         samples = scrape(broken)
@@ -327,7 +329,7 @@ def test_scrapes_of_one_status_read_it_once() -> None:
     assert not second
 
 
-def test_every_scrape_shows_the_status_and_the_process_of_its_moment() -> None:
+def test_every_scrape_shows_the_present_status_and_process() -> None:
     texts = [metrics_text(make_published(make_report(), accepted=count)).decode() for count in (1, 2)]
     assert [f"streameval_events_accepted_total {count}.0" in text for count, text in enumerate(texts, 1)] == [True] * 2
     assert all("process_cpu_seconds_total" in text for text in texts)
@@ -335,7 +337,7 @@ def test_every_scrape_shows_the_status_and_the_process_of_its_moment() -> None:
 
 def test_label_values_are_escaped() -> None:
     odd = 'a "quoted" \\ name\nof two lines'
-    samples = of_estimates(make_estimate(odd, "ips", "window", 0.5))
+    samples = samples_from(make_estimate(odd, "ips", "window", 0.5))
     assert one(samples, "streameval_policy_value", policy=odd) == 0.5
 
 
@@ -366,7 +368,7 @@ def test_without_a_drift_detector_no_detections_are_counted() -> None:
 LATENESS = {("interactions", 0): 0.0, ("interactions", 1): 2.5}
 
 
-def test_buffered_and_late_events_are_shown_only_where_events_are_buffered() -> None:
+def test_buffered_and_late_events_are_shown_only_if_events_are_buffered() -> None:
     rewards = RewardCounts(joined=90, late=10, unmatched=3)
     samples = scrape(
         make_published(
@@ -388,7 +390,7 @@ def test_buffered_and_late_events_are_shown_only_where_events_are_buffered() -> 
     assert "streameval_events_held" not in scrape(make_published())
 
 
-def test_without_a_state_there_is_nothing_of_snapshots() -> None:
+def test_without_a_state_there_are_no_metrics_of_snapshots() -> None:
     samples = scrape(make_published(snapshots=SnapshotStatus(failures=1)))
     assert one(samples, "streameval_snapshot_failures_total") == 1
     assert "streameval_snapshot_timestamp_seconds" not in samples, "none has been written yet"

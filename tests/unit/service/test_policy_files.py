@@ -47,7 +47,7 @@ def placed(events: int) -> EventBatch:
     return replace(batch, timestamp=times, origin=Origin.of("interactions", [(0, range(events))]))
 
 
-def test_files_are_those_of_the_copies_that_are_candidates(tmp_path: Path) -> None:
+def test_only_copies_that_are_candidates_have_files(tmp_path: Path) -> None:
     changing = evaluator()
     other = tmp_path / "frozen-x.npz"
     other.write_bytes(b"not ours")
@@ -74,15 +74,15 @@ def test_a_recommender_reads_the_weights_of_a_copy_with_numpy(tmp_path: Path) ->
     assert (tmp_path / "frozen-2.npz").read_bytes() == content
 
 
-def of_code(name: str) -> Evaluator:
+def coded(name: str) -> Evaluator:
     code = {"kind": "python", "target": f"support.coded_policies:{name}", "learns": True}
     settings: dict[str, Any] = {"estimators": ["ips"], "averages": ["cumulative"], "drift": "off"}
     policies = {"candidates": {"apprentice": code, "frozen": FROZEN}}
     return Evaluator.from_config(Config.model_validate({"policies": policies, **settings}).evaluator_config())
 
 
-def test_the_file_of_a_copy_of_code_has_what_the_code_gives(tmp_path: Path) -> None:
-    changing, batch = of_code("Served"), log(1_000)
+def test_the_file_of_a_copy_in_code_has_the_bytes_that_the_code_returns(tmp_path: Path) -> None:
+    changing, batch = coded("Served"), log(1_000)
     changing.update(batch[:300])
     keep_files(tmp_path, state_of(changing))
     content = (tmp_path / "frozen-1.bin").read_bytes()
@@ -99,9 +99,9 @@ def test_the_file_of_a_copy_of_code_has_what_the_code_gives(tmp_path: Path) -> N
     assert [made.file for made in changing.take_versions()] == ["frozen-1.bin", "frozen-2.bin", "frozen-3.bin"]
 
 
-def test_code_that_gives_no_bytes_is_named() -> None:
+def test_code_that_returns_no_bytes_is_named() -> None:
     with pytest.raises(StateError, match=r"to_bytes\(\) of a policy that learns gave str"):
-        of_code("Unwritable").update(log(300))
+        coded("Unwritable").update(log(300))
 
 
 def test_a_file_that_cannot_be_written_is_written_with_the_next_snapshot(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_message_reports_each_new_copy_once_a_snapshot_holds_it(cut: int) -> N
     assert len({message["id"] for message in messages}) == 3
 
 
-def test_new_copies_are_reported_after_an_interruption_too() -> None:
+def test_new_copies_are_reported_after_an_interruption() -> None:
     changing = evaluator()
     changing.update(placed(700))
     resumed = Evaluator.from_state(state_of(changing))
@@ -174,8 +174,8 @@ def test_the_reader_of_the_deployment_guide_gives_the_probabilities_of_the_copy(
     assert sets is not None
     (expected, _), _ = version.fold(learned, Log(sets, batch.propensity, batch.reward, np.ones(400), 100))
     features = np.asarray(sets.features.values).reshape(400, ACTIONS, WIDTH)  # type: ignore[union-attr]
-    found = [NAMES["probabilities"](tmp_path / "frozen-1.npz", row) for row in features]
-    np.testing.assert_allclose(np.concatenate(found), expected, rtol=1e-12)
+    probabilities = [NAMES["probabilities"](tmp_path / "frozen-1.npz", row) for row in features]
+    np.testing.assert_allclose(np.concatenate(probabilities), expected, rtol=1e-12)
 
 
 FOLLOWERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -206,9 +206,9 @@ def test_a_copy_of_the_reward_models_policy_is_a_file_for_the_same_reader(name: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["frozen-1.npz", "frozen-2.npz"]
     changing.update(batch[600:])
     features = np.asarray(batch.action_sets.features.values).reshape(700, ACTIONS, WIDTH)[600:]  # type: ignore[union-attr]
-    found = np.stack([NAMES["probabilities"](tmp_path / "frozen-2.npz", row) for row in features])
+    probabilities = np.stack([NAMES["probabilities"](tmp_path / "frozen-2.npz", row) for row in features])
     logged = batch.action_sets.index[600:]  # type: ignore[union-attr]
-    value = np.mean(found[np.arange(100), logged] / batch.propensity[600:] * batch.reward[600:])
+    value = np.mean(probabilities[np.arange(100), logged] / batch.propensity[600:] * batch.reward[600:])
     changing.fold_pending()
     assert changing.report().get("frozen-2", "ips", "cumulative").value == pytest.approx(value, rel=1e-9)
 

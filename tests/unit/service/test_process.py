@@ -8,7 +8,7 @@ import sys
 from streameval.service.process import make_responsive
 
 
-def test_what_was_loaded_is_exempt_from_garbage_collection_and_what_is_new_is_not() -> None:
+def test_only_objects_loaded_at_start_are_exempt_from_garbage_collection() -> None:
     interval = sys.getswitchinterval()
     try:
         make_responsive()

@@ -69,7 +69,7 @@ def values(polled: list[Records]) -> list[bytes | None]:
     turns=st.lists(st.booleans(), max_size=60),
     gap=st.none() | st.integers(0, 39),
 )
-def test_backfilled_and_live_messages_are_every_message_once(
+def test_a_backfill_and_the_live_reader_read_every_message_once(
     sizes: list[int], live_lots: list[int], late_lots: list[int], turns: list[bool], gap: int | None
 ) -> None:
     live, source = Log(sizes, live_lots, gap), Log(sizes, late_lots, gap)
@@ -105,7 +105,7 @@ def test_events_beyond_the_live_reader_are_buffered_within_bounds() -> None:
     assert len(values(reading.poll({("log", 0): 7000}, 0.0))) == 7000
 
 
-def test_live_positions_that_fall_are_of_another_log() -> None:
+def test_falling_live_positions_show_a_recreated_log() -> None:
     reading = BackfillReader(Log([10]))
     reading.poll({("log", 0): 5}, 0.0)
     with pytest.raises(SourceError, match="recreated"):
@@ -117,7 +117,7 @@ def polled_often(reading: BackfillReader, live: dict[TopicPartition, int]) -> No
         reading.poll(live, 0.01)
 
 
-def test_a_file_that_is_shorter_than_what_was_read_of_it_cannot_be_read_again(tmp_path: Path) -> None:
+def test_a_file_that_shrank_cannot_be_read_again(tmp_path: Path) -> None:
     log = tmp_path / "log.ndjson"
     log.write_bytes(b"1\n2\n3\n")
     for follow in (False, True):
@@ -127,7 +127,7 @@ def test_a_file_that_is_shorter_than_what_was_read_of_it_cannot_be_read_again(tm
         reading.close()
 
 
-def test_starts_of_a_second_reading() -> None:
+def test_a_second_reading_starts_at_an_offset_or_a_time() -> None:
     kafka, file = KafkaSettings(topic="t"), FileSettings(path=["log"])
     assert kafka.backfill_start("earliest") == "earliest"
     assert file.backfill_start("17") == 17
@@ -153,7 +153,7 @@ def test_a_simulation_is_read_again_without_waiting_for_it() -> None:
 
 
 class AddedCandidate(Recorder):
-    """Remember whether and how a late candidate joined; for a backfill, also stand in for the evaluator."""
+    """Record whether and how a late candidate joined. Also stand in for the evaluator of a backfill."""
 
     policies = ("logging", "late")
 
@@ -182,7 +182,7 @@ class AllCandidates(Recorder):
 
 
 @pytest.mark.parametrize(("live_lots", "late_lots"), [([7], [2]), ([1], [50]), ([3, 11], [5, 1])])
-def test_the_daemon_fills_back_between_live_polls_and_loses_and_doubles_nothing(
+def test_a_backfill_between_live_polls_loses_and_repeats_nothing(
     monkeypatch: pytest.MonkeyPatch, live_lots: list[int], late_lots: list[int]
 ) -> None:
     monkeypatch.setattr("streameval.service.reload.SLICE_SECONDS", 0.001)
@@ -210,8 +210,8 @@ class OnePoll(ListSource):
         return SourceStatus(True, partitions=(PartitionStatus("interactions", 0, 30 * self.handed_out, 0),))
 
 
-def test_a_back_fill_waits_while_the_clock_is_behind_and_reads_no_withheld_message() -> None:
-    """Events count when the clock is right, for the candidate too."""
+def test_a_backfill_waits_while_the_clock_is_behind_and_reads_no_withheld_message() -> None:
+    """Count events when the clock is right, for the candidate too."""
     now, added = [1.0], AddedCandidate()
     live, again = (OnePoll([[records(*[b"1000000"] * 30)]], exhausted=False) for _ in range(2))
     all_candidates = AllCandidates(added)
@@ -228,7 +228,7 @@ def test_a_back_fill_waits_while_the_clock_is_behind_and_reads_no_withheld_messa
     assert len(added.rewards) == 30
 
 
-def test_a_back_fill_that_is_not_done_is_closed_with_the_daemon_and_its_progress_is_shown() -> None:
+def test_an_unfinished_backfill_is_closed_with_the_daemon_and_its_progress_is_shown() -> None:
     source, added = Log([5]), AddedCandidate()
     live = Log([9])
     change = Change(NumberFormat(), Backfill(added, added, lambda _: BackfillReader(source)))
@@ -295,7 +295,7 @@ def test_a_slice_reads_at_least_the_requested_number(monkeypatch: pytest.MonkeyP
     assert backfill.progress(live) == BackfillStatus(("late",), 100, 300)
 
 
-def test_a_daemon_without_a_way_to_reload_ignores_the_wish() -> None:
+def test_a_daemon_without_a_way_to_reload_ignores_the_request() -> None:
     recorder = Recorder()
     daemon = Daemon(ListSource([[records(b"1")]]), NumberFormat(), recorder, stop_when_exhausted=True)
     daemon.reload()

@@ -141,7 +141,7 @@ def test_no_changed_bit_goes_unnoticed(snapshots: SnapshotStore) -> None:
         (b"streameval snapshot 1\n and more", "was written by an older development version"),
     ],
 )
-def test_a_file_of_another_version_stops_the_start_and_stays_where_it_is(
+def test_a_file_of_another_version_stops_the_start_and_is_not_moved(
     snapshots: SnapshotStore, content: bytes, message: str
 ) -> None:
     path = snapshots.write(make_snapshot(1))

@@ -40,7 +40,7 @@ def lines(first: int, last: int) -> str:
     return "".join(event.decode() + "\n" for event in events)
 
 
-class Place:
+class Workspace:
     """Hold a directory with a log, a configuration and the state of daemons."""
 
     def __init__(self, directory: Path) -> None:
@@ -77,9 +77,9 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    monkeypatch.setattr("streameval.service.daemon.POLL_TIMEOUT_SECONDS", 0.02)  # of many runs
-    return Place(tmp_path)
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    monkeypatch.setattr("streameval.service.daemon.POLL_TIMEOUT_SECONDS", 0.02)  # because these tests run many daemons
+    return Workspace(tmp_path)
 
 
 def seen(report: Report) -> dict[str, tuple[int, float]]:
@@ -93,36 +93,36 @@ def total(first: int, last: int) -> tuple[int, float]:
     return last - first, float(sum(range(first, last)))
 
 
-def test_a_second_run_reads_on_where_the_first_ended(place: Place) -> None:
-    assert seen(place.run(0, 250)) == dict.fromkeys(("logging", "early"), total(0, 250))
-    newest = snapshot_files(place.state)[-1]
+def test_a_second_run_continues_at_the_end_of_the_first(workspace: Workspace) -> None:
+    assert seen(workspace.run(0, 250)) == dict.fromkeys(("logging", "early"), total(0, 250))
+    newest = snapshot_files(workspace.state)[-1]
     with capture_logs() as logs:
-        assert seen(place.run(250, 1000)) == dict.fromkeys(("logging", "early"), total(0, 1000))
+        assert seen(workspace.run(250, 1000)) == dict.fromkeys(("logging", "early"), total(0, 1000))
     (continued,) = [entry for entry in logs if entry["event"] == "continued"]
     assert continued["snapshot"] == str(newest)
 
 
-def test_candidates_may_change_between_two_runs(place: Place) -> None:
-    place.run(0, 250)
-    report = place.run(250, 400, policies={"candidates": ["early", "late"]})
+def test_candidates_may_change_between_two_runs(workspace: Workspace) -> None:
+    workspace.run(0, 250)
+    report = workspace.run(250, 400, policies={"candidates": ["early", "late"]})
     assert seen(report) == {"logging": total(0, 400), "early": total(0, 400), "late": total(250, 400)}
-    report = place.run(400, 500, policies={"candidates": ["late"]})
+    report = workspace.run(400, 500, policies={"candidates": ["late"]})
     assert seen(report) == {"logging": total(0, 500), "late": total(250, 500)}
 
 
-def test_a_candidate_of_a_second_run_can_be_given_what_happened_in_the_first(place: Place) -> None:
-    place.run(0, 250)
-    daemon = place.daemon({"backfill": "earliest"}, policies={"candidates": ["early", "late"]})
+def test_a_candidate_of_a_second_run_can_get_the_events_of_the_first(workspace: Workspace) -> None:
+    workspace.run(0, 250)
+    daemon = workspace.daemon({"backfill": "earliest"}, policies={"candidates": ["early", "late"]})
     with running(daemon):
         wait_until(lambda: daemon.published.report is not None and len(daemon.published.report.policies) == 3)
     assert daemon.published.report is not None
     assert seen(daemon.published.report) == dict.fromkeys(("logging", "early", "late"), total(0, 250))
 
 
-def test_estimators_and_averages_may_change_between_two_runs(place: Place) -> None:
-    place.run(0, 250)
+def test_estimators_and_averages_may_change_between_two_runs(workspace: Workspace) -> None:
+    workspace.run(0, 250)
     more = {"estimators": ["ips", "snips"], "averages": ["cumulative", {"kind": "window", "tau": 50}]}
-    report = place.run(250, 400, **more)
+    report = workspace.run(250, 400, **more)
     rows = {(estimate.estimator, estimate.average): estimate.effective_sample_size for estimate in report.estimates}
     assert rows == {
         ("ips", "cumulative"): 400,
@@ -130,7 +130,7 @@ def test_estimators_and_averages_may_change_between_two_runs(place: Place) -> No
         ("snips", "cumulative"): 200,  # from the unfinished block on
         ("snips", "window"): 50,
     }
-    report = place.run(400, 500, estimators=["snips"])
+    report = workspace.run(400, 500, estimators=["snips"])
     assert [(estimate.policy, estimate.estimator, estimate.average) for estimate in report.estimates] == [
         ("logging", "snips", "cumulative"),
         ("early", "snips", "cumulative"),
@@ -138,7 +138,7 @@ def test_estimators_and_averages_may_change_between_two_runs(place: Place) -> No
 
 
 def test_new_kept_reset_and_dropped_parts_are_logged_and_dropped_ones_leave_the_snapshot(
-    place: Place,
+    workspace: Workspace,
 ) -> None:
     many = {
         "policies": {"candidates": ["early", "late"]},
@@ -150,24 +150,24 @@ def test_new_kept_reset_and_dropped_parts_are_logged_and_dropped_ones_leave_the_
         "estimators": ["ips", {"kind": "clipped_ips", "cap": 2}],
         "averages": ["cumulative", {"kind": "decay", "half_life": 100}],
     }
-    before = place.run(0, 250, **many)
+    before = workspace.run(0, 250, **many)
     with capture_logs() as logs:
-        after = place.run(250, 250, **few)
+        after = workspace.run(250, 250, **few)
     (continued,) = [entry for entry in logs if entry["event"] == "continued"]
     assert continued["policies"] == {"kept": ["logging", "late"], "new": ["other"], "dropped": ["early"]}
     assert continued["estimators"] == {"kept": ["ips"], "reset": ["clipped_ips"], "dropped": ["snips"]}
     assert continued["averages"] == {"kept": ["cumulative"], "new": ["decay"], "dropped": ["window", "mixture"]}
     assert after.get("late", "ips", "cumulative") == before.get("late", "ips", "cumulative")
-    document = read_snapshot(snapshot_files(place.state)[-1])
+    document = read_snapshot(snapshot_files(workspace.state)[-1])
     kept = str(document.evaluator)
     assert not [name for name in ("early", "snips", "mixture", "window") if name in kept]
     assert "clipped_ips" in kept
 
 
-def test_another_production_starts_everything_from_zero_and_logs_it(place: Place) -> None:
-    place.run(0, 250, policies={"candidates": ["early", "late"]})
+def test_another_production_starts_everything_from_zero_and_logs_it(workspace: Workspace) -> None:
+    workspace.run(0, 250, policies={"candidates": ["early", "late"]})
     with capture_logs() as logs:
-        report = place.run(250, 400, policies={"production": "early", "candidates": ["late"]})
+        report = workspace.run(250, 400, policies={"production": "early", "candidates": ["late"]})
     assert report.production == "early"
     assert seen(report) == dict.fromkeys(("early", "late"), total(250, 400))
     assert [entry["log_level"] for entry in logs if entry["event"] == "restarted_from_zero"] == ["warning"]
@@ -175,37 +175,37 @@ def test_another_production_starts_everything_from_zero_and_logs_it(place: Place
     assert continued["policies"] == {"reset": ["early", "late"], "dropped": ["logging"]}
 
 
-def test_only_the_retrained_policy_starts_from_zero(place: Place) -> None:
+def test_only_the_retrained_policy_starts_from_zero(workspace: Workspace) -> None:
     both = {"candidates": ["early", "late"]}
-    place.run(0, 250, policies=both)
+    workspace.run(0, 250, policies=both)
     with capture_logs() as logs:
-        report = place.run(250, 400, {"reset_policies": ["late"]}, policies=both)
+        report = workspace.run(250, 400, {"reset_policies": ["late"]}, policies=both)
     assert seen(report) == {"logging": total(0, 400), "early": total(0, 400), "late": total(250, 400)}
     (continued,) = [entry for entry in logs if entry["event"] == "continued"]
     assert continued["policies"] == {"kept": ["logging", "early"], "reset": ["late"]}
 
 
-def test_a_retrained_production_starts_everything_from_zero(place: Place) -> None:
+def test_a_retrained_production_starts_everything_from_zero(workspace: Workspace) -> None:
     policies = {"production": "other", "candidates": ["early"]}
-    place.run(0, 250, policies=policies)
-    report = place.run(250, 400, {"reset_policies": ["other"]}, policies=policies)
+    workspace.run(0, 250, policies=policies)
+    report = workspace.run(250, 400, {"reset_policies": ["other"]}, policies=policies)
     assert seen(report) == dict.fromkeys(("other", "early"), total(250, 400))
 
 
-def test_only_policies_that_are_configured_can_be_reset(place: Place) -> None:
-    place.run(0, 10)
+def test_only_policies_that_are_configured_can_be_reset(workspace: Workspace) -> None:
+    workspace.run(0, 10)
     for name in ("nobody", "logging"):
         with pytest.raises(InputError, match=f"no policy {name} to reset"):
-            place.daemon({"reset_policies": [name]})
+            workspace.daemon({"reset_policies": [name]})
 
 
-def test_a_reset_starts_from_zero_and_sets_old_snapshots_aside(place: Place) -> None:
-    place.run(0, 250)
-    old = [path.name for path in snapshot_files(place.state)]
-    report = place.run(250, 300, {"reset": True})
+def test_a_reset_starts_from_zero_and_sets_old_snapshots_aside(workspace: Workspace) -> None:
+    workspace.run(0, 250)
+    old = [path.name for path in snapshot_files(workspace.state)]
+    report = workspace.run(250, 300, {"reset": True})
     assert seen(report) == dict.fromkeys(("logging", "early"), total(0, 300))
-    assert [path.stem for path in snapshot_files(place.state, ".before-reset")] == [Path(name).stem for name in old]
-    assert seen(place.run(300, 310))["early"] == total(0, 310)
+    assert [path.stem for path in snapshot_files(workspace.state, ".before-reset")] == [Path(name).stem for name in old]
+    assert seen(workspace.run(300, 310))["early"] == total(0, 310)
 
 
 @pytest.mark.parametrize(
@@ -218,55 +218,55 @@ def test_a_reset_starts_from_zero_and_sets_old_snapshots_aside(place: Place) -> 
         ({"source": {"path": __file__}}, "log.ndjson'] and is now"),
     ],
 )
-def test_numbers_that_mean_something_else_are_not_mixed(place: Place, changes: Any, output: str) -> None:
-    place.run(0, 10)
-    parts = {part: {**place.parts()[part], **changed} for part, changed in changes.items()}
+def test_numbers_that_mean_something_else_are_not_mixed(workspace: Workspace, changes: Any, output: str) -> None:
+    workspace.run(0, 10)
+    parts = {part: {**workspace.parts()[part], **changed} for part, changed in changes.items()}
     with pytest.raises(StateError, match="with a different configuration") as error:
-        place.daemon(**parts)
+        workspace.daemon(**parts)
     assert output in error.value.message
     assert "--reset starts from zero" in error.value.hint
     assert "another state.dir" in error.value.hint
-    with running(place.daemon({"reset": True}, **parts)):
+    with running(workspace.daemon({"reset": True}, **parts)):
         pass
 
 
-def test_options_that_only_describe_numbers_may_change(place: Place) -> None:
-    place.run(0, 250)
+def test_options_that_only_describe_numbers_may_change(workspace: Workspace) -> None:
+    workspace.run(0, 250)
     changes = {
         "confidence": 0.8,
         "intervals": {"cumulative": "empirical_bernstein"},
         "http": {"port": 0},
         "drift": "ADWIN",
         "promotion": "paired",
-        "state": {**place.parts()["state"], "interval": "2h"},
+        "state": {**workspace.parts()["state"], "interval": "2h"},
     }
-    assert seen(place.run(250, 400, **changes)) == dict.fromkeys(("logging", "early"), total(0, 400))
-    assert seen(place.run(400, 410)) == dict.fromkeys(("logging", "early"), total(0, 410))
+    assert seen(workspace.run(250, 400, **changes)) == dict.fromkeys(("logging", "early"), total(0, 400))
+    assert seen(workspace.run(400, 410)) == dict.fromkeys(("logging", "early"), total(0, 410))
 
 
-def test_two_daemons_cannot_have_one_directory(place: Place) -> None:
-    first = place.daemon()
+def test_two_daemons_cannot_have_one_directory(workspace: Workspace) -> None:
+    first = workspace.daemon()
     with pytest.raises(StateError, match="in use by another streameval"):
-        place.daemon()
+        workspace.daemon()
     with running(first):
         pass
-    place.run(0, 5)
+    workspace.run(0, 5)
 
 
-def test_there_is_nothing_to_reset_where_no_state_is_kept(place: Place) -> None:
+def test_there_is_nothing_to_reset_if_no_state_is_kept(workspace: Workspace) -> None:
     for options in ({"reset": True}, {"reset_policies": ["early"]}):
         with pytest.raises(ConfigError, match="no state to reset"):
-            place.daemon(options, state="off")
+            workspace.daemon(options, state="off")
 
 
-def test_a_snapshot_of_a_later_version_is_not_touched(place: Place) -> None:
-    place.state.mkdir()
-    snapshots = SnapshotStore(place.state)
+def test_a_snapshot_of_a_later_version_is_not_touched(workspace: Workspace) -> None:
+    workspace.state.mkdir()
+    snapshots = SnapshotStore(workspace.state)
     snapshots.write({"schema": 99})
     snapshots.close()
     with pytest.raises(StateError, match="schema 99, this version reads"):
-        place.daemon()
-    assert len(snapshot_files(place.state)) == 1
+        workspace.daemon()
+    assert len(snapshot_files(workspace.state)) == 1
 
 
 def present(parts: Any) -> Any:
@@ -296,7 +296,7 @@ def read_parts(path: Path) -> dict[str, Any]:
 
 
 def numbers_in(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield each number, array and truth value of a plain value as its container and key; the first of a list only."""
+    """Yield the container and key of each number, array and truth value in a plain value, once for each list."""
     is_list = isinstance(value, list)
     for key, entry in enumerate(value) if is_list else value.items():
         if isinstance(entry, dict | list) and key not in NAMED:
@@ -306,19 +306,19 @@ def numbers_in(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 @pytest.mark.parametrize("wrong", WRONG_CONTENTS)
-def test_a_snapshot_of_wrong_content_is_set_aside_and_the_one_before_is_used(place: Place, wrong: str) -> None:
-    place.run(0, 250)
-    parts = read_parts(snapshot_files(place.state)[-1])
+def test_a_snapshot_of_wrong_content_is_set_aside_and_the_one_before_is_used(workspace: Workspace, wrong: str) -> None:
+    workspace.run(0, 250)
+    parts = read_parts(snapshot_files(workspace.state)[-1])
     WRONG_CONTENTS[wrong](parts)
-    snapshots = SnapshotStore(place.state)
+    snapshots = SnapshotStore(workspace.state)
     path = snapshots.write(parts)
     snapshots.close()
     with capture_logs() as logs:
-        report = place.run(250, 300)
+        report = workspace.run(250, 300)
     assert seen(report) == dict.fromkeys(("logging", "early"), total(0, 300))
     (damage,) = [entry for entry in logs if entry["event"] == "snapshot_damaged"]
     assert damage["path"] == str(path)
-    assert snapshot_files(place.state, DAMAGED) == [path.with_suffix(DAMAGED)]
+    assert snapshot_files(workspace.state, DAMAGED) == [path.with_suffix(DAMAGED)]
 
 
 def test_a_text_in_place_of_any_number_is_found_before_the_daemon_runs(tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_a_text_in_place_of_any_number_is_found_before_the_daemon_runs(tmp_path:
     path = snapshot_files(schedule.state)[-1]
     snapshot, config, accepted = read_snapshot(path), schedule.configuration(), []
     states = snapshot.offsets, snapshot.pipeline, snapshot.evaluator
-    places = [place for state in states for place in numbers_in(state)]
+    places = [workspace for state in states for workspace in numbers_in(state)]
     for container, key in places:
         before, container[key] = container[key], "text"
         with capture_logs(), suppress(*WRONG_CONTENT, DamagedError):
@@ -339,10 +339,10 @@ def test_a_text_in_place_of_any_number_is_found_before_the_daemon_runs(tmp_path:
     assert not accepted
 
 
-def test_an_error_of_the_program_sets_no_snapshot_aside(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_program_sets_no_snapshot_aside(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     for first in (0, 100, 200):
-        place.run(first, first + 100)
-    kept = snapshot_files(place.state)
+        workspace.run(first, first + 100)
+    kept = snapshot_files(workspace.state)
 
     def fail(_pipeline: EventPipeline, _state: Any) -> None:
         raise TypeError("a mistake in this version")
@@ -350,25 +350,25 @@ def test_an_error_of_the_program_sets_no_snapshot_aside(place: Place, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(EventPipeline, "restore", fail)
         with pytest.raises(StateError, match="TypeError: a mistake in this version") as error:
-            place.daemon()
+            workspace.daemon()
     assert isinstance(error.value.__cause__, TypeError)
-    assert snapshot_files(place.state) == kept
-    assert snapshot_files(place.state, DAMAGED) == []
-    assert seen(place.run(300, 310)) == dict.fromkeys(("logging", "early"), total(0, 310))
+    assert snapshot_files(workspace.state) == kept
+    assert snapshot_files(workspace.state, DAMAGED) == []
+    assert seen(workspace.run(300, 310)) == dict.fromkeys(("logging", "early"), total(0, 310))
 
 
 UNEXPLAINED = {"settings differ", "offsets are not numbers"}
 """Wrong contents that an error of the program could also cause."""
 
 
-def damage_all(place: Place, wrong: str | None) -> None:
+def damage_all(workspace: Workspace, wrong: str | None) -> None:
     """Write the snapshots again with wrong content, or without their last byte."""
-    for path in snapshot_files(place.state):
+    for path in snapshot_files(workspace.state):
         parts = read_parts(path)
         path.unlink()
         if wrong is not None:
             WRONG_CONTENTS[wrong](parts)
-        snapshots = SnapshotStore(place.state)
+        snapshots = SnapshotStore(workspace.state)
         path = snapshots.write(parts)
         snapshots.close()
         if wrong is None:
@@ -376,55 +376,57 @@ def damage_all(place: Place, wrong: str | None) -> None:
 
 
 @pytest.mark.parametrize("wrong", sorted(UNEXPLAINED))
-def test_when_no_snapshot_can_be_restored_the_daemon_refuses_to_start(place: Place, wrong: str) -> None:
-    place.run(0, 250)
-    damage_all(place, wrong)
-    kept = snapshot_files(place.state)
+def test_when_no_snapshot_can_be_restored_the_daemon_refuses_to_start(workspace: Workspace, wrong: str) -> None:
+    workspace.run(0, 250)
+    damage_all(workspace, wrong)
+    kept = snapshot_files(workspace.state)
     with pytest.raises(StateError, match=r"no snapshot in .* can be restored; 0+\d\.snapshot: \w+Error: ") as error:
-        place.daemon()
+        workspace.daemon()
     assert error.value.hint.startswith("--reset starts from zero")
-    assert snapshot_files(place.state) == kept
-    assert seen(place.run(250, 260, {"reset": True})) == dict.fromkeys(("logging", "early"), total(0, 260))
+    assert snapshot_files(workspace.state) == kept
+    assert seen(workspace.run(250, 260, {"reset": True})) == dict.fromkeys(("logging", "early"), total(0, 260))
 
 
 @pytest.mark.parametrize("wrong", [None, "a key is missing", "there is no fingerprint", "there are no stages"])
-def test_when_all_snapshots_are_damaged_the_loss_is_counted_and_logged(place: Place, wrong: str | None) -> None:
-    place.run(0, 250)
-    damage_all(place, wrong)
+def test_when_all_snapshots_are_damaged_the_loss_is_counted_and_logged(workspace: Workspace, wrong: str | None) -> None:
+    workspace.run(0, 250)
+    damage_all(workspace, wrong)
     with capture_logs() as logs:
-        daemon = place.daemon()
+        daemon = workspace.daemon()
         with running(daemon):
             wait_until(lambda: daemon.published.accepted == 250)
     (lost,) = [entry for entry in logs if entry["event"] == "state_lost"]
     assert lost["log_level"] == "error"
     assert "`start: latest`" in lost["reason"]
-    damaged = len(snapshot_files(place.state, DAMAGED))
+    damaged = len(snapshot_files(workspace.state, DAMAGED))
     assert damaged > 0
     assert lost["damaged"] == damaged
     assert f"streameval_snapshots_damaged_total {damaged}.0" in metrics_text(daemon.published).decode()
     with capture_logs() as logs:
-        place.run(250, 260)
+        workspace.run(250, 260)
     assert "state_lost" not in [entry["event"] for entry in logs]
 
 
-def test_the_loss_of_all_snapshots_is_counted_and_logged_where_a_topic_is_read_from_its_end(place: Place) -> None:
-    """Earlier events are never read again."""
-    place.run(0, 250)
-    damage_all(place, None)
-    with capture_logs() as logs, running(place.daemon(source={"topic": "clicks", "start": "latest"})) as daemon:
+def test_the_loss_of_all_snapshots_is_counted_and_logged_if_a_topic_is_read_from_its_end(
+    workspace: Workspace,
+) -> None:
+    """Report the loss, because earlier events are never read again."""
+    workspace.run(0, 250)
+    damage_all(workspace, None)
+    with capture_logs() as logs, running(workspace.daemon(source={"topic": "clicks", "start": "latest"})) as daemon:
         wait_until(lambda: daemon.published.snapshots is not None)
     (lost,) = [entry for entry in logs if entry["event"] == "state_lost"]
     assert lost["log_level"] == "error"
     assert daemon.published.snapshots.damaged == lost["damaged"] > 0
 
 
-def test_code_that_is_no_longer_configured_is_not_run_again(place: Place, tmp_path: Path) -> None:
+def test_code_that_is_no_longer_configured_is_not_run_again(workspace: Workspace, tmp_path: Path) -> None:
     code = {"kind": "python", "target": "support.coded_policies:constant", "options": {"answer": [1.0, 0.0]}}
-    place.run(0, 150, policies={"candidates": {"early": "logged", "mine": code}})
-    snapshot = read_snapshot(snapshot_files(place.state)[-1])
+    workspace.run(0, 150, policies={"candidates": {"early": "logged", "mine": code}})
+    snapshot = read_snapshot(snapshot_files(workspace.state)[-1])
     snapshot.evaluator["settings"]["computed_policies"]["mine"]["target"] = "os:abort"
-    snapshots = SnapshotStore(place.state)
+    snapshots = SnapshotStore(workspace.state)
     path = snapshots.write(snapshot)
     snapshots.close()
     assert contents(path, snapshot)["report"].events.accepted == 150, "looking at it runs nothing"
-    assert seen(place.run(150, 160)) == dict.fromkeys(("logging", "early"), total(0, 160))
+    assert seen(workspace.run(150, 160)) == dict.fromkeys(("logging", "early"), total(0, 160))

@@ -1,4 +1,4 @@
-"""The world of a list recommender: its truth is true, its log is fair, and examination can be learned from it."""
+"""Test the world of a list recommender: its truth is true, its log is fair, and examination can be learned from it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def world(request: pytest.FixtureRequest) -> ListWorld:
     return ListWorld.synthetic(5, candidates=["a", "b"], exploration=0.4, interventions=request.param)
 
 
-def test_the_value_of_every_policy_is_what_its_order_is_worth(world: ListWorld) -> None:
+def test_the_value_of_every_policy_is_the_mean_gain_of_its_order(world: ListWorld) -> None:
     for cluster in range(world.clusters):
         pages = world.draw(np.full(PAGES, cluster), np.random.default_rng(6))
         attractive = world.attractiveness[cluster][pages.shown]
@@ -37,8 +37,8 @@ def test_each_candidate_is_better_than_production_for_its_cluster_and_worse_for_
 def test_interventions_happen_as_often_as_stated(world: ListWorld) -> None:
     pages = world.draw(np.zeros(PAGES, dtype=int), np.random.default_rng(7))
     for shown in range(6):
-        found = np.bincount(pages.origin[:, shown], minlength=6) / PAGES
-        np.testing.assert_allclose(found, world.placement[:, shown], atol=0.012)
+        frequencies = np.bincount(pages.origin[:, shown], minlength=6) / PAGES
+        np.testing.assert_allclose(frequencies, world.placement[:, shown], atol=0.012)
     own, later = np.moveaxis(pages.marginals(), -1, 0)
     assert (own > 0).all()
     assert (later[:, -1] == 0).all()

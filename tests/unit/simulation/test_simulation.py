@@ -41,22 +41,22 @@ def arrays_of(world: World) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("kind", ["greedy", "softmax"])
-def test_the_value_of_every_policy_is_what_it_earns(kind: str, world: World, softmax_world: World) -> None:
+def test_the_value_of_every_policy_is_its_mean_reward(kind: str, world: World, softmax_world: World) -> None:
     played = world if kind == "greedy" else softmax_world
     random = np.random.default_rng(7)
     for cluster in range(played.clusters):
-        items, place = played.offer(np.full(6_000, cluster), random)
+        items, index = played.offer(np.full(6_000, cluster), random)
         row = np.arange(len(items))
         for policy in range(1 + CANDIDATES):
             utility = played.scores[policy][items] / (0.5 if kind == "softmax" and policy else 1e-9)
             taken = (utility + random.gumbel(size=utility.shape)).argmax(axis=1)
             if policy == 0:
                 taken = np.where(random.random(len(row)) < 0.2, random.integers(25, size=len(row)), taken)
-            earned = taken == place
+            earned = taken == index
             assert abs(earned.mean() - played.value[cluster, policy]) < 3 * earned.std() / np.sqrt(len(row)) + 1e-9
 
 
-def test_level_scores_share_the_chance_to_be_best() -> None:
+def test_equal_scores_share_the_chance_to_be_best() -> None:
     level = World(
         item_features=np.ones((30, 1)),
         liked_start=np.array([0, 2, 3]),
@@ -86,11 +86,11 @@ def test_a_set_holds_one_liked_item_and_no_item_twice(world: World) -> None:
     block = draw_block(world, Drift("stationary", CANDIDATES), 0, seed=1)
     assert block.items.shape == (2_000, 25)
     assert all(len(set(row)) == 25 for row in block.items.tolist())
-    items, place = world.offer(np.arange(2_000) % CANDIDATES, np.random.default_rng(5))
+    items, index = world.offer(np.arange(2_000) % CANDIDATES, np.random.default_rng(5))
     liked_by = [np.isin(items, world.liked_items[world.user_cluster[_owners(world)] == c]) for c in range(CANDIDATES)]
     rows = np.arange(len(items))
-    assert all(liked_by[c][r, place[r]] for r, c in zip(rows, rows % CANDIDATES, strict=True))
-    assert np.bincount(place, minlength=25).min() > 40
+    assert all(liked_by[c][r, index[r]] for r, c in zip(rows, rows % CANDIDATES, strict=True))
+    assert np.bincount(index, minlength=25).min() > 40
 
 
 def _owners(world: World) -> np.ndarray:
@@ -166,11 +166,11 @@ def test_batch_b_is_drawn_one_batch_late_and_compared_with_the_present(world: Wo
 
 
 def _cluster_of(world: World, values: np.ndarray) -> int | str:
-    known = [*world.value, world.value.mean(axis=0)]
-    return [*range(CANDIDATES), "all"][int(np.argmin([np.abs(values - value).sum() for value in known]))]
+    truths = [*world.value, world.value.mean(axis=0)]
+    return [*range(CANDIDATES), "all"][int(np.argmin([np.abs(values - value).sum() for value in truths]))]
 
 
-def test_the_truth_after_n_events_is_that_of_their_last_batch(world: World) -> None:
+def test_the_truth_after_n_events_is_the_truth_of_their_last_batch(world: World) -> None:
     drift = Drift("smooth", CANDIDATES, span=1_000)
     for moment, n in zip(simulate(world, drift, 3_000, seed=1), range(100, 3_001, 100), strict=True):
         truth = truth_after(world, drift, n)
@@ -178,7 +178,7 @@ def test_the_truth_after_n_events_is_that_of_their_last_batch(world: World) -> N
         assert list(truth.values()) == pytest.approx(moment.truth.tolist())
 
 
-def test_a_seed_makes_the_same_events_again_and_another_seed_others(world: World) -> None:
+def test_equal_seeds_make_equal_events_and_other_seeds_make_others(world: World) -> None:
     drift = Drift("smooth", CANDIDATES)
     first, again, other = (_concat(simulate(world, drift, 4_100, seed=seed)) for seed in (1, 1, 2))
     assert _columns(first) == _columns(again)
@@ -235,10 +235,10 @@ def test_more_candidates_than_clusters_are_refused() -> None:
 def test_a_world_does_not_depend_on_how_a_processor_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     partition, world = np.argpartition, World.synthetic(3, clusters=2, users=20, items=60, features=4, likes=5)
 
-    def reversed_partition(values: np.ndarray, place: int, axis: int) -> np.ndarray:
-        found = partition(values, place, axis=axis)
-        found[:, place:] = found[:, place:][:, ::-1].copy()
-        return found
+    def reversed_partition(values: np.ndarray, index: int, axis: int) -> np.ndarray:
+        partitioned = partition(values, index, axis=axis)
+        partitioned[:, index:] = partitioned[:, index:][:, ::-1].copy()
+        return partitioned
 
     monkeypatch.setattr(np, "argpartition", reversed_partition)
     other = World.synthetic(3, clusters=2, users=20, items=60, features=4, likes=5)

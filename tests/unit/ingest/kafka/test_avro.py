@@ -37,7 +37,7 @@ def server() -> Iterator[Registry]:
 
 @pytest.fixture
 def registry(server: Registry) -> Registry:
-    """A registry with the schema of an event and nothing else."""
+    """Register the schema of an event, and nothing else."""
     server.clear()
     server.register(7, subject="decisions-value")
     return server
@@ -63,7 +63,7 @@ def test_records_become_events_by_their_columns(registry: Registry) -> None:
     assert batch.timestamp.tolist() == [1_700_000_000.0, 1_700_000_000.002]
     assert batch.propensity.tolist() == [0.5, 0.5]
     assert batch.probabilities.tolist() == [[0.25], [0.25]]
-    assert [(each.reason, each.detail, each.place) for each in batch.rejected] == [
+    assert [(rejection.reason, rejection.detail, rejection.place) for rejection in batch.rejected] == [
         ("missing_field", "reward: missing", 1)
     ]
     assert batch.rejected[0].value == encoded(event(1, reward=None), 7)
@@ -110,7 +110,7 @@ def test_messages_without_a_schema_or_a_record_are_rejected(registry: Registry, 
     registry.register(6, {"type": "recrd"})
     batch = decode(registry.url, message, encoded(event(1), 7))
     assert len(batch) == 1
-    assert [each.reason for each in batch.rejected] == ["malformed"]
+    assert [rejection.reason for rejection in batch.rejected] == ["malformed"]
     assert batch.rejected[0].detail.startswith(detail)
 
 

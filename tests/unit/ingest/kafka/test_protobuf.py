@@ -37,7 +37,7 @@ def server() -> Iterator[Registry]:
 
 @pytest.fixture
 def registry(server: Registry) -> Registry:
-    """A registry with the schema of an event and nothing else."""
+    """Register the schema of an event, and nothing else."""
     server.clear()
     register(server)
     return server
@@ -55,14 +55,16 @@ def decode(url: str, *messages: bytes | None) -> EventBatch:
 
 def test_messages_become_events_by_their_columns(registry: Registry) -> None:
     some = [decision(0), decision(1, reward=None), decision(2, unit="u", sampling_probability={"value": 0.5})]
-    batch = decode(registry.url, *(framed(each, 7) for each in some))
+    batch = decode(registry.url, *(framed(event, 7) for event in some))
     assert batch.timestamp.tolist() == [1_700_000_000.0, 1_700_000_000.002]
     assert batch.propensity.tolist() == [0.5, 0.5]
     assert batch.probabilities.tolist() == [[0.25], [0.25]]
     assert batch.sampling_probability.tolist() == [1.0, 0.5]
     assert batch.unit is not None
     assert (batch.unit != 0).tolist() == [False, True]
-    assert [(each.reason, each.detail) for each in batch.rejected] == [("missing_field", "reward: missing")]
+    assert [(rejection.reason, rejection.detail) for rejection in batch.rejected] == [
+        ("missing_field", "reward: missing")
+    ]
     assert batch.rejected[0].value == framed(some[1], 7)
     assert [path.partition("?")[0] for path in registry.requests] == ["/schemas/ids/7", "/subjects/choice/versions/1"]
     assert all("format=serialized" in path for path in registry.requests)
@@ -81,7 +83,7 @@ def test_indexes_select_the_type_of_a_message(registry: Registry) -> None:
     assert len(decode(registry.url, framed(inner, 7, b"\x04\x02\x02"))) == 1
     assert len(decode(registry.url, framed(decision(0), 7, b"\x02\x00"))) == 1
     empty = decode(registry.url, framed(inner, 7, b"\x04\x02\x00"))
-    assert [each.reason for each in empty.rejected] == ["missing_field"]
+    assert [rejection.reason for rejection in empty.rejected] == ["missing_field"]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +110,7 @@ def test_messages_without_a_schema_or_a_type_are_rejected(registry: Registry, me
     register(registry, 9, references=[], subject="")
     batch = decode(registry.url, message, framed(decision(1), 7))
     assert len(batch) == 1
-    assert [each.reason for each in batch.rejected] == ["malformed"]
+    assert [rejection.reason for rejection in batch.rejected] == ["malformed"]
     assert batch.rejected[0].detail.startswith(detail)
 
 
@@ -134,12 +136,12 @@ def described(folder: Path, message: str = "shop.Decision", **columns: Any) -> C
 
 def test_a_file_and_a_registry_give_equal_events(tmp_path: Path, registry: Registry) -> None:
     events = [decision(0), decision(1, unit="u", sampling_probability={"value": 0.5}), decision(2, reward=None)]
-    batch = described(tmp_path).event_format().decode_batch([each.SerializeToString() for each in events])
-    other = decode(registry.url, *(framed(each, 7) for each in events))
+    batch = described(tmp_path).event_format().decode_batch([event.SerializeToString() for event in events])
+    other = decode(registry.url, *(framed(event, 7) for event in events))
     np.testing.assert_array_equal(batch.probabilities, other.probabilities)
     np.testing.assert_array_equal(batch.timestamp, other.timestamp)
     np.testing.assert_array_equal(batch.sampling_probability, other.sampling_probability)
-    assert [each.detail for each in batch.rejected] == [each.detail for each in other.rejected]
+    assert [rejection.detail for rejection in batch.rejected] == [rejection.detail for rejection in other.rejected]
 
 
 def test_the_type_may_be_nested_in_another(tmp_path: Path) -> None:
@@ -149,7 +151,7 @@ def test_the_type_may_be_nested_in_another(tmp_path: Path) -> None:
 
 def test_bytes_that_are_not_messages_of_the_type_are_rejected(tmp_path: Path) -> None:
     batch = described(tmp_path).event_format().decode_batch([b"\xff\xff", None, b""])
-    assert [each.reason for each in batch.rejected] == ["malformed", "malformed", "missing_field"]
+    assert [rejection.reason for rejection in batch.rejected] == ["malformed", "malformed", "missing_field"]
     assert batch.rejected[0].detail.startswith("not a message of the type shop.Decision: ")
 
 

@@ -27,7 +27,7 @@ from support.factories import wait_until
 from support.fake_kafka import TOPIC, FakeCluster
 
 CONNECT_SECONDS = 60.0
-"""Wait this long for a connection in the background, on a busy machine."""
+"""Seconds to wait for a connection in the background, on a busy machine."""
 
 
 class Bench:
@@ -125,7 +125,7 @@ def test_a_poll_returns_in_time_while_connecting_takes_long(cluster: FakeCluster
     assert len(bench.seen) > 0
 
 
-def test_a_client_that_connects_after_the_source_was_closed_is_closed_too(cluster: FakeCluster) -> None:
+def test_a_client_that_connects_after_the_source_was_closed_is_closed(cluster: FakeCluster) -> None:
     answered = threading.Event()
     cluster.before_connect = lambda: answered.wait(60.0)
     bench = Bench(cluster)
@@ -135,7 +135,7 @@ def test_a_client_that_connects_after_the_source_was_closed_is_closed_too(cluste
     wait_until(lambda: cluster.clients != [] and cluster.clients[0].closed)
 
 
-def test_a_missing_topic_is_waited_for(cluster: FakeCluster) -> None:
+def test_the_source_waits_for_a_missing_topic(cluster: FakeCluster) -> None:
     logs, cluster.logs = cluster.logs, {}
     bench = Bench(cluster)
     status = bench.poll(3)
@@ -183,10 +183,10 @@ def test_a_partition_that_stands_still_while_events_wait_gets_a_new_client(clust
 
 
 @pytest.mark.parametrize(("every", "stuck"), [(10.0, False), (40.0, True)])
-def test_a_partition_that_waits_for_its_turn_is_stuck_only_much_later(
+def test_a_partition_that_waits_for_its_turn_counts_as_stuck_only_much_later(
     cluster: FakeCluster, every: float, stuck: bool
 ) -> None:
-    """The source polls all the time, and gets messages of another partition first."""
+    """Poll all the time, and get messages of another partition first."""
     cluster.fill(0, 90)
     cluster.deaf = {1}
     assert (Bench(cluster, stall_timeout=30).poll(20, every=every).rebuilds > 0) == stuck
@@ -200,7 +200,7 @@ def test_events_of_an_open_transaction_wait_without_alarm(cluster: FakeCluster) 
 
 
 def test_a_partition_with_an_open_transaction_is_not_at_its_end(cluster: FakeCluster) -> None:
-    """Its messages have earlier timestamps, and come once it is committed."""
+    """Wait for its messages, because they have earlier timestamps and come once it is committed."""
     cluster.hidden = 2
     bench = Bench(cluster)
     assert [part.ended_at for part in bench.poll(12).partitions] == [None, None]
@@ -209,8 +209,8 @@ def test_a_partition_with_an_open_transaction_is_not_at_its_end(cluster: FakeClu
     assert len(bench.seen) == 20
 
 
-def test_a_log_truncated_before_it_was_read_ends_where_it_ends_now(cluster: FakeCluster) -> None:
-    """The source does not wait for lost messages that it never read."""
+def test_a_log_truncated_before_it_was_read_ends_at_its_new_end(cluster: FakeCluster) -> None:
+    """Check that the source does not wait for lost messages that it never read."""
     bench = Bench(cluster)
     bench.poll(1)
     del cluster.logs[1][6:]
@@ -260,7 +260,7 @@ def test_a_log_truncated_below_the_position_is_read_from_its_end(cluster: FakeCl
 
 @pytest.mark.parametrize("between", ["two clients", "two runs"])
 def test_a_log_truncated_below_the_position_and_grown_past_it_is_noticed(cluster: FakeCluster, between: str) -> None:
-    """After an unclean election the new leader has six of ten messages, and others are written."""
+    """Elect a new leader that has six of ten messages, and write others."""
     cluster.epochs = {0: [4] * 10, 1: [4] * 10}
     bench = Bench(cluster)
     bench.poll(5)
@@ -293,7 +293,7 @@ def test_a_log_truncated_twice_in_a_row_is_read_from_the_second_truncation(clust
 
 
 def test_a_log_truncated_between_three_runs_is_read_from_the_truncation(cluster: FakeCluster) -> None:
-    """Between two truncations a source reads nothing, and keeps the epochs of the one before."""
+    """Read nothing between two truncations, and keep the epochs of the run before."""
     cluster.forgetful = True
     bookmark = Offsets({})
     for life in range(1, 4):
@@ -309,7 +309,7 @@ def test_a_log_truncated_between_three_runs_is_read_from_the_truncation(cluster:
 
 
 def test_an_epoch_is_not_kept_beyond_its_position(cluster: FakeCluster) -> None:
-    """Brokers stop reporting epochs. An old epoch would make later messages look lost."""
+    """Let brokers stop reporting epochs. An old epoch would make later messages look lost."""
     cluster.epochs, cluster.forgetful = {0: [4] * 10, 1: [4] * 10}, True
     bench = Bench(cluster)
     bench.poll(8)
@@ -319,7 +319,7 @@ def test_an_epoch_is_not_kept_beyond_its_position(cluster: FakeCluster) -> None:
     assert bench.source.offsets()[TOPIC] == Offsets({0: 20, 1: 10}, "id-1", {1: 4})
 
 
-def test_reading_continues_where_the_client_found_a_truncation(cluster: FakeCluster) -> None:
+def test_reading_continues_at_a_truncation_that_the_client_reports(cluster: FakeCluster) -> None:
     bench = Bench(cluster)
     bench.poll(10)
     cluster.logs[1][8:] = [b"1:a", b"1:b", b"1:c"]
@@ -425,7 +425,8 @@ def test_a_topic_recreated_between_two_runs_is_read_from_its_start(cluster: Fake
 
 
 def test_messages_of_a_recreated_topic_do_not_count_as_lost(cluster: FakeCluster) -> None:
-    """The broker returns the end of the new log for the name of the topic, and all its messages are read."""
+    """Check the count when the broker returns the end of the new log for the name of the topic. All its messages are
+    read."""
     bench = Bench(cluster)
     bench.poll(12)
     cluster.create_again()
@@ -436,7 +437,7 @@ def test_messages_of_a_recreated_topic_do_not_count_as_lost(cluster: FakeCluster
     assert status.lost == 0
 
 
-def test_unread_messages_of_a_topic_that_was_recreated_count_as_lost(cluster: FakeCluster) -> None:
+def test_unread_messages_of_a_recreated_topic_count_as_lost(cluster: FakeCluster) -> None:
     bench = Bench(cluster)
     bench.poll(2)
     unread = 20 - sum(bench.source.positions.values())
@@ -454,7 +455,7 @@ def test_without_topic_ids_a_missing_partition_shows_that_the_topic_was_recreate
     assert after.source.positions == {0: 10}
 
 
-def test_a_partition_that_the_broker_does_not_list_for_now_is_waited_for(cluster: FakeCluster) -> None:
+def test_the_source_waits_for_a_partition_that_the_broker_does_not_list_for_now(cluster: FakeCluster) -> None:
     before, bookmark = read_a_while(cluster)
     gone = cluster.logs.pop(1)
     after = Bench(cluster, bookmark)
@@ -520,7 +521,7 @@ class Ends:
 
 
 def test_messages_of_one_source_survive_the_failure_of_another() -> None:
-    """A snapshot after the failure counts these messages as read."""
+    """Get the messages before the error, because a snapshot after the failure counts them as read."""
     decisions = [Records(TOPIC, 0, [7], [b"7"])]
     several = MultiSource([Ends(decisions, []), Ends(SourceError("cut", hint="fix it"), [])])  # type: ignore[list-item]
     assert several.poll(0.0) == decisions
@@ -624,8 +625,8 @@ def test_options_that_are_not_set_are_left_to_the_client() -> None:
 def test_options_of_the_client_library_are_passed_on_last(client: str, wait: str, linger: str, client_id: str) -> None:
     options = {wait: 100, linger: 5, client_id: "mine"}
     settings = KafkaSettings.model_validate({"topic": TOPIC, "client": client, "client_options": options})
-    found = (consumer_options if client == "kafka-python" else confluent.consumer_options)(settings)
-    assert (found[wait], found[client_id]) == (100, "mine")
+    configured = (consumer_options if client == "kafka-python" else confluent.consumer_options)(settings)
+    assert (configured[wait], configured[client_id]) == (100, "mine")
     requests = consumer_options(settings)
     assert "linger_ms" not in requests, "a producer has it"
     assert not [name for name in requests if "." in name], "kafka-python has no such options"
@@ -655,12 +656,10 @@ def test_options_of_the_client_library_are_passed_on_last(client: str, wait: str
         ("confluent", {"fetch.wait.max.ms": "soon"}, 'Invalid value for configuration property "fetch.wait.max.ms"'),
     ],
 )
-def test_unknown_client_options_and_those_that_guarantees_need_are_refused(
-    client: str, options: dict[str, Any], reason: str
-) -> None:
-    with pytest.raises(ValidationError, match=reason) as found:
+def test_unknown_and_protected_client_options_are_refused(client: str, options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason) as raised:
         KafkaSettings.model_validate({"topic": TOPIC, "client": client, "client_options": options})
-    assert found.value.errors()[0]["loc"] == ("client_options",)
+    assert raised.value.errors()[0]["loc"] == ("client_options",)
 
 
 class SlowGroup:
@@ -692,7 +691,7 @@ def committing(group: SlowGroup, monkeypatch: pytest.MonkeyPatch, close_timeout:
     return KafkaSource(KafkaSettings(topic=TOPIC, group_id="lag"))
 
 
-def test_while_a_commit_is_under_way_only_the_newest_positions_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_newest_positions_wait_during_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     group = SlowGroup()
     source = committing(group, monkeypatch)
     source.commit({TOPIC: Offsets({0: 1})})
@@ -721,7 +720,7 @@ def test_failed_commits_are_logged_sparsely_and_retried_with_the_next(
     assert capsys.readouterr().err.count("offsets_not_committed") == 1
 
 
-def test_a_group_that_never_answers_delays_no_one_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_never_answers_does_not_delay_closing_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     group = SlowGroup()
     source = committing(group, monkeypatch, close_timeout=0.1)
     started_at = time.monotonic()

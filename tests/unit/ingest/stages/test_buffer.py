@@ -27,7 +27,7 @@ def compact() -> EventBatch:
     )
 
 
-def with_actions() -> EventBatch:
+def action_sets() -> EventBatch:
     features = np.arange(6.0 * EVENTS).reshape(EVENTS, 3, 2)
     halves = np.tile([0.25, 0.25, 0.5], (EVENTS, 1))
     return EventBatch.from_arrays(
@@ -46,7 +46,7 @@ def slates() -> EventBatch:
     )
 
 
-def with_origin() -> EventBatch:
+def read_messages() -> EventBatch:
     messages = [encode(MESSAGE | {"event_id": row, "reward": row % 2}) for row in range(EVENTS)]
     events = JsonDecoder(["x"], scores=[], identified=True)
     return events.decode_batch(messages, Origin.of("clicks", [(7, range(EVENTS))]))
@@ -66,7 +66,7 @@ def memory_of(array: np.ndarray) -> object:
     return base
 
 
-@pytest.mark.parametrize("make", [compact, with_actions, slates, with_origin])
+@pytest.mark.parametrize("make", [compact, action_sets, slates, read_messages])
 def test_events_off_the_heap_are_equal(make: Any) -> None:
     batch = make()
     copy = off_heap(batch)

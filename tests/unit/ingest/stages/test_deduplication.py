@@ -22,21 +22,21 @@ identifiers = st.text(max_size=70) | st.integers(-(2**70), 2**70)
 
 
 def arrivals(ids: Sequence[str]) -> list[Arrival]:
-    return [Arrival(0.0, 0, offset, each) for offset, each in enumerate(ids)]
+    return [Arrival(0.0, 0, offset, event_id) for offset, event_id in enumerate(ids)]
 
 
 def first_times(ids: Sequence[str], remembered: int) -> list[int]:
-    """Indices of the ids that are new, given a memory of the last `remembered` new ones."""
-    known: OrderedDict[str, None] = OrderedDict()
+    """Return the indices of new ids, if the last `remembered` new ones are known."""
+    memory: OrderedDict[str, None] = OrderedDict()
     new = []
-    for place, each in enumerate(ids):
-        if each and each in known:
+    for index, event_id in enumerate(ids):
+        if event_id and event_id in memory:
             continue
-        new.append(place)
-        if each:
-            known[each] = None
-        if len(known) > remembered:
-            known.popitem(last=False)
+        new.append(index)
+        if event_id:
+            memory[event_id] = None
+        if len(memory) > remembered:
+            memory.popitem(last=False)
     return new
 
 
@@ -54,14 +54,14 @@ def test_deduplication_equals_a_set_of_the_last_ids(
     for first, last in pairwise(sorted([0, *cuts, 60])):
         out = stage.take(batch_of(arrivals(ids)[first:last]))
         passed += [offset for _, _, offset in arrivals_of(out)]
-        rejected += [(each.reason, each.origin) for each in out.rejected]
+        rejected += [(rejection.reason, rejection.origin) for rejection in out.rejected]
         if restarts:
             state = through_a_file(stage.state())
             stage = Deduplication(remembered)
             stage.restore(state)
             assert through_a_file(stage.state()) == state
     assert passed == first_times(ids, remembered)
-    assert rejected == [("duplicate", (TOPIC, 0, place)) for place in range(len(ids)) if place not in passed]
+    assert rejected == [("duplicate", (TOPIC, 0, index)) for index in range(len(ids)) if index not in passed]
 
 
 def test_a_shorter_memory_continues_with_the_newest_ids() -> None:
@@ -78,7 +78,7 @@ def test_different_ids_have_different_fingerprints_which_do_not_depend_on_their_
 ) -> None:
     together = fingerprints(ids)
     assert len(set(together.tolist())) == len(ids)
-    assert [int(fingerprints([each])[0]) for each in ids] == together.tolist()
+    assert [int(fingerprints([event_id])[0]) for event_id in ids] == together.tolist()
 
 
 def test_ids_that_follow_one_another_have_different_fingerprints() -> None:
@@ -86,12 +86,12 @@ def test_ids_that_follow_one_another_have_different_fingerprints() -> None:
 
 
 def test_an_id_takes_less_than_100_bytes() -> None:
-    """The guarantees state this size; a set has its lowest load at this window."""
+    """Measure the size that the guarantees state, at a window that fills the set least."""
     window, part = 79_000, 7_900
     parts = fingerprints([f"e-{number}" for number in range(window + 2 * part)]).reshape(-1, part)
     rows = EventBatch.from_arrays(reward=np.ones(part), propensity=np.ones(part), policies={})
-    places = np.arange(part)
-    batches = [replace(rows, origin=Origin(TOPIC, np.zeros_like(places), places, identity)) for identity in parts]
+    offsets = np.arange(part)
+    batches = [replace(rows, origin=Origin(TOPIC, np.zeros_like(offsets), offsets, identity)) for identity in parts]
     tracemalloc.start()
     try:
         stage = Deduplication(window)
@@ -103,18 +103,18 @@ def test_an_id_takes_less_than_100_bytes() -> None:
 
 
 def test_fingerprints_are_the_same_in_every_version() -> None:
-    """They are kept in snapshots."""
-    known = [405949554014470194, 0, 15026085800773577291, 11340756792998685539]
-    assert fingerprints(["e-81", "", 17, "x" * 100]).tolist() == known
+    """Compare with recorded values, because snapshots contain fingerprints."""
+    recorded = [405949554014470194, 0, 15026085800773577291, 11340756792998685539]
+    assert fingerprints(["e-81", "", 17, "x" * 100]).tolist() == recorded
 
 
 @pytest.mark.parametrize("identifier", ["\ud800", "a\0", "a", "é", -1, 10**300])
-def test_an_odd_id_has_a_fingerprint_too(identifier: str | int) -> None:
+def test_an_odd_id_has_a_fingerprint(identifier: str | int) -> None:
     assert fingerprints([identifier])[0] not in (0, fingerprints(["b"])[0])
     assert fingerprints(["a\0"]) != fingerprints(["a"])
 
 
-def test_events_know_their_origin_when_the_messages_do() -> None:
+def test_events_keep_the_origin_of_their_messages() -> None:
     origin = Origin.of("clicks", [(2, [10, 12]), (5, [7])])
     batch = JsonDecoder([], identified=True).decode_batch([message(1), b"{}", message(3)], origin)
     assert batch.origin is not None
@@ -135,7 +135,7 @@ def test_an_origin_follows_its_events_through_cuts_and_files() -> None:
     assert kept.origin.identity.tolist() == fingerprints(["c", "b", "a"]).tolist()
 
 
-def test_decisions_without_rewards_are_events_where_rewards_come_apart() -> None:
+def test_decisions_without_rewards_are_events_if_rewards_come_separately() -> None:
     decision = b'{"event_id": 1, "timestamp": 1, "action": 1, "propensity": 0.5}'
     odd = decision[:-1] + b', "reward": {"pending": true}}'
     batch = JsonDecoder([], rewarded=False, reward_range=(0, 1)).decode_batch([decision, odd])
@@ -145,13 +145,20 @@ def test_decisions_without_rewards_are_events_where_rewards_come_apart() -> None
 
 
 @pytest.mark.parametrize("size", [4, 5, 8, 9, 10])
-def test_of_more_new_events_than_are_remembered_the_last_ones_are(size: int) -> None:
+def test_only_the_last_of_many_new_ids_are_remembered(size: int) -> None:
     remembered = Deduplication(4)
     ids = [f"id-{number}" for number in range(size)]
-    assert len(remembered.take(batch_of([Arrival(0.0, 0, place, each) for place, each in enumerate(ids)]))) == size
+    assert (
+        len(remembered.take(batch_of([Arrival(0.0, 0, offset, event_id) for offset, event_id in enumerate(ids)])))
+        == size
+    )
     repeated = [ids[-1], ids[-4], ids[-2], ids[-3]]
-    assert not len(remembered.take(batch_of([Arrival(0.0, 0, place, each) for place, each in enumerate(repeated)])))
+    assert not len(
+        remembered.take(batch_of([Arrival(0.0, 0, offset, event_id) for offset, event_id in enumerate(repeated)]))
+    )
     others = [f"other-{number}" for number in range(3)]
-    remembered.take(batch_of([Arrival(0.0, 0, place, each) for place, each in enumerate(others)]))
-    kept = remembered.take(batch_of([Arrival(0.0, 0, place, each) for place, each in enumerate(reversed(ids[-4:]))]))
+    remembered.take(batch_of([Arrival(0.0, 0, offset, event_id) for offset, event_id in enumerate(others)]))
+    kept = remembered.take(
+        batch_of([Arrival(0.0, 0, offset, event_id) for offset, event_id in enumerate(reversed(ids[-4:]))])
+    )
     assert len(kept) == 3, "only the newest is still remembered"

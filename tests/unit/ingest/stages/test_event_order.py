@@ -28,13 +28,13 @@ def fresh(max_bytes: int = PLENTY, partitions: int = 0) -> EventOrder:
 
 
 def read(polls: Sequence[Sequence[Arrival]], partitions: int, restarts: bool = False) -> tuple[list, list]:
-    """Released and rejected events after reading all polls and the end of the log."""
+    """Return released and rejected events after all polls and the end of the log."""
     ordering = fresh(partitions=partitions)
     passed, rejected = [], []
     for poll in polls:
         out = ordering.take(batch_of(poll))
         passed += arrivals_of(out)
-        rejected += [each.origin[1:] for each in out.rejected]
+        rejected += [rejection.origin[1:] for rejection in out.rejected]
         if restarts:
             state = through_a_file(ordering.state())
             ordering = fresh()
@@ -44,17 +44,17 @@ def read(polls: Sequence[Sequence[Arrival]], partitions: int, restarts: bool = F
 
 @given(data=st.data(), partitions=logs())
 @examples(80)
-def test_events_leave_in_the_order_of_time_whatever_is_read_first(data: st.DataObject, partitions: list) -> None:
+def test_events_leave_in_time_order_whatever_is_read_first(data: st.DataObject, partitions: list) -> None:
     passed, rejected = read(data.draw(readings(partitions)), len(partitions))
-    assert passed == sorted(tuple(each[:3]) for log in partitions for each in log)
+    assert passed == sorted(tuple(arrival[:3]) for log in partitions for arrival in log)
     assert not rejected
 
 
 @given(data=st.data(), partitions=logs(most_late=30))
 @examples(80)
-def test_events_that_come_late_count_once_all_the_same(data: st.DataObject, partitions: list) -> None:
+def test_late_events_count_once(data: st.DataObject, partitions: list) -> None:
     passed, rejected = read(data.draw(readings(partitions)), len(partitions))
-    assert sorted(passed) == sorted(tuple(each[:3]) for log in partitions for each in log)
+    assert sorted(passed) == sorted(tuple(arrival[:3]) for log in partitions for arrival in log)
     assert not rejected
 
 
@@ -66,7 +66,7 @@ def test_a_restart_after_every_poll_changes_nothing(data: st.DataObject, partiti
 
 
 def test_a_state_copies_no_buffered_event() -> None:
-    """Copies on the heap, taken every half minute, left holes in it: a daemon grew by 85 MiB an hour."""
+    """Take no copies on the heap. Taken every half minute, they left holes: a daemon grew by 85 MiB an hour."""
     ordering, names, count = fresh(partitions=2), [f"candidate-{number}" for number in range(20)], 2000
     for first in range(0, 3 * count, count):
         batch = EventBatch.from_arrays(
@@ -94,35 +94,38 @@ def steady(partition: int, count: int, every: float = 0.1, start: float = 0.0) -
 @given(st.data())
 @examples(25)
 def test_reading_live_gives_what_catching_up_gives(data: st.DataObject) -> None:
-    """Live: every event is read up to ten seconds after it happened, partitions fall silent, and their end is seen."""
+    """Read every event up to ten seconds after it happened. Partitions fall silent, and their end is seen."""
     delays = [data.draw(st.floats(0.0, 10.0)) for _ in range(3)]
     silences = [data.draw(st.tuples(st.floats(0, 60), st.floats(0, 60)).map(sorted)) for _ in range(3)]
     partitions = [
-        [each for each in steady(partition, 250, every=0.25) if not silent[0] <= each.timestamp <= silent[1]]
+        [arrival for arrival in steady(partition, 250, every=0.25) if not silent[0] <= arrival.timestamp <= silent[1]]
         for partition, silent in enumerate(silences)
     ]
-    live, places = fresh(partitions=3), [0, 0, 0]
+    live, positions = fresh(partitions=3), [0, 0, 0]
     passed, rejected = [], 0
     for now in np.arange(0.0, 110.0, data.draw(st.floats(2.0, 20.0))):
         ends = [
-            sum(each.timestamp + delay <= now for each in log) for log, delay in zip(partitions, delays, strict=True)
+            sum(arrival.timestamp + delay <= now for arrival in log)
+            for log, delay in zip(partitions, delays, strict=True)
         ]
-        ended = {(TOPIC, partition): float(now) for partition in range(3) if places[partition] == ends[partition]}
+        ended = {(TOPIC, partition): float(now) for partition in range(3) if positions[partition] == ends[partition]}
         out = [live.take(ended=ended)]
-        poll = [each for log, first, end in zip(partitions, places, ends, strict=True) for each in log[first:end]]
+        poll = [
+            arrival for log, first, end in zip(partitions, positions, ends, strict=True) for arrival in log[first:end]
+        ]
         out.append(live.take(batch_of(poll)))
-        places = ends
-        passed += [each for batch in out for each in arrivals_of(batch)]
+        positions = ends
+        passed += [arrival for batch in out for arrival in arrivals_of(batch)]
         rejected += sum(len(batch.rejected) for batch in out)
     assert rejected == 0
-    assert passed + arrivals_of(live.flush()) == read([[each for log in partitions for each in log]], 3)[0]
+    assert passed + arrivals_of(live.flush()) == read([[arrival for log in partitions for arrival in log]], 3)[0]
 
 
 def later(arrivals: Sequence[Arrival], offset: int) -> list[Arrival]:
-    return [each._replace(offset=each.offset + offset) for each in arrivals]
+    return [arrival._replace(offset=arrival.offset + offset) for arrival in arrivals]
 
 
-def test_nothing_is_passed_on_before_every_partition_is_known_to_be_that_far() -> None:
+def test_no_event_is_released_before_every_partition_has_passed_its_time() -> None:
     ordering = fresh(partitions=2)
     assert len(ordering.take(batch_of(steady(0, 500)))) == 0
     out = ordering.take(batch_of(steady(1, 300)))
@@ -138,7 +141,7 @@ def test_a_partition_at_its_end_delays_the_others_at_most_for_the_timeout() -> N
 
 
 def test_an_old_answer_does_not_make_a_partition_idle_during_a_pause() -> None:
-    """The end was seen before a pause of an hour; events written in the pause are on time when read."""
+    """See the end before a pause of an hour. Events written in the pause are on time when they are read."""
     ordering = fresh(partitions=2)
     ordering.take(batch_of([*steady(0, 100), *steady(1, 100)]))
     ordering.take(ended={(TOPIC, 1): 1e9})
@@ -148,8 +151,8 @@ def test_an_old_answer_does_not_make_a_partition_idle_during_a_pause() -> None:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_events_of_a_new_partition_count_though_other_partitions_are_far_ahead(restarts: bool) -> None:
-    """It is found 60 seconds after its first event, with all that was written to it meanwhile."""
+def test_events_of_a_new_partition_count_even_if_other_partitions_are_far_ahead(restarts: bool) -> None:
+    """Find the partition 60 seconds after its first event, with all that was written to it meanwhile."""
     ordering = fresh(partitions=2)
     before = ordering.take(batch_of([*steady(0, 1000), *steady(1, 1000)]))
     ordering.expect([(TOPIC, partition) for partition in range(3)])
@@ -162,17 +165,17 @@ def test_events_of_a_new_partition_count_though_other_partitions_are_far_ahead(r
         out.append(ordering.take(batch_of(new[first : first + 70])))
         first += 70
     out.append(ordering.flush())
-    assert not [each for batch in out for each in batch.rejected]
-    passed = [each for batch in out for each in arrivals_of(batch)]
-    assert sorted(passed) == [tuple(each[:3]) for each in sorted([*steady(0, 1000), *steady(1, 1000), *new])]
-    assert [each for each in passed if each[0] > before.timestamp[-1]] == sorted(
-        each for each in passed if each[0] > before.timestamp[-1]
+    assert not [rejection for batch in out for rejection in batch.rejected]
+    passed = [arrival for batch in out for arrival in arrivals_of(batch)]
+    assert sorted(passed) == [tuple(arrival[:3]) for arrival in sorted([*steady(0, 1000), *steady(1, 1000), *new])]
+    assert [arrival for arrival in passed if arrival[0] > before.timestamp[-1]] == sorted(
+        arrival for arrival in passed if arrival[0] > before.timestamp[-1]
     )
 
 
 def test_partitions_that_a_recreated_topic_lacks_are_not_waited_for() -> None:
     ordering = fresh(partitions=4)
-    passed = len(ordering.take(batch_of([each for partition in range(4) for each in steady(partition, 100)])))
+    passed = len(ordering.take(batch_of([arrival for partition in range(4) for arrival in steady(partition, 100)])))
     ordering.expect([])
     ordering.expect([(TOPIC, 0), (TOPIC, 1)])
     passed += len(ordering.take(batch_of([*steady(0, 1000, start=20.0), *steady(1, 1000, start=20.0)])))
@@ -182,7 +185,7 @@ def test_partitions_that_a_recreated_topic_lacks_are_not_waited_for() -> None:
     assert len(ordering.held) == 0
 
 
-def test_the_rest_of_a_quiet_topic_comes_out_when_it_is_old_enough() -> None:
+def test_the_rest_of_a_quiet_topic_is_released_when_it_is_old_enough() -> None:
     ordering = fresh(partitions=2)
     both = [(TOPIC, 0), (TOPIC, 1)]
     assert len(ordering.take(batch_of(steady(0, 3, every=60.0)))) == 0
@@ -194,7 +197,7 @@ def test_the_rest_of_a_quiet_topic_comes_out_when_it_is_old_enough() -> None:
     assert len(ordering.take(ended=dict.fromkeys(both, 1e9))) == 2
 
 
-def test_some_clocks_that_run_ahead_do_not_make_others_late() -> None:
+def test_some_clocks_ahead_make_no_other_event_late() -> None:
     rng = np.random.default_rng(3)
     ahead = rng.random(5000) < 0.1
     times = np.arange(5000) / 10 + np.where(ahead, 3600.0, 0.0)
@@ -203,9 +206,9 @@ def test_some_clocks_that_run_ahead_do_not_make_others_late() -> None:
     assert len(out) > 4300
 
 
-def test_an_event_without_a_time_is_rejected_as_it_cannot_be_put_in_order() -> None:
+def test_an_event_without_a_time_is_rejected() -> None:
     out = fresh(partitions=1).take(batch_of([Arrival(np.nan, 0, 0)]))
-    assert [each.reason for each in out.rejected] == ["missing_field"]
+    assert [rejection.reason for rejection in out.rejected] == ["missing_field"]
 
 
 def test_a_full_memory_stops_the_partitions_that_are_ahead() -> None:
@@ -229,7 +232,7 @@ def test_a_partition_at_its_end_is_not_waited_for_when_memory_is_full() -> None:
 
 
 def test_a_partition_just_read_to_its_end_is_not_waited_for_when_memory_is_full() -> None:
-    """Its clock is less than the idle time-out behind: it continues when the others do, and they would wait for it."""
+    """Let the other one continue, because otherwise each would wait for the other."""
     ordering = fresh(max_bytes=10_000, partitions=2)
     ordering.take(batch_of([*steady(0, 300), *steady(1, 250)]))
     assert ordering.ahead() == {(TOPIC, 0)}
@@ -237,8 +240,8 @@ def test_a_partition_just_read_to_its_end_is_not_waited_for_when_memory_is_full(
     assert ordering.ahead() == frozenset()
 
 
-def test_memory_is_bounded_even_if_a_partition_never_comes_on() -> None:
-    """Events beyond the limit are passed on early, and events behind those as they come."""
+def test_memory_is_bounded_even_if_a_partition_never_catches_up() -> None:
+    """Pass on events beyond the limit early, and events behind those as they come."""
     most, ordering = 50_000, fresh(max_bytes=50_000, partitions=2)
     arrivals, passed, rejected = steady(0, 20_000), 0, 0
     for first in range(0, 20_000, 500):
@@ -259,13 +262,13 @@ def test_no_event_is_lost_however_many_batches_are_buffered() -> None:
     for arrival in arrivals:
         assert len(ordering.take(batch_of([arrival]))) == 0
     assert len(ordering.held) == 1200
-    assert [each[1:3] for each in arrivals_of(ordering.flush())] == [each[1:3] for each in arrivals]
+    assert [arrival[1:3] for arrival in arrivals_of(ordering.flush())] == [arrival[1:3] for arrival in arrivals]
 
 
 def test_events_of_one_time_do_not_fill_the_memory() -> None:
     ordering = fresh(max_bytes=30_000, partitions=1)
     for number in range(50):
-        out = ordering.take(batch_of([Arrival(7.0, 0, 500 * number + place) for place in range(500)]))
+        out = ordering.take(batch_of([Arrival(7.0, 0, 500 * number + offset) for offset in range(500)]))
         assert ordering.nbytes <= 60_000
     assert isinstance(out, EventBatch)
     assert ordering.released_early > 0

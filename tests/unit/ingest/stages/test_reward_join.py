@@ -28,11 +28,11 @@ def outcome(batch: EventBatch) -> list[tuple[float, int, int, float]]:
 
 
 def read(polls: Iterable[Sequence[Any]], combine: str, partitions: tuple[int, int], restarts: bool = False) -> Any:
-    """Released events, origins of rejected ones, and the counts, when all polls have been read."""
+    """Return released events, origins of rejected ones, and the counts, after all polls."""
     joining, out = fresh(combine, partitions=partitions), []
     for poll in polls:
         for kind in (Arrival, Earned):
-            part = [each for each in poll if isinstance(each, kind)]
+            part = [arrival for arrival in poll if isinstance(arrival, kind)]
             if part:
                 out.append(
                     joining.take(batch_of(part)) if kind is Arrival else joining.take(rewards=[rewards_of(part)])
@@ -42,29 +42,29 @@ def read(polls: Iterable[Sequence[Any]], combine: str, partitions: tuple[int, in
                 joining = fresh(combine)
                 joining.restore(state)
     out.append(joining.flush())
-    rejected = sorted(each.origin for batch in out for each in batch.rejected)
+    rejected = sorted(rejection.origin for batch in out for rejection in batch.rejected)
     return [event for batch in out for event in outcome(batch)], rejected, joining.buffered().rewards
 
 
 REMEMBERED = 600.0  # ten windows, and at least ten minutes
-COMBINE = {"first": lambda found: found[0], "last": lambda found: found[-1], "sum": sum}
+COMBINE = {"first": lambda rewards: rewards[0], "last": lambda rewards: rewards[-1], "sum": sum}
 
 
 def joined(decisions: Sequence[Sequence[Arrival]], earned: Sequence[Sequence[Earned]], combine: str) -> Any:
-    """The same, one decision and one reward at a time."""
+    """Compute the result of `read` with a loop over all pairs of a decision and a reward."""
     out, used, late = [], set(), set()
-    for decision in sorted(each for log in decisions for each in log):
-        found = []
-        for each in sorted(each for log in earned for each in log) if decision.event_id else ():
-            after = each.timestamp - decision.timestamp
-            if each.event_id == decision.event_id and -LATENESS <= after <= WINDOW:
-                found.append(each.reward)
-                used.add(each)
-            elif each.event_id == decision.event_id and WINDOW < after <= REMEMBERED:
-                late.add(each)
-        out.append((*decision[:3], COMBINE[combine](found) if found else -1.0))
+    for decision in sorted(arrival for log in decisions for arrival in log):
+        rewards = []
+        for reward in sorted(arrival for log in earned for arrival in log) if decision.event_id else ():
+            after = reward.timestamp - decision.timestamp
+            if reward.event_id == decision.event_id and -LATENESS <= after <= WINDOW:
+                rewards.append(reward.reward)
+                used.add(reward)
+            elif reward.event_id == decision.event_id and WINDOW < after <= REMEMBERED:
+                late.add(reward)
+        out.append((*decision[:3], COMBINE[combine](rewards) if rewards else -1.0))
     late -= used
-    rejected = [(REWARDS, *each[1:3]) for each in late]
+    rejected = [(REWARDS, *reward[1:3]) for reward in late]
     counts = RewardCounts(len(used), len(late), sum(map(len, earned)) - len(used) - len(late))
     return out, sorted(rejected), counts
 
@@ -75,7 +75,7 @@ DELAYS = st.sampled_from([0, 0, 0, 1, 3, int(LATENESS)])
 
 @st.composite
 def two_topics(draw: st.DrawFn) -> tuple[list[list[Arrival]], list[list[Earned]]]:
-    """Decisions, some with the same id or none, and rewards for them: early, in time, late, several, unmatched."""
+    """Draw decisions, some with the same id or none, and rewards for them: early, in time, late, several, unmatched."""
     names = st.sampled_from(["", *"abcdefghijklmnop"])
 
     def times() -> list[float]:
@@ -98,7 +98,7 @@ def two_topics(draw: st.DrawFn) -> tuple[list[list[Arrival]], list[list[Earned]]
 
 @given(data=st.data(), topics=two_topics(), combine=st.sampled_from(["first", "sum", "last"]))
 @examples(150)
-def test_a_join_is_that_of_a_loop_over_all_pairs(data: st.DataObject, topics: Any, combine: str) -> None:
+def test_a_join_equals_a_loop_over_all_pairs(data: st.DataObject, topics: Any, combine: str) -> None:
     decisions, earned = topics
     polls = data.draw(readings([*decisions, *earned]))
     assert read(polls, combine, (len(decisions), len(earned))) == joined(decisions, earned, combine)
@@ -118,7 +118,7 @@ def decided(count: int, first: int = 0, every: float = 0.1) -> list[Arrival]:
 
 
 def earned_for(decisions: Sequence[Arrival], after: float) -> list[Earned]:
-    return [Earned(each.timestamp + after, 0, each.offset, each.event_id) for each in decisions]
+    return [Earned(decision.timestamp + after, 0, decision.offset, decision.event_id) for decision in decisions]
 
 
 @pytest.mark.parametrize("rewards_first", [True, False])
@@ -138,33 +138,33 @@ def test_a_decision_waits_for_its_window_and_no_longer(rewards_first: bool) -> N
 def test_rewards_after_the_window_are_late_and_their_share_is_reported() -> None:
     joining, decisions = fresh(), decided(1000)
     joining.take(batch_of(decisions))
-    in_time = [each for each in earned_for(decisions, after=1.0) if each.offset % 4]
-    late = [each for each in earned_for(decisions, after=WINDOW + 1.0) if each.offset % 4 == 0]
+    in_time = [reward for reward in earned_for(decisions, after=1.0) if reward.offset % 4]
+    late = [reward for reward in earned_for(decisions, after=WINDOW + 1.0) if reward.offset % 4 == 0]
     out = [joining.take(rewards=[rewards_of(sorted([*in_time, *late]))]), joining.flush()]
     assert joining.buffered().rewards == RewardCounts(joined=750, late=250)
     assert joining.buffered().rewards.late_share == 0.25
-    rejected = [each for batch in out for each in batch.rejected]
-    assert {each.reason for each in rejected} == {"too_late"}
-    assert {each.origin for each in rejected} == {(REWARDS, 0, each.offset) for each in late}
+    rejected = [rejection for batch in out for rejection in batch.rejected]
+    assert {rejection.reason for rejection in rejected} == {"too_late"}
+    assert {rejection.origin for rejection in rejected} == {(REWARDS, 0, reward.offset) for reward in late}
     assert rejected[0].detail.startswith("reward: 1 at 21.000000 is more than 20 s after its decision")
     assert sum(float((batch.reward == -1.0).sum()) for batch in out) == 250
 
 
 @pytest.mark.parametrize(("after", "late"), [(3 * WINDOW, 250), (REMEMBERED - 1.0, 250), (REMEMBERED + 60.0, 0)])
-def test_a_reward_long_after_its_window_is_late_and_no_stranger(after: float, late: int) -> None:
-    """A third of the clicks comes after three windows: the share said 0."""
+def test_a_reward_long_after_its_window_is_late_and_not_unmatched(after: float, late: int) -> None:
+    """Count a quarter of the clicks as late if they come after three windows. The share was once 0."""
     joining, out = fresh(), []
     decisions = decided(1000)
     out.append(joining.take(batch_of(decisions)))
     out.append(
-        joining.take(rewards=[rewards_of([each for each in earned_for(decisions, after=1.0) if each.offset % 4])])
+        joining.take(rewards=[rewards_of([reward for reward in earned_for(decisions, after=1.0) if reward.offset % 4])])
     )
-    following = [each._replace(event_id="") for each in decided(10_000, 1000)]
-    clicks = [each for each in earned_for(decisions, after) if each.offset % 4 == 0]
+    following = [decision._replace(event_id="") for decision in decided(10_000, 1000)]
+    clicks = [reward for reward in earned_for(decisions, after) if reward.offset % 4 == 0]
     for first in range(0, 10_000, 500):  # the decisions are released long before the clicks come
         out.append(joining.take(batch_of(following[first : first + 500])))
         now = following[first + 499].timestamp
-        due = [each for each in clicks if each.timestamp <= now]
+        due = [reward for reward in clicks if reward.timestamp <= now]
         clicks = clicks[len(due) :]
         out.append(joining.take(rewards=[rewards_of(due or [Earned(now, 0, 0, "")])]))
     out.append(joining.flush())
@@ -174,11 +174,13 @@ def test_a_reward_long_after_its_window_is_late_and_no_stranger(after: float, la
     assert sum(len(batch.rejected) for batch in out) == late
 
 
-def test_rewards_without_a_decision_are_counted_apart_and_leave() -> None:
+def test_rewards_without_a_decision_are_counted_as_unmatched_and_forgotten() -> None:
     joining = fresh()
     for first in range(0, 20_000, 1000):
         joining.take(batch_of(decided(1000, first)))
-        strangers = [each._replace(event_id=f"x-{each.offset}") for each in earned_for(decided(1000, first), after=1.0)]
+        strangers = [
+            reward._replace(event_id=f"x-{reward.offset}") for reward in earned_for(decided(1000, first), after=1.0)
+        ]
         joining.take(rewards=[rewards_of(strangers)])
         assert joining.nbytes < 100_000
     joining.flush()
@@ -187,19 +189,19 @@ def test_rewards_without_a_decision_are_counted_apart_and_leave() -> None:
     assert joining.buffered().unmatched_share == 1.0
 
 
-def test_rewards_of_decisions_before_the_first_one_are_not_strangers() -> None:
-    """The daemon starts at the end of the topic: the first rewards belong to decisions that it never reads."""
+def test_rewards_of_decisions_before_the_first_one_do_not_count_in_the_unmatched_share() -> None:
+    """Start at the end of the topic. The first rewards belong to decisions that the daemon never reads."""
     joining = fresh()
     decisions = decided(1000)
     joining.take(batch_of(decisions))
-    before = [each._replace(event_id=f"before-{each.offset}") for each in earned_for(decisions, after=-WINDOW)]
+    before = [reward._replace(event_id=f"before-{reward.offset}") for reward in earned_for(decisions, after=-WINDOW)]
     joining.take(rewards=[rewards_of([*before[:200], *earned_for(decisions, after=1.0)])])
     joining.flush()
     assert joining.buffered().rewards == RewardCounts(joined=1000, unmatched=200)
     assert joining.buffered().unmatched_share == 0.0
 
 
-def test_a_topic_without_rewards_at_night_does_not_hold_decisions_up() -> None:
+def test_a_quiet_topic_of_rewards_does_not_hold_up_decisions() -> None:
     joining = fresh()
     joining.take(batch_of(decided(1000)))
     out = joining.take(ended={(REWARDS, 0): 1e9})
@@ -209,23 +211,23 @@ def test_a_topic_without_rewards_at_night_does_not_hold_decisions_up() -> None:
 
 
 @pytest.mark.parametrize("rewarded", [600, 0])
-def test_decisions_wait_in_the_log_where_they_do_not_fit_into_the_memory(rewarded: int) -> None:
-    """Live: rewards come up to 20 seconds later, which is more decisions than fit; none is passed on early."""
+def test_decisions_wait_in_the_log_if_they_do_not_fit_into_memory(rewarded: int) -> None:
+    """Read live. Rewards come up to 20 seconds later, which is more decisions than fit, and none is passed on early."""
     joining, log = fresh(max_bytes=20_000), decided(3000, every=0.04)
     earned = earned_for(log, after=WINDOW - 0.5)[:: 3000 // rewarded] if rewarded else []
-    places, out, most = [0, 0], [], 0
+    positions, out, most = [0, 0], [], 0
     for now in np.arange(0.0, 160.0):
         paused = joining.ahead()
-        ends = [sum(each.timestamp <= now for each in messages) for messages in (log, earned)]
+        ends = [sum(message.timestamp <= now for message in messages) for messages in (log, earned)]
         ended = {
-            (topic, 0): now for topic, place, end in zip((TOPIC, REWARDS), places, ends, strict=True) if place == end
+            (topic, 0): now for topic, index, end in zip((TOPIC, REWARDS), positions, ends, strict=True) if index == end
         }
         out.append(joining.take(ended=ended))
-        for place, (topic, messages) in enumerate([(TOPIC, log), (REWARDS, earned)]):
-            if (topic, 0) not in paused and ends[place] > places[place]:
-                part = messages[places[place] : min(ends[place], places[place] + 100)]
-                out.append(joining.take(batch_of(part)) if place == 0 else joining.take(rewards=[rewards_of(part)]))
-                places[place] += len(part)
+        for index, (topic, messages) in enumerate([(TOPIC, log), (REWARDS, earned)]):
+            if (topic, 0) not in paused and ends[index] > positions[index]:
+                part = messages[positions[index] : min(ends[index], positions[index] + 100)]
+                out.append(joining.take(batch_of(part)) if index == 0 else joining.take(rewards=[rewards_of(part)]))
+                positions[index] += len(part)
         most = max(most, joining.nbytes)
     out.append(joining.flush())
     assert 20_000 < most < 30_000
@@ -250,7 +252,7 @@ def test_memory_is_bounded_when_decisions_never_come() -> None:
     joining, reasons = fresh(max_bytes=100_000), []
     for first in range(0, 30_000, 1000):
         out = joining.take(rewards=[rewards_of(earned_for(decided(1000, first), after=0.0))])
-        reasons += [each.reason for each in out.rejected]
+        reasons += [rejection.reason for rejection in out.rejected]
         assert joining.nbytes <= 200_000
     assert set(reasons) == {"too_late"}
     assert joining.buffered().rewards.late == len(reasons) > 25_000
@@ -258,7 +260,9 @@ def test_memory_is_bounded_when_decisions_never_come() -> None:
 
 def test_duplicates_of_a_decision_are_dropped_before_they_are_joined() -> None:
     joining, twice = fresh(), decided(100)
-    once = Deduplication(1000).take(batch_of([*twice, *[each._replace(offset=each.offset + 100) for each in twice]]))
+    once = Deduplication(1000).take(
+        batch_of([*twice, *[decision._replace(offset=decision.offset + 100) for decision in twice]])
+    )
     joining.take(once)
     assert len(once) == 100
     joining.take(rewards=[rewards_of(earned_for(twice, after=1.0))])
@@ -315,4 +319,6 @@ def test_nonsense_is_distinguished_from_rewards(messages: list[bytes | None]) ->
     batch = RewardDecoder().decode_batch(messages, origin)
     assert len(batch) + len(batch.rejected) == len(messages)
     assert np.isfinite(batch.reward).all()
-    assert sorted([*batch.origin.offset.tolist(), *[each.place for each in batch.rejected]]) == [*range(len(messages))]
+    assert sorted([*batch.origin.offset.tolist(), *[rejection.place for rejection in batch.rejected]]) == [
+        *range(len(messages))
+    ]

@@ -1,4 +1,4 @@
-"""Clocks of partitions: when they advance, and when they go back."""
+"""Test when clocks of partitions advance, and when they go back."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def test_a_clock_goes_back_when_ten_events_in_a_row_are_far_behind_it(right: int
     assert clocks_after(*[100.0] * 20, *[160.0] * 12, *[100.0] * right).newest == reached
 
 
-def test_late_events_among_others_do_not_put_a_clock_back() -> None:
+def test_late_events_among_others_do_not_set_a_clock_back() -> None:
     times = [0.0 if number % 3 else 160.0 for number in range(60)]
     assert clocks_after(*[160.0] * 20, *times).newest == 160.0
 
 
 def clock_one_by_one(times: list[float]) -> float:
-    """The time of a clock, by its definition."""
+    """Return the time of a clock by its definition."""
     time = -np.inf
     for end in range(CONFIRMED_BY, len(times) + 1):
         window = times[end - CONFIRMED_BY : end]

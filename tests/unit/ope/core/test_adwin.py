@@ -1,4 +1,4 @@
-"""ADWIN for several policies: the same windows and changes as river's, value by value, compiled or not."""
+"""Test ADWIN for several policies, compiled or not: its windows and changes equal those in river, value by value."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def require_equal(values: Array, **changes: Any) -> int:
         expected.append((river.n_detections, river.drift_detected, river.width, river.total, river.variance))
     for form in FORMS:
         (detector, state), before = windows(form, 1, len(values), options), 0
-        for place, value in enumerate(values):
+        for index, value in enumerate(values):
             detector.update(np.array([[value]]), detections, len(values), 0, 0)
             changed, before = int(detections[0]) - before, int(detections[0])
-            found = (changed, bool(changed), *state["totals"][0].tolist())
-            assert repr(found) == repr(expected[place])
-        assert before == sum(each[1] for each in expected)
+            actual = (changed, bool(changed), *state["totals"][0].tolist())
+            assert repr(actual) == repr(expected[index])
+        assert before == sum(outcome[1] for outcome in expected)
         detections[:] = 0
-    return sum(each[1] for each in expected)
+    return sum(outcome[1] for outcome in expected)
 
 
 def streams(count: int) -> dict[str, Array]:
@@ -73,9 +73,9 @@ def streams(count: int) -> dict[str, Array]:
 
 @pytest.mark.parametrize("changes", [{}, OFTEN, {"max_buckets": 2}, {"delta": 1.0, "min_window_length": 1}], ids=str)
 @pytest.mark.parametrize(("name", "values"), streams(1_500).items())
-def test_windows_are_those_of_river(name: str, values: Array, changes: dict[str, Any]) -> None:
-    found = require_equal(values, **changes)
-    assert found > 0 or name not in ("jumps", "drift", "walk")
+def test_windows_equal_those_in_river(name: str, values: Array, changes: dict[str, Any]) -> None:
+    actual = require_equal(values, **changes)
+    assert actual > 0 or name not in ("jumps", "drift", "walk")
 
 
 LEVELS = st.lists(st.tuples(st.floats(-1e3, 1e3), st.integers(1, 80)), min_size=1, max_size=8)
@@ -90,13 +90,15 @@ LEVELS = st.lists(st.tuples(st.floats(-1e3, 1e3), st.integers(1, 80)), min_size=
     min_window_length=st.integers(1, 12),
     grace_period=st.integers(0, 40),
 )
-def test_any_stream_has_the_windows_of_river(levels: list[tuple[float, int]], noise: float, **options: Any) -> None:
+def test_windows_of_any_stream_equal_those_in_river(
+    levels: list[tuple[float, int]], noise: float, **options: Any
+) -> None:
     values = np.concatenate([np.full(count, level) for level, count in levels])
     require_equal(values + noise * np.random.default_rng(len(values)).normal(size=len(values)), **options)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: Path(form.__file__).suffix)
-def test_policies_do_not_depend_on_each_other_nor_on_how_values_are_cut(form: Any) -> None:
+def test_policies_depend_neither_on_each_other_nor_on_how_values_are_cut(form: Any) -> None:
     random = np.random.default_rng(1)
     values = random.normal(0, 0.1, (900, 4)) + random.integers(0, 3, (9, 4)).repeat(100, axis=0)
     values[random.random(values.shape) < 0.3] = np.nan

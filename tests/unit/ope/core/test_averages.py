@@ -1,4 +1,4 @@
-"""Every average against its definition, at every prefix of a stream."""
+"""Test every average against its definition, at every prefix of a stream."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BLOCK = 20
 CAP = 2.5
 ESTIMATORS: list[AnyEstimator] = [IPS(), SNIPS(), ClippedIPS(cap=CAP), ControlVariate()]
 ALONE: dict[str, Any] = {"drift": None, "promotion": None}
-"""Averages without what watches them."""
+"""Options that leave out drift detection and promotion."""
 
 
 def terms(estimator: AnyEstimator, stream: Stream, block: int = BLOCK) -> brute_force.Terms:
@@ -48,9 +48,9 @@ def terms(estimator: AnyEstimator, stream: Stream, block: int = BLOCK) -> brute_
 def prefixes(
     stream: Stream, averages: Sequence[AnyAverage], estimators: Sequence[AnyEstimator] = (IPS(),), **settings: Any
 ) -> Iterator[tuple[int, dict[tuple[str, str], Estimate]]]:
-    """The number of events so far and the candidate's estimates by (estimator, average).
+    """Yield the number of events so far and the candidate's estimates by (estimator, average).
 
-    After each event up to the second of the second block, and after every 13th event from then on.
+    Report after each event up to the second of the second block, and after every 13th event from then on.
     """
     evaluator = Evaluator([CANDIDATE], estimators, averages, **{"block": BLOCK} | ALONE | settings)
     for index in range(len(stream)):
@@ -62,26 +62,26 @@ def prefixes(
         yield index + 1, rows
 
 
-def assert_estimate(found: Estimate, kernel: np.ndarray, given: brute_force.Terms) -> None:
-    """The estimate is the kernel's mean, with its diagnostics."""
-    expected = brute_force.moments(kernel, given)
+def assert_estimate(estimate: Estimate, kernel: np.ndarray, terms: brute_force.Terms) -> None:
+    """Check that the estimate is the mean with this kernel, and check its diagnostics."""
+    expected = brute_force.moments(kernel, terms)
     if math.isnan(expected.value):
-        assert (found.value, found.lower, found.effective_sample_size) == (None, None, None)
+        assert (estimate.value, estimate.lower, estimate.effective_sample_size) == (None, None, None)
         return
-    assert found.value == pytest.approx(expected.value, rel=1e-9, abs=1e-12)
-    assert found.effective_sample_size == pytest.approx(expected.effective_sample_size, rel=1e-9)
-    assert found.importance_weight_mean == pytest.approx(expected.mean_weight, rel=1e-9)
+    assert estimate.value == pytest.approx(expected.value, rel=1e-9, abs=1e-12)
+    assert estimate.effective_sample_size == pytest.approx(expected.effective_sample_size, rel=1e-9)
+    assert estimate.importance_weight_mean == pytest.approx(expected.mean_weight, rel=1e-9)
 
 
 def gappy(n: int, seed: int = 5) -> Stream:
-    """A downsampled stream that lacks the candidate often, and once for more than two blocks on end."""
+    """Return a downsampled stream that lacks the candidate often, and once for more than two blocks on end."""
     stream = random_stream(seed, n, missing=0.3, downsampled=True, rewards="real")
     gap = (np.arange(n) >= n // 3) & (np.arange(n) < n // 3 + 50)
     return stream.with_(target=np.where(gap, np.nan, stream.target))
 
 
 @pytest.mark.parametrize("stream", [random_stream(4, 150), gappy(210)], ids=["complete", "gappy"])
-def test_window_and_decay_are_equations_5_8_and_5_11_at_every_prefix(stream: Stream) -> None:
+def test_window_and_decay_equal_equations_5_8_and_5_11_at_every_prefix(stream: Stream) -> None:
     averages = [
         Cumulative(),
         Window(tau=47, resolution=1, name="exact"),
@@ -105,23 +105,23 @@ def test_window_and_decay_are_equations_5_8_and_5_11_at_every_prefix(stream: Str
         "fast": lambda n: brute_force.decay(n, 0.2),
     }
     expected = {estimator.label: terms(estimator, stream) for estimator in ESTIMATORS}
-    for n, found in prefixes(stream, averages, ESTIMATORS):
-        for (estimator, average), estimate in found.items():
+    for n, actual in prefixes(stream, averages, ESTIMATORS):
+        for (estimator, average), estimate in actual.items():
             assert_estimate(estimate, kernels[average](n), expected[estimator][:n])
 
 
 @pytest.mark.parametrize("stream", [random_stream(4, 90), gappy(120)], ids=["complete", "gappy"])
-def test_the_largest_term_s_share_is_the_definition_s_at_every_prefix(stream: Stream) -> None:
+def test_the_share_of_the_largest_term_equals_its_definition_at_every_prefix(stream: Stream) -> None:
     averages = [Cumulative(), Window(tau=30, resolution=1), Decay(alpha=0.8)]
     given_terms = terms(IPS(), stream)
-    for n, found in prefixes(stream, averages):
+    for n, actual in prefixes(stream, averages):
         for average, kernel in (
             ("cumulative", brute_force.cumulative(n)),
             ("window", brute_force.window(n, 30)),
             ("decay", brute_force.decay(n, 0.8)),
         ):
             expected = brute_force.moments(kernel, given_terms[:n]).largest_share
-            share = found["ips", average].details["largest_term_share"]
+            share = actual["ips", average].details["largest_term_share"]
             assert share == (None if math.isnan(expected) else pytest.approx(expected, rel=1e-9))
 
 
@@ -129,17 +129,17 @@ def test_the_largest_term_s_share_is_the_definition_s_at_every_prefix(stream: St
 def test_buckets_of_several_blocks_are_the_same_when_one_batch_fills_many_of_them(n: int) -> None:
     stream = random_stream(4, n)
     average = Window(tau=130, resolution=40)
-    found = (
+    estimate = (
         evaluated(stream, estimators=[IPS()], averages=[average], block=BLOCK).report().get(CANDIDATE, "ips", "window")
     )
-    assert_estimate(found, brute_force.window(n, 130, 40), terms(IPS(), stream))
+    assert_estimate(estimate, brute_force.window(n, 130, 40), terms(IPS(), stream))
 
 
 def test_a_window_reports_its_number_of_events() -> None:
     stream = random_stream(4, 150, missing=0.5)
     averages = [Window(tau=45, resolution=5), Window(tau=130, resolution=40, name="coarse")]
-    for n, found in prefixes(stream, averages):
-        held = {label: found["ips", label].details["window_events"] for label in ("window", "coarse")}
+    for n, actual in prefixes(stream, averages):
+        held = {label: actual["ips", label].details["window_events"] for label in ("window", "coarse")}
         assert held == {"window": brute_force.window(n, 45, 5).sum(), "coarse": brute_force.window(n, 130, 40).sum()}
         assert min(n, 41) <= held["window"] <= 45
         assert min(n, 91) <= held["coarse"] <= 130
@@ -148,11 +148,11 @@ def test_a_window_reports_its_number_of_events() -> None:
 def test_a_window_of_the_whole_stream_and_a_slow_decay_are_the_cumulative_mean() -> None:
     stream = random_stream(6, 205, missing=0.2)
     averages = [Cumulative(), Window(tau=205, resolution=1), Decay(alpha=1 - 1e-13)]
-    found = evaluated(stream, estimators=ESTIMATORS, averages=averages, block=BLOCK).report()
+    report = evaluated(stream, estimators=ESTIMATORS, averages=averages, block=BLOCK).report()
     for estimator in ESTIMATORS:
-        whole = found.get(CANDIDATE, estimator.label, "cumulative").value
-        assert found.get(CANDIDATE, estimator.label, "window").value == pytest.approx(whole, rel=1e-10)
-        assert found.get(CANDIDATE, estimator.label, "decay").value == pytest.approx(whole, rel=1e-9)
+        whole = report.get(CANDIDATE, estimator.label, "cumulative").value
+        assert report.get(CANDIDATE, estimator.label, "window").value == pytest.approx(whole, rel=1e-10)
+        assert report.get(CANDIDATE, estimator.label, "decay").value == pytest.approx(whole, rel=1e-9)
 
 
 def test_events_that_lack_the_policy_still_age_what_came_before() -> None:
@@ -161,12 +161,12 @@ def test_events_that_lack_the_policy_still_age_what_came_before() -> None:
     evaluator = Evaluator([CANDIDATE], estimators=[IPS()], averages=[Decay(half_life=10), Window(tau=35, resolution=1)])
     for part in (older, *[gap] * (silent // 10), newer):
         evaluator.update(part.batch())
-    found = evaluator.report()
-    assert found.get(CANDIDATE, "ips", "decay").value == pytest.approx(2**-4 / (2**-4 + 1), rel=1e-12)
-    assert found.get(CANDIDATE, "ips", "window").value == 0.0
+    report = evaluator.report()
+    assert report.get(CANDIDATE, "ips", "decay").value == pytest.approx(2**-4 / (2**-4 + 1), rel=1e-12)
+    assert report.get(CANDIDATE, "ips", "window").value == 0.0
 
 
-def test_evidence_that_has_faded_away_is_not_known_rather_than_rounded() -> None:
+def test_evidence_that_has_faded_away_is_unknown_and_not_rounded() -> None:
     stream, silence = random_stream(3, 400, rewards="real"), random_stream(4, 500)
     silence = silence.with_(target=np.full(500, np.nan))
     evaluator = Evaluator([CANDIDATE], estimators=[SNIPS()], averages=[Decay(alpha=0.9)])
@@ -175,13 +175,13 @@ def test_evidence_that_has_faded_away_is_not_known_rather_than_rounded() -> None
     for _ in range(20):
         evaluator.update(silence.batch())
         evaluator.fold_pending()
-        found = evaluator.report().get(CANDIDATE, "snips", "decay")
-        assert found.value is None or found.value == pytest.approx(before.value, rel=1e-12)
-    assert found.value is None
+        estimate = evaluator.report().get(CANDIDATE, "snips", "decay")
+        assert estimate.value is None or estimate.value == pytest.approx(before.value, rel=1e-12)
+    assert estimate.value is None
 
 
 @pytest.mark.parametrize("average", [AdaptiveWindow(drift_span=1_000), AdaptiveDecay(drift_span=1_000)])
-def test_blocks_that_lack_the_policy_teach_nothing_about_its_drift(average: AnyAverage) -> None:
+def test_blocks_without_the_policy_do_not_change_its_drift(average: AnyAverage) -> None:
     stream = drifting(8_000, seed=46)
     silence = stream.with_(target=np.full(8_000, np.nan))
     evaluator = Evaluator([CANDIDATE], estimators=[SNIPS()], averages=[average], block=LONG_BLOCK)
@@ -212,7 +212,7 @@ SPAN, LONG_BLOCK = 1_000, 50
 
 
 def drifting(n: int, seed: int) -> Stream:
-    """Weights of mean about 1 and a reward whose mean jumps and slides, so that windows shrink and grow again."""
+    """Draw weights of mean about 1 and a reward with a mean that jumps and slides. Windows shrink and grow again."""
     rng = np.random.default_rng(seed)
     mean = np.where(np.arange(n) % 4_000 < 2_000, 0.2, 0.8) * np.linspace(1.0, 0.6, n)
     stream = from_weights(rng.gamma(2.0, 0.5, n), (rng.uniform(size=n) < mean) * 1.0)
@@ -250,9 +250,7 @@ def reports_at(stream: Stream, ends: list[int], **settings: Any) -> Iterator[tup
 
 
 @pytest.mark.parametrize(("stream", "estimator", "ends"), adaptive_cases(), ids=["snips", "ips"])
-def test_an_adaptive_window_is_the_one_of_the_definition(
-    stream: Stream, estimator: AnyEstimator, ends: list[int]
-) -> None:
+def test_an_adaptive_window_equals_its_definition(stream: Stream, estimator: AnyEstimator, ends: list[int]) -> None:
     given_terms = terms(estimator, stream, LONG_BLOCK)
     choices = {
         label: brute_force.chosen(
@@ -267,18 +265,16 @@ def test_an_adaptive_window_is_the_one_of_the_definition(
     lengths: dict[str, set[float]] = {label: set() for label in WINDOWS}
     for n, report in reports_at(stream, ends, estimators=[estimator], averages=list(WINDOWS.values())):
         for label, average in WINDOWS.items():
-            found = report.get(CANDIDATE, estimator.label, label)
+            estimate = report.get(CANDIDATE, estimator.label, label)
             kernel = brute_force.adaptive_window(n, LONG_BLOCK, choices[label], average.growth)
-            assert_estimate(found, kernel, given_terms[:n])
-            assert found.details["window_events"] == kernel.sum()
+            assert_estimate(estimate, kernel, given_terms[:n])
+            assert estimate.details["window_events"] == kernel.sum()
             lengths[label].add(kernel.sum() / n)
     assert all(min(held) < 0.5 for held in lengths.values()), "the drift must have shortened every window"
 
 
 @pytest.mark.parametrize(("stream", "estimator", "ends"), adaptive_cases(), ids=["snips", "ips"])
-def test_an_adaptive_decay_is_the_one_of_the_definition(
-    stream: Stream, estimator: AnyEstimator, ends: list[int]
-) -> None:
+def test_an_adaptive_decay_equals_its_definition(stream: Stream, estimator: AnyEstimator, ends: list[int]) -> None:
     given_terms = terms(estimator, stream, LONG_BLOCK)
     choices = {
         label: brute_force.chosen(
@@ -288,16 +284,16 @@ def test_an_adaptive_decay_is_the_one_of_the_definition(
     }
     for n, report in reports_at(stream, ends, estimators=[estimator], averages=list(DECAYS.values())):
         for label in DECAYS:
-            found = report.get(CANDIDATE, estimator.label, label)
+            estimate = report.get(CANDIDATE, estimator.label, label)
             kernel = brute_force.adaptive_decay(n, LONG_BLOCK, choices[label])
-            assert_estimate(found, kernel, given_terms[:n])
+            assert_estimate(estimate, kernel, given_terms[:n])
     for label, alphas in choices.items():
-        known = [1 / (1 - alpha) for alpha in alphas if not math.isnan(alpha)]
-        assert min(known) < 2_000, f"the drift must have shortened the horizon of {label}"
+        finite = [1 / (1 - alpha) for alpha in alphas if not math.isnan(alpha)]
+        assert min(finite) < 2_000, f"the drift must have shortened the horizon of {label}"
 
 
 def _choice_of(average: AdaptiveDecay) -> brute_force.Choice:
-    """The package's choice, which has its own test; here only its effect is tested."""
+    """Return the choice of the package. It has its own test, so that only its effect is tested here."""
 
     def choose(k: float, variance: float, events: int) -> float:
         return float(average.choose(np.array([[k]]), np.array([[variance]]), np.array([events]))[0, 0])
@@ -309,7 +305,7 @@ def _choice_of(average: AdaptiveDecay) -> brute_force.Choice:
 def test_the_chosen_alpha_has_the_least_risk_of_all(bias: typing.Literal["published", "exact"]) -> None:
     rng = np.random.default_rng(20240817)
     average, best = AdaptiveDecay(bias=bias, bias_weight=0.7), brute_force.mse_alpha(0.7, bias)
-    for _ in range(20):
+    for _ in range(60):
         k, variance, events = 10 ** rng.uniform(-9, -3), 10 ** rng.uniform(-6, 2), round(10 ** rng.uniform(3, 7))
         risks = [
             brute_force.decay_risk(np.array(1 / (1 - alpha)), k, variance, events, 0.7, bias)
@@ -353,7 +349,7 @@ def test_an_adaptive_average_keeps_its_first_memory_until_the_drift_span_has_pas
 
 
 @pytest.mark.slow
-def test_the_drift_rate_is_the_definition_s_long_after_the_moving_average_is_full() -> None:
+def test_the_drift_rate_equals_its_definition_long_after_the_moving_average_is_full() -> None:
     block, span, n = 250, 3_000, 27_000
     stream = drifting(n, seed=44)
     silent = (np.arange(n) >= 12_000) & (np.arange(n) < 13_000)
@@ -366,28 +362,28 @@ def test_the_drift_rate_is_the_definition_s_long_after_the_moving_average_is_ful
     }
     averages = [AdaptiveWindow(drift_span=span), AdaptiveDecay(drift_span=span)]
     evaluator = Evaluator([CANDIDATE], [IPS(), SNIPS()], averages, block=block, drift=None, promotion=None)
-    for place in range(n // block):
-        evaluator.update(stream[place * block : (place + 1) * block].batch())
+    for index in range(n // block):
+        evaluator.update(stream[index * block : (index + 1) * block].batch())
         evaluator.fold_pending()
         report = evaluator.report()
         for row, rates in expected.items():
-            found = report.get(CANDIDATE, *row).details["lipschitz_per_event"]
-            assert found == (None if math.isnan(rates[place]) else pytest.approx(rates[place], rel=1e-9))
+            details = report.get(CANDIDATE, *row).details["lipschitz_per_event"]
+            assert details == (None if math.isnan(rates[index]) else pytest.approx(rates[index], rel=1e-9))
 
 
-def test_the_bias_bounds_are_the_thesis_s() -> None:
+def test_the_bias_bounds_equal_the_published_ones() -> None:
     n, tau, alpha = 60_130, 640, 0.99
     stream = drifting(n, seed=45)
     averages = [Window(tau=tau, resolution=1), Decay(alpha=alpha), AdaptiveWindow(), AdaptiveDecay()]
     report = evaluated(stream, estimators=[SNIPS()], averages=averages).report()
-    found = {average.label: report.get(CANDIDATE, "snips", average.label).details for average in averages}
+    details = {average.label: report.get(CANDIDATE, "snips", average.label).details for average in averages}
     for label in ("window", "adaptive_window"):
-        k, held = found[label]["lipschitz_per_event"], found[label]["window_events"]
-        assert found[label]["bias_bound"] == pytest.approx(k * (held - 1) / 2, rel=1e-12)
+        k, held = details[label]["lipschitz_per_event"], details[label]["window_events"]
+        assert details[label]["bias_bound"] == pytest.approx(k * (held - 1) / 2, rel=1e-12)
     for label in ("decay", "adaptive_decay"):
-        k, alpha = found[label]["lipschitz_per_event"], found[label]["alpha"]
-        assert found[label]["bias_bound"] == pytest.approx(k * alpha / ((1 - alpha) * (1 - alpha**n)), rel=1e-9)
-    assert found["window"]["window_events"] == tau
+        k, alpha = details[label]["lipschitz_per_event"], details[label]["alpha"]
+        assert details[label]["bias_bound"] == pytest.approx(k * alpha / ((1 - alpha) * (1 - alpha**n)), rel=1e-9)
+    assert details["window"]["window_events"] == tau
 
 
 def test_the_drift_of_a_ramp_is_its_slope() -> None:
@@ -402,8 +398,8 @@ def test_the_drift_of_a_ramp_is_its_slope() -> None:
 
 def test_an_adaptive_window_is_never_empty() -> None:
     average = AdaptiveWindow(objective="published", bias_weight=1e6, drift_span=1_000)
-    found = evaluated(drifting(8_000, seed=1), estimators=[IPS()], averages=[average], block=1_000).report()
-    assert found.get(CANDIDATE, "ips", "adaptive_window").details["window_events"] == 1_000
+    report = evaluated(drifting(8_000, seed=1), estimators=[IPS()], averages=[average], block=1_000).report()
+    assert report.get(CANDIDATE, "ips", "adaptive_window").details["window_events"] == 1_000
 
 
 @pytest.mark.parametrize("growth", ["by_event", "immediate"])
@@ -501,7 +497,7 @@ def test_a_resolution_that_fits_no_block_is_refused() -> None:
 
 
 def test_published_decay_and_window_agree_on_what_they_follow() -> None:
-    """The published alpha is the decay whose horizon is half the published window, plus a half."""
+    """Compare the horizon of the published alpha with half the published window, plus a half."""
     scaled = np.array([1e-9, 1e-7, 1e-5])
     horizons = 1 / (1 - choice.published_decay(scaled))
     np.testing.assert_allclose(horizons, choice.published_window(scaled) / 2 + 0.5, rtol=1e-9)
@@ -509,7 +505,7 @@ def test_published_decay_and_window_agree_on_what_they_follow() -> None:
 
 @dataclass(frozen=True, config=strict)
 class LastBlock(Fading):
-    """The events of the last whole block."""
+    """Average the events of the last whole block."""
 
     kind: Literal["last_block"] = field(default="last_block", kw_only=True, repr=False)
 
@@ -525,10 +521,10 @@ def test_an_average_is_one_class() -> None:
     evaluator = evaluated(stream, estimators=[IPS(), SNIPS()], averages=[LastBlock(), Cumulative()], block=BLOCK)
     last = evaluated(stream[60:80], estimators=[IPS(), SNIPS()], averages=[Cumulative()], block=BLOCK).report()
     for estimator in ("ips", "snips"):
-        found = evaluator.report().get(CANDIDATE, estimator, "last_block")
+        estimate = evaluator.report().get(CANDIDATE, estimator, "last_block")
         expected = last.get(CANDIDATE, estimator, "cumulative")
-        assert (found.value, found.lift) == (close(expected.value), close(expected.lift))
-        assert found.kind == "empirical_likelihood"
+        assert (estimate.value, estimate.lift) == (close(expected.value), close(expected.lift))
+        assert estimate.kind == "empirical_likelihood"
     with pytest.raises(ValueError, match="does not measure drift"):
         Evaluator([CANDIDATE], averages=[LastBlock()], intervals={"last_block": Normal(drift="include")})
     with pytest.raises(ValueError, match="confidence_sequence fits"):
@@ -548,7 +544,7 @@ FIXED += parts.further_averages([*FIXED, Mixture()])
 
 
 @pytest.mark.parametrize("averages", [(*FIXED, Mixture()), tuple(FIXED), (Mixture(),)], ids=["all", "fixed", "mixture"])
-def test_a_state_for_some_policies_and_estimators_is_that_of_a_grid_that_had_no_others(
+def test_a_state_for_some_policies_and_estimators_equals_the_state_of_a_grid_without_others(
     averages: tuple[AnyAverage, ...],
 ) -> None:
     rng, n = np.random.default_rng(3), 33 * BLOCK
@@ -557,7 +553,7 @@ def test_a_state_for_some_policies_and_estimators_is_that_of_a_grid_that_had_no_
     present, signs = rng.choice([0.0, 1.0, 2.0], (n, 3)), rng.choice([-1.0, 1.0], (n, 64))
 
     def grid(policies: Sequence[int], estimators: tuple[AnyEstimator, ...]) -> Grid:
-        candidates, bounds = tuple(place > 0 for place in policies), (Normal(),) * len(averages)
+        candidates, bounds = tuple(index > 0 for index in policies), (Normal(),) * len(averages)
         return Grid(estimators, averages, bounds, candidates, IPS().needs, {}, BLOCK)
 
     def folded(some: Grid, policies: Sequence[int]) -> Any:
@@ -571,31 +567,31 @@ def test_a_state_for_some_policies_and_estimators_is_that_of_a_grid_that_had_no_
     assert_same(from_plain(encode(selected)), from_plain(encode(folded(part, [0, 2]))))
 
 
-def assert_same(found: Any, expected: Any) -> None:
+def assert_same(actual: Any, expected: Any) -> None:
     if isinstance(expected, dict):
-        assert found.keys() == expected.keys()
-        if "lost" in expected:  # rounding alone, which belongs to the moments
-            found, expected = (
-                {**some, "moments": some["moments"] - some["lost"], "lost": None} for some in (found, expected)
+        assert actual.keys() == expected.keys()
+        if "lost" in expected:  # only rounding, which belongs to the moments
+            actual, expected = (
+                {**some, "moments": some["moments"] - some["lost"], "lost": None} for some in (actual, expected)
             )
         for key in expected:
-            assert_same(found[key], expected[key])
+            assert_same(actual[key], expected[key])
     elif isinstance(expected, list):
-        for one, other in zip(found, expected, strict=True):
+        for one, other in zip(actual, expected, strict=True):
             assert_same(one, other)
     elif isinstance(expected, str):
-        assert found == expected
+        assert actual == expected
     elif expected is None:
-        assert found is None
+        assert actual is None
     else:
-        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
 
 
 # The buckets of a long window.
 
 
 @pytest.mark.parametrize("every", [7, 8_000], ids=str)
-def test_buckets_of_a_ladder_are_at_most_a_hundredth_as_long_as_they_are_old(every: int) -> None:
+def test_buckets_of_a_ladder_are_at_most_as_long_as_a_hundredth_of_their_age(every: int) -> None:
     rng, count, capacity = np.random.default_rng(1), 8_000, 5_000
     blocks, maxima = rng.random((count, 2, 3)), np.array([False, False, True])
     ladder = ring.start_ladder(2, 3, capacity)
@@ -638,30 +634,30 @@ def test_a_long_adaptive_window_is_right_to_a_hundredth_of_its_length_and_exact_
         report, end = evaluator.report(), min(first + 3_330, n)
         for average in averages:
             kernel = brute_force.adaptive_window(end, block, choices[average.weight], average.growth)
-            found = report.get(CANDIDATE, "ips", average.label)
-            held, wanted = int(found.details["window_events"]), int(kernel.sum())
+            estimate = report.get(CANDIDATE, "ips", average.label)
+            held, wanted = int(estimate.details["window_events"]), int(kernel.sum())
             if wanted <= 20_000:
                 assert held == wanted
             assert 0.99 * wanted <= held <= wanted
-            assert_estimate(found, brute_force.window(end, held), given_terms[:end])
+            assert_estimate(estimate, brute_force.window(end, held), given_terms[:end])
             lengths.append(wanted)
     assert max(lengths) > 50_000
     assert min(lengths[len(lengths) // 2 :]) < 20_000
 
 
-def test_the_bias_of_the_cumulative_mean_is_that_of_the_mean_rate_of_its_events() -> None:
+def test_the_bias_of_the_cumulative_mean_follows_the_mean_rate_of_its_events() -> None:
     n, block, span, smoothing = 75_130, 500, 50_000, 10_000
     stream = drifting(n, seed=48)
 
     def smoothed(end: int) -> Array:
-        """Only a full window has a value."""
+        """Return NaN until the window is full."""
         return brute_force.window(end, smoothing) * (end >= smoothing)
 
     rates = np.array(brute_force.drift_rates(terms(SNIPS(), stream, block), block, span, smoothed)).repeat(block)
-    known = ~np.isnan(rates)
-    mean = np.average(rates[known], weights=1 + np.flatnonzero(known))
+    finite = ~np.isnan(rates)
+    mean = np.average(rates[finite], weights=1 + np.flatnonzero(finite))
     settings: dict[str, Any] = {"averages": [Cumulative()], "intervals": {"cumulative": Normal(drift="include")}}
     report = evaluated(stream, estimators=[SNIPS()], block=block, every=20_000, **settings).report()
-    found = report.get(CANDIDATE, "snips", "cumulative").details
-    assert found["lipschitz_per_event"] == pytest.approx(mean, rel=1e-9)
-    assert found["bias_bound"] == pytest.approx(mean * (n - 1) / 2, rel=1e-9)
+    details = report.get(CANDIDATE, "snips", "cumulative").details
+    assert details["lipschitz_per_event"] == pytest.approx(mean, rel=1e-9)
+    assert details["bias_bound"] == pytest.approx(mean * (n - 1) / 2, rel=1e-9)

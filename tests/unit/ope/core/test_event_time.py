@@ -1,4 +1,4 @@
-"""Windows and decays that are measured by the clock, against their definition at every prefix of a stream."""
+"""Test windows and decays in time against their definition, at every prefix of a stream."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HALF_LIVES = {"slow": 15.0, "fast": 0.8}
 
 
 def times(n: int, seed: int = 1) -> Array:
-    """Bursts and pauses, disorder, some clocks that run far ahead, some events without a time."""
+    """Draw bursts and pauses, disorder, some clocks that run far ahead, and some events without a time."""
     rng = np.random.default_rng(seed)
     gaps = rng.choice([0.0, 0.01, 0.3, 20.0], n, p=[0.2, 0.5, 0.28, 0.02])
     time = 1e9 + np.cumsum(gaps) - rng.choice([0.0, 1.0, 10.0], n, p=[0.8, 0.15, 0.05])
@@ -47,7 +47,7 @@ def dated(stream: Stream, time: Array) -> EventBatch:
 
 
 def clocks(time: Array, block: int = BLOCK) -> Array:
-    """The clock at the end of the block of each event, when no more events than these have come."""
+    """Return the clock at the end of the block of each event, if the stream ends with the last one."""
     enough, clock, path = math.ceil(block / 10), -math.inf, []
     for first in range(0, len(time), block):
         part = time[first : first + block]
@@ -58,7 +58,7 @@ def clocks(time: Array, block: int = BLOCK) -> Array:
 
 
 def kernel_of(label: str, time: Array, block: int = BLOCK) -> Array:
-    """The weight of each event now, by definition."""
+    """Return the weight that each event has at the end, by definition."""
     path = clocks(time, block)
     shown = np.minimum(time, path)
     if label in SPANS:
@@ -76,10 +76,10 @@ def evaluator_of(averages: list[AnyAverage] = AVERAGES, **more: Any) -> Evaluato
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])
-def test_windows_and_decays_by_the_clock_are_their_definition_at_every_prefix(missing: float) -> None:
+def test_windows_and_decays_in_time_equal_their_definition_at_every_prefix(missing: float) -> None:
     stream, time = random_stream(4, 330, missing=missing, downsampled=bool(missing), rewards="real"), times(330)
     evaluator = evaluator_of()
-    known = {
+    terms_by_estimator = {
         estimator.label: brute_force.terms(
             estimator.label, stream.present, stream.weight, stream.reward, cap=1.0, block=BLOCK
         )
@@ -89,21 +89,21 @@ def test_windows_and_decays_by_the_clock_are_their_definition_at_every_prefix(mi
         evaluator.update(dated(stream[n - 1 : n], time[n - 1 : n]))
         if n > BLOCK + 1 and n % 17:
             continue
-        for found in candidates(evaluator):
-            kernel = kernel_of(found.average, time[:n])
-            expected = brute_force.moments(kernel, known[found.estimator][:n])
+        for row in candidates(evaluator):
+            kernel = kernel_of(row.average, time[:n])
+            expected = brute_force.moments(kernel, terms_by_estimator[row.estimator][:n])
             if math.isnan(expected.value):
-                assert found.value is None
+                assert row.value is None
                 continue
-            assert found.value == close(expected.value)
-            assert found.effective_sample_size == close(expected.effective_sample_size)
-            assert found.details["largest_term_share"] == close(
+            assert row.value == close(expected.value)
+            assert row.effective_sample_size == close(expected.effective_sample_size)
+            assert row.details["largest_term_share"] == close(
                 None if math.isnan(expected.largest_share) else expected.largest_share
             )
-            if found.average in SPANS:
-                assert found.details["window_events"] == kernel.sum()
+            if row.average in SPANS:
+                assert row.details["window_events"] == kernel.sum()
             else:
-                assert found.details["horizon_events"] == pytest.approx(kernel.sum())
+                assert row.details["horizon_events"] == pytest.approx(kernel.sum())
 
 
 def test_a_few_clocks_that_run_ahead_do_not_empty_a_window() -> None:
@@ -111,8 +111,8 @@ def test_a_few_clocks_that_run_ahead_do_not_empty_a_window() -> None:
     ahead = np.where(np.arange(3000) % 37 == 5, 4e9, time)
     evaluator = evaluator_of([Window(span="1m")], block=100)
     evaluator.update(dated(stream, ahead))
-    (found, _) = candidates(evaluator)
-    assert 580 < found.details["window_events"] <= 600
+    (actual, _) = candidates(evaluator)
+    assert 580 < actual.details["window_events"] <= 600
 
 
 def test_the_window_does_not_grow_with_the_rate_of_events() -> None:
@@ -126,7 +126,7 @@ def test_the_window_does_not_grow_with_the_rate_of_events() -> None:
     assert sizes[0] == pytest.approx(sizes[1], rel=0.001)
 
 
-def test_where_an_event_comes_every_second_time_and_number_are_one() -> None:
+def test_time_and_number_agree_if_an_event_comes_every_second() -> None:
     stream = random_stream(3, 5000)
     averages = [
         Window(tau=1000, name="events"),
@@ -136,15 +136,15 @@ def test_where_an_event_comes_every_second_time_and_number_are_one() -> None:
     ]
     evaluator = evaluator_of(averages, block=100)
     evaluator.update(dated(stream, np.arange(5000.0)))
-    found = {(candidate.estimator, candidate.average): candidate for candidate in candidates(evaluator)}
+    actual = {(candidate.estimator, candidate.average): candidate for candidate in candidates(evaluator)}
     for one, other in (("events", "seconds"), ("after events", "after minutes")):
-        by_event, by_time = found["ips", one], found["ips", other]
+        by_event, by_time = actual["ips", one], actual["ips", other]
         assert by_time.value == pytest.approx(by_event.value, rel=0.01)
         assert by_time.upper - by_time.lower == pytest.approx(by_event.upper - by_event.lower, rel=0.02)
-    assert found["ips", "seconds"].details["window_events"] == 1000
+    assert actual["ips", "seconds"].details["window_events"] == 1000
 
 
-def test_by_time_and_by_number_the_variance_is_remembered_equally_long() -> None:
+def test_the_variance_is_remembered_equally_long_by_time_and_by_number() -> None:
     stream = random_stream(3, 4000)
     stream = stream.with_(reward=np.where(np.arange(4000) < 2500, stream.reward, 0.1 * stream.reward))
     averages = [

@@ -1,4 +1,4 @@
-"""The kernels, compiled and uncompiled: equal to arithmetic in numpy, to the bit if the order of a sum is defined."""
+"""Test the kernels, compiled and uncompiled, against numpy: to the bit if the order of a sum is defined."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def unknown(*shape: int) -> Array:
 def test_numbers_are_interpolated_between_the_edges_of_their_row(kernel: Any) -> None:
     edges = np.array([[0.0, 1.0, 1.0, 3.0, 4.0], [-2.0, 0.0, 5.0, np.inf, np.inf]])
     points, values = np.array([[-1.0, 0.0, 0.25, 1.0, 2.5, 4.0, 9.0, np.nan]] * 2), np.array([1.0, 2.0, 4.0, 5.0, 7.0])
-    found = unknown(*points.shape)
-    kernel.interpolate(points, edges, values, found)
-    wanted = [np.interp(row, each, values) for row, each in zip(points, edges, strict=True)]
-    assert found == pytest.approx(np.array(wanted), nan_ok=True)
+    actual = unknown(*points.shape)
+    kernel.interpolate(points, edges, values, actual)
+    wanted = [np.interp(row, edge, values) for row, edge in zip(points, edges, strict=True)]
+    assert actual == pytest.approx(np.array(wanted), nan_ok=True)
 
 
 # -- sums over pieces of the events ------------------------------------------------------------------------------------
@@ -50,7 +50,7 @@ PAIRS = list(combinations_with_replacement(range(-1, 2 * SERIES), 2))
 
 
 class Events:
-    """Series of a few policies and their weights, some of them 0, cut into pieces."""
+    """Hold series of a few policies and their weights, some of them 0, cut into pieces."""
 
     def __init__(self, *edges: int, plain: bool = False) -> None:
         rng, count = np.random.default_rng(edges[-1]), edges[-1]
@@ -66,7 +66,7 @@ class Events:
         return [slice(first, last) for first, last in pairwise(self.edges.tolist())]
 
     def of(self, number: int, policy: int) -> Array:
-        """The series with this number, as a policy sees it."""
+        """Return the series with this number, as a policy sees it."""
         if number < 0:
             return np.ones(self.series.shape[-1])
         return self.series[number - SERIES, 0] if number >= SERIES else self.series[number, policy]
@@ -75,7 +75,7 @@ class Events:
         return self.both if apart else self.weight
 
 
-def in_four_parts(terms: Array) -> float:
+def sum_in_four_parts(terms: Array) -> float:
     """Add up every fourth term, the last few to the first sum, and then the four sums."""
     whole = len(terms) // 4 * 4
     parts = terms[:whole].reshape(-1, 4).cumsum(axis=0)[-1] if whole else np.zeros(4)
@@ -89,19 +89,19 @@ EDGES = [(0, 1), (0, 3), (0, 4), (0, 5, 10, 15, 23), (0, 0, 7, 7, 250)]
 @pytest.mark.parametrize("plain", [False, True], ids=["weighted", "plain"])
 @pytest.mark.parametrize("edges", EDGES, ids=str)
 def test_products_are_sums_in_four_parts_to_the_bit(kernel: Any, edges: tuple[int, ...], plain: bool) -> None:
-    given = Events(*edges, plain=plain)
+    events = Events(*edges, plain=plain)
     wanted = [(*pair, apart) for pair in PAIRS for apart in (0, 1)]
     first, second, apart = map(np.ascontiguousarray, np.array(wanted).T)
     out = unknown(len(edges) - 1, POLICIES, len(wanted) + 2)
     columns = first, second, apart, len(wanted) - 1
-    kernel.products(given.series, given.weight, given.both, plain, given.edges, *columns, out)
-    for place, part in enumerate(given.pieces()):
+    kernel.products(events.series, events.weight, events.both, plain, events.edges, *columns, out)
+    for index, part in enumerate(events.pieces()):
         for policy in range(POLICIES):
             for pair, (one, other, both) in enumerate(wanted[:-1]):
-                terms = (given.weights(both)[policy] * given.of(one, policy) * given.of(other, policy))[part]
-                found = out[place, policy, pair]
-                assert found == in_four_parts(terms)
-                assert found == pytest.approx(math.fsum(terms), rel=0, abs=1e-12 * np.abs(terms).sum())
+                terms = (events.weights(both)[policy] * events.of(one, policy) * events.of(other, policy))[part]
+                actual = out[index, policy, pair]
+                assert actual == sum_in_four_parts(terms)
+                assert actual == pytest.approx(math.fsum(terms), rel=0, abs=1e-12 * np.abs(terms).sum())
     assert np.isnan(out[..., len(wanted) - 1 :]).all()  # only the first `count` pairs were wanted
 
 
@@ -110,40 +110,40 @@ def test_products_are_sums_in_four_parts_to_the_bit(kernel: Any, edges: tuple[in
 def test_extremes_are_the_largest_numbers_and_the_numbers_of_events(
     kernel: Any, edges: tuple[int, ...], plain: bool
 ) -> None:
-    given, terms, apart = Events(*edges, plain=plain), numbers(1, 2, 1), numbers(0, 0, 1)
+    events, terms, apart = Events(*edges, plain=plain), numbers(1, 2, 1), numbers(0, 0, 1)
     largest, counts = unknown(2, len(edges) - 1, POLICIES, 2 + len(terms))
     squares = unknown(len(edges) - 1, POLICIES, 2)
-    columns = given.edges, terms, apart
-    kernel.extremes(given.series, given.weight, given.both, plain, *columns, largest, counts, squares)
-    for place, part in enumerate(given.pieces()):
+    columns = events.edges, terms, apart
+    kernel.extremes(events.series, events.weight, events.both, plain, *columns, largest, counts, squares)
+    for index, part in enumerate(events.pieces()):
         for policy in range(POLICIES):
-            q, both = given.weight[policy, part], given.both[policy, part]
+            q, both = events.weight[policy, part], events.both[policy, part]
             weighted = [
-                np.abs(given.weights(kind)[policy, part] * given.series[term, policy, part])
+                np.abs(events.weights(kind)[policy, part] * events.series[term, policy, part])
                 for term, kind in zip(terms, apart, strict=True)
             ]
-            numbers_of = [q, given.series[0, policy, part], *weighted]
-            assert largest[place, policy].tolist() == [each.max(initial=0.0) for each in numbers_of]
-            assert counts[place, policy].tolist() == [np.count_nonzero(each) for each in (q, both, *weighted)]
-            assert squares[place, policy].tolist() == [np.cumsum([0.0, *each**2])[-1] for each in (q, both)]
+            numbers_of = [q, events.series[0, policy, part], *weighted]
+            assert largest[index, policy].tolist() == [numbers.max(initial=0.0) for numbers in numbers_of]
+            assert counts[index, policy].tolist() == [np.count_nonzero(numbers) for numbers in (q, both, *weighted)]
+            assert squares[index, policy].tolist() == [np.cumsum([0.0, *numbers**2])[-1] for numbers in (q, both)]
     uncounted = np.empty_like(largest)
-    kernel.extremes(given.series, given.weight, given.both, plain, *columns, uncounted, counts[:0], squares)
+    kernel.extremes(events.series, events.weight, events.both, plain, *columns, uncounted, counts[:0], squares)
     assert uncounted.tolist() == largest.tolist()
 
 
 @pytest.mark.parametrize("edges", EDGES, ids=str)
 def test_signed_sums_are_sums_in_the_order_of_the_events_to_the_bit(kernel: Any, edges: tuple[int, ...]) -> None:
-    given = Events(*edges)
+    events = Events(*edges)
     terms, apart = numbers(-1, 0, 2, SERIES + 1, -1, 1, 2 * SERIES - 1), numbers(0, 0, 0, 0, 1, 1, 1)
     signs = np.random.default_rng(1).choice([-1.0, 1.0], (edges[-1], 8))
     out = unknown(len(edges) - 1, POLICIES, len(terms), 8)
-    kernel.signed_sums(given.series, given.weight, given.both, given.edges, terms, apart, signs, out)
-    for place, part in enumerate(given.pieces()):
+    kernel.signed_sums(events.series, events.weight, events.both, events.edges, terms, apart, signs, out)
+    for index, part in enumerate(events.pieces()):
         for policy in range(POLICIES):
             for row, (term, kind) in enumerate(zip(terms.tolist(), apart, strict=True)):
-                weighted = (given.weights(kind)[policy] * given.of(term, policy))[part, None] * signs[part]
+                weighted = (events.weights(kind)[policy] * events.of(term, policy))[part, None] * signs[part]
                 expected = np.concatenate([np.zeros((1, 8)), weighted]).cumsum(axis=0)[-1]
-                np.testing.assert_array_equal(out[place, policy, row], expected)
+                np.testing.assert_array_equal(out[index, policy, row], expected)
 
 
 @pytest.mark.parametrize(
@@ -160,30 +160,30 @@ def test_contrasts_are_products_of_differences_of_sums_over_blocks(
     out = unknown(blocks, POLICIES, 2 + 4)
     kernel.contrasts(totals, weights, near, first, second, apart, signs, history, np.empty(terms * signs), out)
     reach = len(form) - 1
-    found = np.lib.stride_tricks.sliding_window_view(totals[history - reach :], reach + 1, axis=0) @ form
-    by_term = found.reshape(blocks, POLICIES, terms, signs)
+    actual = np.lib.stride_tricks.sliding_window_view(totals[history - reach :], reach + 1, axis=0) @ form
+    by_term = actual.reshape(blocks, POLICIES, terms, signs)
     kept = np.where(weights[history - reach : history - reach + blocks] > 0, weights[history:], 0.0)
     np.testing.assert_array_equal(out[..., :2], kept)
-    for place, (one, other, kind) in enumerate(zip(first, second, apart, strict=True)):
+    for index, (one, other, kind) in enumerate(zip(first, second, apart, strict=True)):
         mean = (by_term[:, :, one] * by_term[:, :, other]).mean(axis=-1) / np.square(form).sum()
         expected = np.where(kept[..., kind] > 0, mean, 0.0)
-        np.testing.assert_allclose(out[..., 2 + place], expected, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(out[..., 2 + index], expected, rtol=1e-12, atol=1e-12)
 
 
-# -- what is carried from block to block -------------------------------------------------------------------------------
+# -- state from block to block -----------------------------------------------------------------------------------------
 
 BLOCKS, ESTIMATORS, ROWS = 7, 2, 4
 CUT = (slice(0, 3), slice(3, None))
 """Two parts of seven blocks."""
 
 
-def in_parts(fold: Callable[[slice], None], cut: bool) -> None:
+def fold_parts(fold: Callable[[slice], None], cut: bool) -> None:
     for part in CUT if cut else (slice(None),):
         fold(part)
 
 
 def taken(seed: int) -> tuple[Array, Array, Integers]:
-    """A state, the rows of blocks, and which of these the state sums."""
+    """Draw a state, the rows of blocks, and the indices of rows that the state sums."""
     rng = np.random.default_rng(seed)
     state, rows = rng.random((POLICIES, ESTIMATORS, ROWS)), rng.random((BLOCKS, POLICIES, 6))
     return state, rows, rng.integers(0, 6, (ESTIMATORS, ROWS))
@@ -197,15 +197,15 @@ def test_accumulate_fades_sums_squares_and_maxima_each_in_its_way(
     state, rows, take = taken(1)
     factor, share = np.random.default_rng(2).random((2, BLOCKS, *shape))
     expected = state.copy()
-    for place in range(BLOCKS):
-        block, f, s = rows[place][:, take], factor[place], share[place]
+    for index in range(BLOCKS):
+        block, f, s = rows[index][:, take], factor[index], share[index]
         expected[..., 0] = f * expected[..., 0] + s * block[..., 0]
         expected[..., 1] = f * f * expected[..., 1] + s * s * block[..., 1]
         expected[..., 2] = np.maximum(f * expected[..., 2], s * block[..., 2])
         expected[..., 3] = np.maximum(expected[..., 3], block[..., 3])
     power = numbers(1, 2, 3, 0)
     none = np.zeros((0, 0, 0))
-    in_parts(lambda part: kernel.accumulate(state, rows[part], take, power, factor[part], share[part], none), cut)
+    fold_parts(lambda part: kernel.accumulate(state, rows[part], take, power, factor[part], share[part], none), cut)
     np.testing.assert_array_equal(state, expected)
 
 
@@ -223,7 +223,7 @@ def test_trace_keeps_the_fading_sums_after_each_block(kernel: Any, cut: bool) ->
     for block in rows:
         expected = 0.9 * expected + block[:, take]
         path.append(expected)
-    in_parts(lambda part: kernel.trace(state, rows[part], take, 0.9, out[part]), cut)
+    fold_parts(lambda part: kernel.trace(state, rows[part], take, 0.9, out[part]), cut)
     np.testing.assert_array_equal(out, path)
     np.testing.assert_array_equal(state, expected)
 
@@ -235,7 +235,7 @@ def test_fade_fades_the_same_rows_with_each_horizon(kernel: Any, cut: bool) -> N
     expected = state.copy()
     for block in rows:
         expected = fading * expected + block[..., None]
-    in_parts(lambda part: kernel.fade(state, rows[part], fading), cut)
+    fold_parts(lambda part: kernel.fade(state, rows[part], fading), cut)
     np.testing.assert_array_equal(state, expected)
 
 
@@ -243,16 +243,16 @@ LATEST, LAG, SPAN = 5, 3, 300.0
 
 
 def rates(sums: Array, window: int, fading: float, least: int) -> Array:
-    """The mean rate after each block, [B, P, E]."""
+    """Return the mean rate after each block, [B, P, E]."""
     blocks = len(sums)
-    known = np.where(np.arange(blocks) >= least, 1.0, np.nan)
+    has_value = np.where(np.arange(blocks) >= least, 1.0, np.nan)
     weights = [
         fading ** np.arange(end, -1, -1.0) if fading else (np.arange(end, -1, -1) < window) * 1.0
         for end in range(blocks)
     ]
     smoothed = np.stack([np.tensordot(weight, sums[: len(weight), ..., 1:], 1) for weight in weights])
     with np.errstate(invalid="ignore"):
-        values = smoothed[..., 0] / smoothed[..., 1] * known[:, None, None]
+        values = smoothed[..., 0] / smoothed[..., 1] * has_value[:, None, None]
     moved = np.full(values.shape, np.nan)
     moved[LAG:] = np.abs(values[LAG:] - values[:-LAG]) / SPAN
     means, mean = [], np.full(values.shape[1:], np.nan)
@@ -267,7 +267,9 @@ def rates(sums: Array, window: int, fading: float, least: int) -> Array:
 
 @pytest.mark.parametrize("cut", [False, True], ids=["at once", "in two parts"])
 @pytest.mark.parametrize(("window", "fading", "least"), [(4, 0.0, 0), (4, 0.0, 3), (1, 0.8, 0)], ids=str)
-def test_the_rate_is_how_far_values_have_moved(kernel: Any, window: int, fading: float, least: int, cut: bool) -> None:
+def test_the_rate_equals_how_far_values_have_moved(
+    kernel: Any, window: int, fading: float, least: int, cut: bool
+) -> None:
     sums = np.random.default_rng(5).uniform(0.1, 1.0, (4 * BLOCKS, POLICIES, ESTIMATORS, 3))
     sums[:6, 0], sums[10:13, 1], sums[14:, 2, 1] = 0.0, 0.0, 0.0  # late events, a gap, and none from some block on
     shape = (POLICIES, ESTIMATORS)
@@ -278,14 +280,14 @@ def test_the_rate_is_how_far_values_have_moved(kernel: Any, window: int, fading:
     def follow(part: slice) -> None:
         kernel.follow_values(sums[part], *state, np.full(POLICIES, part.start or 0), fading, least, SPAN, out[part])
 
-    in_parts(follow, cut)
+    fold_parts(follow, cut)
     np.testing.assert_allclose(out, rates(sums, window, fading, least), rtol=1e-12)
     np.testing.assert_array_equal(state[-1], out[-1])
     assert np.isnan(out[:LAG]).all()
     assert np.isfinite(out[-1]).all()
 
 
-def test_values_that_do_not_move_but_for_rounding_have_no_rate(kernel: Any) -> None:
+def test_values_that_move_by_rounding_only_have_no_rate(kernel: Any) -> None:
     sums = np.random.default_rng(6).uniform(0.1, 1.0, (40, 1, 1, 3))
     sums[..., 1] = 0.3 * sums[..., 2]
     state = [np.zeros((1, 1, 4, 2)), unknown(1, 1, LAG), unknown(1, 1, LATEST), unknown(1, 1)]
@@ -307,7 +309,12 @@ POOLS, RATES = numbers(1, 0, 0), np.array([0.4, 1.0])
 
 
 class Mixed:
-    """A mixture of four decays for three policies with two components, the second one a ratio if `ratio`."""
+    """Draw blocks for a mixture of four decays, for three policies with two components.
+
+    Args:
+        ratio: Whether the second component is a ratio.
+        alike: Whether all blocks have equal weights.
+    """
 
     def __init__(self, blocks: int, ratio: bool = False, alike: bool = False) -> None:
         rng, shape = np.random.default_rng(blocks), (blocks, POLICIES, 2)
@@ -341,11 +348,11 @@ class Mixed:
             events = np.full(POLICIES, SIZE * (part.start or 0))
             kernel.mix(decays, columns, overlap, events, SIZE, *blocks, *numbers_of, *room, errors, path[part])
 
-        in_parts(fold, cut)
+        fold_parts(fold, cut)
         return [path, decays, columns, overlap]
 
     def expected(self) -> list[Array]:
-        """The same in numpy."""
+        """Compute the mixture in numpy."""
         shape = (POLICIES, 2, DECAYS)
         weight, total, age, excess = np.zeros((4, *shape))
         recent, learned = np.zeros((POLICIES, 2, 6)), np.zeros((POLICIES, 2, 2))
@@ -378,8 +385,8 @@ class Mixed:
                 denominator = recent[..., 2] / recent[..., 0]
                 linear = value + (u - value * v) / (q * denominator)
                 mean = np.where((self.ratios == 1) & np.isfinite(linear), linear, u / v)
-                known = (q > 0) & np.isfinite(mean)
-                w, x = np.where(known, q, 0.0)[..., None], np.where(known, mean, 0.0)[..., None]
+                has_value = (q > 0) & np.isfinite(mean)
+                w, x = np.where(has_value, q, 0.0)[..., None], np.where(has_value, mean, 0.0)[..., None]
                 losses = np.nan_to_num((estimates - x) ** 2 * w / (2 * noise[..., None]), posinf=0.0)
                 excess = LOSS_FADING * excess + np.append(losses[..., :-1] - losses[..., 1:], np.zeros_like(x), axis=-1)
                 age = FADING * (age + SIZE * weight) + w * (SIZE - 1) / 2
@@ -395,7 +402,7 @@ class Mixed:
                 shorter[..., 0] += shares[..., 0]
                 longer[..., -1] += shares[..., -1]
                 trend, alone = (shorter - longer) / weight, shares / weight
-                noises = [np.einsum("pij,pci,pcj->pc", overlap, each, each) for each in (trend, alone)]
+                noises = [np.einsum("pij,pci,pcj->pc", overlap, component, component) for component in (trend, alone)]
                 span = -(trend * age).sum(axis=-1)
                 slope = np.where(
                     span > 1e-12 * np.abs(trend * age).sum(axis=-1), (trend * total).sum(axis=-1) / span, np.nan
@@ -413,34 +420,34 @@ class Mixed:
 MIXTURES = {"plain": Mixed(30), "alike": Mixed(31, alike=True), "ratio": Mixed(32, ratio=True), "first": Mixed(1)}
 
 
-@pytest.mark.parametrize("given", MIXTURES.values(), ids=MIXTURES)
-def test_a_mixture_is_that_of_its_definition(kernel: Any, given: Mixed) -> None:
-    for found, expected in zip(given.fold(kernel), given.expected(), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+@pytest.mark.parametrize("mixture", MIXTURES.values(), ids=MIXTURES)
+def test_a_mixture_equals_its_definition(kernel: Any, mixture: Mixed) -> None:
+    for actual, expected in zip(mixture.fold(kernel), mixture.expected(), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("given", MIXTURES.values(), ids=MIXTURES)
-def test_a_mixture_does_not_depend_on_how_blocks_are_cut(kernel: Any, given: Mixed) -> None:
-    for one, other in zip(given.fold(kernel), given.fold(kernel, cut=True), strict=True):
+@pytest.mark.parametrize("mixture", MIXTURES.values(), ids=MIXTURES)
+def test_a_mixture_does_not_depend_on_how_blocks_are_cut(kernel: Any, mixture: Mixed) -> None:
+    for one, other in zip(mixture.fold(kernel), mixture.fold(kernel, cut=True), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_mixture_without_events_of_a_policy_knows_nothing_of_it_and_all_of_the_others(kernel: Any) -> None:
-    given, whole = Mixed(30), Mixed(30)
-    given.terms[:, 0] = given.squares[:, 0] = 0.0
-    given.priors[:, 0] = np.nan
-    path, decays, columns, _ = given.fold(kernel)
+def test_a_mixture_without_events_of_a_policy_knows_only_the_others(kernel: Any) -> None:
+    mixture, whole = Mixed(30), Mixed(30)
+    mixture.terms[:, 0] = mixture.squares[:, 0] = 0.0
+    mixture.priors[:, 0] = np.nan
+    path, decays, columns, _ = mixture.fold(kernel)
     assert np.isnan(path[:, 0]).all()
     assert not decays[0].any()
     assert not columns[0, :, [0, 1, 2, 3, 4, 5, 8, 9]].any()
     others, *_ = whole.fold(kernel)
-    np.testing.assert_array_equal(path[:, 1:], others[:, 1:])  # no loss is added to those of another pool
+    np.testing.assert_array_equal(path[:, 1:], others[:, 1:])  # losses of another pool do not change
 
 
 # -- both forms --------------------------------------------------------------------------------------------------------
 
 
 def test_both_forms_give_the_same_bits_for_a_mixture_with_its_exponentials() -> None:
-    for given in MIXTURES.values():
-        for one, other in zip(*(given.fold(form) for form in FORMS.values()), strict=True):
+    for mixture in MIXTURES.values():
+        for one, other in zip(*(mixture.fold(form) for form in FORMS.values()), strict=True):
             np.testing.assert_array_equal(one, other)

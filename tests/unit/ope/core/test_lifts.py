@@ -1,4 +1,4 @@
-"""Lifts: paired differences to production, against two-pass arithmetic on the same events."""
+"""Test lifts as paired differences to production, against two-pass arithmetic on the same events."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def estimate(log: Log, policy: str, estimator: str, average: Any, every: int = 0
 
 
 def linearised(kernel: Array, own: Terms, production: Terms) -> tuple[float, Array, Array]:
-    """The lift, each event's linearised difference around it, and how much each event counts."""
+    """Return the lift, the linearised difference of each event, and the weight of each event."""
     q = kernel * np.where(production.q > 0, own.q, 0.0)
     mean_v, mean_pv = np.average(own.v, weights=q), np.average(production.v, weights=q)
     value = np.average(own.u, weights=q) / mean_v
@@ -64,16 +64,18 @@ def linearised(kernel: Array, own: Terms, production: Terms) -> tuple[float, Arr
 def test_a_lift_is_the_difference_on_the_events_that_both_have(name: str, estimator: str, production: str) -> None:
     log = Log(1, 1_030, missing=0.2, downsampled=True)
     average, kernel = KERNELS[name]
-    found = estimate(log, "a", estimator, average, production=production)
+    row = estimate(log, "a", estimator, average, production=production)
     expected, _, _ = linearised(kernel(len(log)), log.terms(estimator, "a"), log.terms(estimator, production))
-    assert found.lift == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    assert row.lift == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("production", ["logging", "b"])
 @pytest.mark.parametrize("estimator", ["ips", "snips", "clipped_ips"])
-def test_its_empirical_bernstein_interval_is_that_of_the_paired_differences(estimator: str, production: str) -> None:
+def test_the_empirical_bernstein_interval_of_a_lift_equals_the_one_of_paired_differences(
+    estimator: str, production: str
+) -> None:
     log = Log(2, 2_030, missing=0.1)
-    found = estimate(
+    row = estimate(
         log, "a", estimator, Cumulative(), production=production, intervals={"cumulative": EmpiricalBernstein()}
     )
     own, other = log.terms(estimator, "a"), log.terms(estimator, production)
@@ -83,24 +85,24 @@ def test_its_empirical_bernstein_interval_is_that_of_the_paired_differences(esti
     sums = difference[: len(log) // BLOCK * BLOCK].reshape(-1, BLOCK) * q[: len(log) // BLOCK * BLOCK].reshape(
         -1, BLOCK
     )
-    spans = [weight_range(estimator, each) / mean_denominator(each, q) for each in (own, other)]
+    spans = [weight_range(estimator, terms) / mean_denominator(terms, q) for terms in (own, other)]
     effect = max(1.0, design_effect(log, estimator, production))
     width = np.sqrt(2 * log_term * variance * effect / count) + 7 * sum(spans) * log_term / (3 * (count - 1))
     assert sums.size
-    assert found.lift_upper == pytest.approx(min(1.0, value + width), rel=1e-9)
-    assert found.lift_lower == pytest.approx(max(-1.0, value - width), rel=1e-9)
+    assert row.lift_upper == pytest.approx(min(1.0, value + width), rel=1e-9)
+    assert row.lift_lower == pytest.approx(max(-1.0, value - width), rel=1e-9)
 
 
-def weight_range(estimator: str, given: Terms) -> float:
-    return min(CAP, given.w.max()) if estimator == "clipped_ips" else given.w.max()
+def weight_range(estimator: str, terms: Terms) -> float:
+    return min(CAP, terms.w.max()) if estimator == "clipped_ips" else terms.w.max()
 
 
-def mean_denominator(given: Terms, q: Array) -> float:
-    return float(np.average(given.v, weights=given.q))
+def mean_denominator(terms: Terms, q: Array) -> float:
+    return float(np.average(terms.v, weights=terms.q))
 
 
 def design_effect(log: Log, estimator: str, production: str) -> float:
-    """Variance of the differences of successive blocks over that of as many independent events."""
+    """Divide the variance of differences between successive blocks by the variance for independent events."""
     whole = len(log) // BLOCK * BLOCK
     own, other = log.terms(estimator, "a")[:whole], log.terms(estimator, production)[:whole]
     _, difference, q = linearised(cumulative(whole), own, other)
@@ -110,27 +112,27 @@ def design_effect(log: Log, estimator: str, production: str) -> float:
 
 def test_the_normal_interval_of_a_lift_has_the_variance_of_paired_differences() -> None:
     log = Log(3, 3_000)
-    found = estimate(log, "a", "ips", Cumulative(), intervals={"cumulative": "normal"})
+    row = estimate(log, "a", "ips", Cumulative(), intervals={"cumulative": "normal"})
     value, difference, _ = linearised(cumulative(len(log)), log.terms("ips", "a"), log.terms("ips", "logging"))
     effect = max(1.0, design_effect(log, "ips", "logging"))
     width = 1.959963984540054 * np.sqrt(difference.var(ddof=1) * effect / len(log))
-    assert (found.lift_lower, found.lift_upper) == (
+    assert (row.lift_lower, row.lift_upper) == (
         pytest.approx(value - width, rel=1e-9),
         pytest.approx(value + width, rel=1e-9),
     )
-    assert found.details["lift_deviation"] == pytest.approx(difference.std(), rel=1e-9)
+    assert row.details["lift_deviation"] == pytest.approx(difference.std(), rel=1e-9)
 
 
 def test_pairing_makes_the_lift_of_a_policy_near_production_precise() -> None:
     log = Log(4, 4_000)
     log.target["a"] = log.propensity * 1.02
-    found = estimate(log, "a", "ips", Cumulative())
-    assert found.lift is not None
-    assert found.upper is not None
-    assert found.lower is not None
-    assert found.lift_upper is not None
-    assert found.lift_lower is not None
-    assert found.lift_upper - found.lift_lower < 0.05 * (found.upper - found.lower)
+    row = estimate(log, "a", "ips", Cumulative())
+    assert row.lift is not None
+    assert row.upper is not None
+    assert row.lower is not None
+    assert row.lift_upper is not None
+    assert row.lift_lower is not None
+    assert row.lift_upper - row.lift_lower < 0.05 * (row.upper - row.lower)
 
 
 @pytest.mark.parametrize("average", [Cumulative(), Window(), Decay(), AdaptiveWindow(), AdaptiveDecay(), Mixture()])
@@ -139,33 +141,33 @@ def test_a_policy_that_is_production_has_the_lift_zero(average: Any) -> None:
     log.target["a"] = log.propensity.copy()
     intervals = {} if average.kind == "mixture" else {average.label: "normal"}
     for estimator in ("ips", "snips", "control_variate"):
-        found = estimate(log, "a", estimator, average, intervals=intervals)
+        row = estimate(log, "a", estimator, average, intervals=intervals)
         presumed = 1e-2 if average.kind == "mixture" else 0.0  # a mixture presumes that a term varies a little
-        end = pytest.approx(0, abs=presumed)  # else not even 1e-17: the status page asks whether it is above 0
-        assert (found.lift, found.lift_lower, found.lift_upper) == (0.0, end, end)
+        end = pytest.approx(0, abs=presumed)  # otherwise exactly 0, because the status page asks whether it is above 0
+        assert (row.lift, row.lift_lower, row.lift_upper) == (0.0, end, end)
 
 
 @pytest.mark.parametrize("average", [Cumulative(), Window(), Decay(), AdaptiveWindow(), AdaptiveDecay()])
 @pytest.mark.parametrize("estimator", ["ips", "snips", "control_variate"])
-def test_by_default_the_next_event_may_yet_distinguish_a_policy_from_production(estimator: str, average: Any) -> None:
+def test_by_default_the_next_event_may_distinguish_a_policy_from_production(estimator: str, average: Any) -> None:
     log = Log(5, 6_150, missing=0.05)
     log.target["a"] = log.propensity.copy()
-    found = estimate(log, "a", estimator, average)
-    assert (found.kind, found.lift) == ("empirical_likelihood", 0.0)
-    assert found.lift_lower is not None
-    assert found.lift_upper is not None
-    assert -0.002 < found.lift_lower < 0.0 < found.lift_upper < 0.002
+    row = estimate(log, "a", estimator, average)
+    assert (row.kind, row.lift) == ("empirical_likelihood", 0.0)
+    assert row.lift_lower is not None
+    assert row.lift_upper is not None
+    assert -0.002 < row.lift_lower < 0.0 < row.lift_upper < 0.002
 
 
 def test_production_itself_has_no_lift() -> None:
-    found = estimate(Log(6, 500), "logging", "ips", Cumulative())
-    assert (found.lift, found.lift_lower, found.lift_upper) == (None, None, None)
+    row = estimate(Log(6, 500), "logging", "ips", Cumulative())
+    assert (row.lift, row.lift_lower, row.lift_upper) == (None, None, None)
 
 
 def test_the_adaptive_averages_take_the_lift_over_the_candidates_own_memory() -> None:
     log = Log(8, 3_000)
-    found = estimate(log, "a", "ips", AdaptiveWindow())
-    assert found.lift == pytest.approx(
+    row = estimate(log, "a", "ips", AdaptiveWindow())
+    assert row.lift == pytest.approx(
         linearised(cumulative(3_000), log.terms("ips", "a"), log.terms("ips", "logging"))[0], rel=1e-9
     )
 
@@ -174,23 +176,23 @@ def test_the_adaptive_averages_take_the_lift_over_the_candidates_own_memory() ->
 @pytest.mark.parametrize("production", ["logging", "b"])
 def test_the_mixture_of_differences_finds_a_constant_lift(estimator: str, production: str) -> None:
     log = Log(9, 60_000)
-    found = estimate(log, "a", estimator, Mixture(), estimators=[SNIPS(), StratifiedIPS()], production=production)
+    row = estimate(log, "a", estimator, Mixture(), estimators=[SNIPS(), StratifiedIPS()], production=production)
     expected, difference, _ = linearised(cumulative(len(log)), log.terms("snips", "a"), log.terms("snips", production))
-    assert found.lift is not None
-    assert found.lift == pytest.approx(expected, abs=4 * difference.std() / np.sqrt(len(log)))
-    assert found.lift_lower is not None
-    assert found.lift_upper is not None
-    assert found.lift_lower < expected < found.lift_upper
+    assert row.lift is not None
+    assert row.lift == pytest.approx(expected, abs=4 * difference.std() / np.sqrt(len(log)))
+    assert row.lift_lower is not None
+    assert row.lift_upper is not None
+    assert row.lift_lower < expected < row.lift_upper
 
 
 def test_the_mixture_of_differences_starts_at_zero() -> None:
     log = Log(10, 100)
     log.target["a"] = np.where(log.reward > 0, np.minimum(1.0, 2 * log.propensity), 0.0)
-    found = estimate(log, "a", "stratified_ips", Mixture(), estimators=[StratifiedIPS()])
+    row = estimate(log, "a", "stratified_ips", Mixture(), estimators=[StratifiedIPS()])
     plain = estimate(log, "a", "ips", Cumulative())
-    assert found.lift is not None
+    assert row.lift is not None
     assert plain.lift is not None
-    assert 0 < found.lift < 0.3 * plain.lift  # 500 pseudo-events without a difference against 100 events
+    assert 0 < row.lift < 0.3 * plain.lift  # 500 pseudo-events without a difference against 100 events
 
 
 def test_on_the_mixture_no_lift_is_known_before_a_candidate_has_events() -> None:

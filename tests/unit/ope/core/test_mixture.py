@@ -1,4 +1,4 @@
-"""The mixture against a plain reimplementation, its guarantees on any stream, and whether it follows the world."""
+"""Test the mixture against a plain reimplementation, its guarantees on any stream, and how it follows a drift."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DETAILS = {"horizon": "horizon_events", "se": "se", "spread": "spread", "drift":
 
 
 class Log:
-    """A log of random weights up to 20 in a drifting world: propensity, rewards, and candidates, some missing."""
+    """Draw a log of random weights up to 20 in a drifting world, with candidates that some events lack."""
 
     def __init__(self, seed: int, n: int, candidates: int, *, gaps: bool = True) -> None:
         random = np.random.default_rng(seed)
@@ -53,13 +53,13 @@ class Log:
         return log
 
     def weights(self) -> list[tuple[Array, Array]]:
-        """Importance and averaging weight of the logging policy and each candidate."""
+        """Yield the importance weight and averaging weight of the logging policy and each candidate."""
         inverse = 1 / self.sampling
         candidates = [(np.nan_to_num(t / self.propensity), np.where(np.isnan(t), 0.0, inverse)) for t in self.target]
         return [(np.ones_like(self.reward), inverse), *candidates]
 
     def slow(self, kind: str, block: int) -> list[Answer]:
-        """The slow mixture's reading of it."""
+        """Return the answers of the slow mixture to this log."""
         inverse = 1 / self.sampling
         reward = decayed_mean(self.reward, inverse, block)
         reward_square = decayed_mean(self.reward**2, inverse, block)
@@ -70,7 +70,7 @@ class Log:
             if kind == "ips":
                 policies.append([Part(wr, q, reward, square)])
             elif kind == "snips":
-                ratio = not (w == 1).all()  # where the denominator is always 1, snips is ips
+                ratio = not (w == 1).all()  # snips is ips if the denominator is always 1
                 policies.append([Part(wr, q, reward, square, v=w if ratio else None)])
             else:
                 share = np.clip(decayed_mean(w * (w <= THRESHOLD), q, block), 0, 1)
@@ -79,7 +79,7 @@ class Log:
         return SlowMixture(policies, [False] + [True] * len(self.names), block).answers()
 
     def slow_lifts(self, kind: str, block: int, production: str) -> dict[str, Answer]:
-        """The slow mixture's reading of the differences of all terms to those of production."""
+        """Return the answers of the slow mixture to the differences of all terms to production."""
         weights = dict(zip(["logging", *self.names], self.weights(), strict=True))
         reward_square = decayed_mean(self.reward**2, 1 / self.sampling, block)
         base, present = weights[production]
@@ -92,7 +92,7 @@ class Log:
         return dict(zip(names, SlowMixture(policies, [True] * len(names), block).answers(), strict=True))
 
     def components(self, kind: str, w: Array, q: Array, block: int) -> list[Array]:
-        """The components of a policy's term: all of it, or below and above the threshold."""
+        """Return the components of a term of a policy: all of it, or below and above the threshold."""
         wr, small = w * self.reward, w <= THRESHOLD
         if kind == "ips":
             return [wr]
@@ -100,18 +100,18 @@ class Log:
 
 
 def distances(w: Array, q: Array, base: Array, present: Array, block: int) -> Array:
-    """Of each event the mean squared distance of the weights, on the events of its block that both policies have."""
-    found = np.empty_like(w)
+    """Return the mean squared distance of weights in the block of each event, on events that both policies have."""
+    results = np.empty_like(w)
     for first in range(0, len(w), block):
         part = slice(first, first + block)
         both = np.where(present[part] > 0, q[part], 0.0)
         alone = np.average(w[part] ** 2, weights=q[part]) if q[part].sum() else 0.0
-        found[part] = np.average((w[part] - base[part]) ** 2, weights=both) if both.sum() else alone
-    return found
+        results[part] = np.average((w[part] - base[part]) ** 2, weights=both) if both.sum() else alone
+    return results
 
 
-def on_mixture(log: Log, block: int = 100, **options: Any) -> Evaluator:
-    """An evaluator of the log on a mixture with these options."""
+def mixture_evaluator(log: Log, block: int = 100, **options: Any) -> Evaluator:
+    """Return an evaluator of the log on a mixture with these options."""
     estimators = [IPS(), SNIPS(), StratifiedIPS(threshold=THRESHOLD)]
     settings = {"estimators": estimators, "averages": [Mixture(**options)], "block": block, "drift": None}
     return evaluated(log.batch(), candidates=log.names, **settings)
@@ -131,9 +131,9 @@ def assert_equal(report: Report, kind: str, policies: list[str], slow: list[Answ
 
 @pytest.mark.parametrize(("kind", "candidates"), [("ips", 1), ("ips", 3), ("snips", 3), ("stratified_ips", 3)])
 @pytest.mark.parametrize(("block", "blocks"), [(100, 1), (100, 2), (100, 7), (50, 24)])
-def test_it_equals_a_plain_reimplementation(kind: str, candidates: int, block: int, blocks: int) -> None:
+def test_a_mixture_equals_a_plain_reimplementation(kind: str, candidates: int, block: int, blocks: int) -> None:
     log = Log(seed=blocks, n=block * blocks, candidates=candidates)
-    report = on_mixture(log, block).report()
+    report = mixture_evaluator(log, block).report()
     assert_equal(report, kind, ["logging", *log.names], log.slow(kind, block))
 
 
@@ -184,36 +184,36 @@ def test_the_drift_part_equals_a_plain_reimplementation_from_50_000_events_on() 
     slow = log.slow("stratified_ips", block=1_000)
     assert all(answer.drift >= 0 for answer in slow)
     assert max(answer.drift for answer in slow) > 1e-3
-    assert_equal(on_mixture(log, block=1_000).report(), "stratified_ips", ["logging", *log.names], slow)
+    assert_equal(mixture_evaluator(log, block=1_000).report(), "stratified_ips", ["logging", *log.names], slow)
 
 
-def test_it_sees_a_block_when_it_ends() -> None:
+def test_a_mixture_sees_a_block_when_it_ends() -> None:
     log = Log(seed=1, n=1_099, candidates=2)
-    before = on_mixture(log.upto(1_000)).report()
-    after = on_mixture(log).report()
+    before = mixture_evaluator(log.upto(1_000)).report()
+    after = mixture_evaluator(log).report()
     for policy in ("logging", *log.names):
         assert after.get(policy, "ips", "mixture").value == before.get(policy, "ips", "mixture").value
 
 
-def test_losses_are_pooled_over_three_candidates_or_more_and_rest_on_each_alone_with_fewer() -> None:
+def test_losses_are_pooled_over_three_candidates_or_more() -> None:
     log = Log(seed=2, n=4_000, candidates=3, gaps=False)
-    three = on_mixture(log).report()
+    three = mixture_evaluator(log).report()
     horizons = {three.get(name, "ips", "mixture").details["horizon_events"] for name in log.names}
     assert len(horizons) == 1
     assert three.get("logging", "ips", "mixture").details["horizon_events"] not in horizons
     log.names, log.target = log.names[:2], log.target[:2]
-    two = on_mixture(log).report()
+    two = mixture_evaluator(log).report()
     assert len({two.get(name, "ips", "mixture").details["horizon_events"] for name in log.names}) == 2
 
 
 def test_the_rate_can_be_set() -> None:
     log = Log(seed=2, n=4_000, candidates=1)
-    usual, same, other = (on_mixture(log, rate=rate).report() for rate in (None, 1.0, 0.01))
+    usual, same, other = (mixture_evaluator(log, rate=rate).report() for rate in (None, 1.0, 0.01))
     assert usual == same
     assert other.get("c0", "ips", "mixture").value != usual.get("c0", "ips", "mixture").value
 
 
-def test_the_start_is_near_the_logging_policys_mean_reward() -> None:
+def test_the_initial_value_is_near_the_mean_reward_of_the_logging_policy() -> None:
     reward = np.tile([1.0, 0.0], 50)
     batch = EventBatch.from_arrays(reward=reward, propensity=np.full(100, 0.1), policies={"a": np.full(100, 0.9)})
     evaluator = Evaluator(["a"], estimators=[IPS()], averages=[Mixture()])
@@ -224,7 +224,7 @@ def test_the_start_is_near_the_logging_policys_mean_reward() -> None:
 
 def test_interval_parts_add_up_to_the_half_width() -> None:
     log = Log(seed=3, n=9_000, candidates=3)
-    for estimate in on_mixture(log).report().estimates:
+    for estimate in mixture_evaluator(log).report().estimates:
         parts = {name: estimate.details[name] or 0.0 for name in ("se", "spread", "drift")}
         sampling = parts["se"] ** 2 * max(1.0, estimate.details["design_effect"] or 1.0)
         width = 2.4 * np.sqrt(sampling + parts["spread"] ** 2 + parts["drift"] ** 2)
@@ -234,23 +234,23 @@ def test_interval_parts_add_up_to_the_half_width() -> None:
 
 
 def test_values_without_evidence_on_a_mixture_are_unknown() -> None:
-    estimate = on_mixture(Log(seed=3, n=9_000, candidates=1)).report().get("c0", "ips", "mixture")
+    estimate = mixture_evaluator(Log(seed=3, n=9_000, candidates=1)).report().get("c0", "ips", "mixture")
     assert estimate.details["largest_term_share"] is None
     assert estimate.details["bias_bound"] is None
-    first_block = on_mixture(Log(seed=3, n=100, candidates=1)).report().get("c0", "ips", "mixture")
+    first_block = mixture_evaluator(Log(seed=3, n=100, candidates=1)).report().get("c0", "ips", "mixture")
     assert first_block.details["drift"] is None
 
 
 def test_one_event_of_a_candidate_is_enough_for_an_estimate() -> None:
     log = Log(seed=3, n=300, candidates=1, gaps=False)
     log.target[0, np.arange(300) != 150] = np.nan
-    assert on_mixture(log).report().get("c0", "ips", "mixture").value is not None
+    assert mixture_evaluator(log).report().get("c0", "ips", "mixture").value is not None
     log.target[:] = np.nan
-    assert on_mixture(log).report().get("c0", "ips", "mixture").value is None
+    assert mixture_evaluator(log).report().get("c0", "ips", "mixture").value is None
 
 
-def a_lucky_start(events: int) -> Log:
-    """A still world in which 5 % of the events have the candidate: those of the first block earn everything."""
+def lucky_start(events: int) -> Log:
+    """Draw a still world with the candidate in 5 % of the events. Those in the first block all earn 1."""
     log = Log(seed=4, n=events, candidates=1, gaps=False)
     random = np.random.default_rng(5)
     log.propensity, log.reward = np.full(events, 0.5), (random.random(events) < 0.2).astype(float)
@@ -260,24 +260,24 @@ def a_lucky_start(events: int) -> Log:
 
 
 def test_a_few_lucky_events_at_the_start_do_not_make_it_forget() -> None:
-    estimate = on_mixture(a_lucky_start(20_000)).report().get("c0", "ips", "mixture")
+    estimate = mixture_evaluator(lucky_start(20_000)).report().get("c0", "ips", "mixture")
     assert estimate.details["horizon_events"] > 10_000
     assert estimate.value == pytest.approx(0.2, abs=0.05)
     assert estimate.upper - estimate.lower < 0.2
 
 
 def test_after_a_lucky_start_it_equals_a_plain_reimplementation() -> None:
-    log = a_lucky_start(1_000)
-    assert_equal(on_mixture(log).report(), "ips", ["logging", *log.names], log.slow("ips", 100))
+    log = lucky_start(1_000)
+    assert_equal(mixture_evaluator(log).report(), "ips", ["logging", *log.names], log.slow("ips", 100))
 
 
-def test_the_largest_weight_of_a_mixture_is_that_of_the_whole_log() -> None:
+def test_the_largest_weight_of_a_mixture_is_the_largest_of_the_whole_log() -> None:
     log = Log(seed=3, n=2_000, candidates=2)
     evaluator = Evaluator(log.names, [IPS()], [Mixture()])
     evaluator.update(log.batch())
-    for place, name in enumerate(log.names):
+    for index, name in enumerate(log.names):
         estimate = evaluator.report().get(name, "ips", "mixture")
-        assert estimate.importance_weight_max == pytest.approx(np.nanmax(log.target[place] / log.propensity))
+        assert estimate.importance_weight_max == pytest.approx(np.nanmax(log.target[index] / log.propensity))
 
 
 @pytest.mark.parametrize("interval", ["drift_aware", "empirical_likelihood"])
@@ -290,12 +290,12 @@ def test_the_report_on_an_estimator_does_not_depend_on_the_others(interval: str)
         alone = Evaluator(log.names, [estimator], [Mixture()], intervals={"mixture": interval})
         alone.update(log.batch())
         for name in log.names:
-            one, other = (each.report().get(name, estimator.label, "mixture") for each in (together, alone))
+            one, other = (evaluator.report().get(name, estimator.label, "mixture") for evaluator in (together, alone))
             for number in ("value", "lower", "upper", "effective_sample_size", "lift", "lift_lower", "lift_upper"):
                 assert getattr(one, number) == pytest.approx(getattr(other, number), rel=1e-9)
 
 
-def test_the_unsupported_mass_of_a_mixture_is_that_of_a_decay() -> None:
+def test_the_unsupported_mass_of_a_mixture_equals_the_one_of_a_decay() -> None:
     n = 2_000
     batch = EventBatch.from_arrays(
         reward=np.ones(n),
@@ -310,10 +310,8 @@ def test_the_unsupported_mass_of_a_mixture_is_that_of_a_decay() -> None:
         assert details["unsupported_probability"] == pytest.approx(0.4)
 
 
-@pytest.mark.parametrize(
-    ("kind", "estimator"), [("drift_aware", IPS()), ("empirical_likelihood", SNIPS())], ids=lambda each: str(each)
-)
-def test_no_interval_is_shown_while_no_event_speaks_for_the_policy(kind: str, estimator: AnyEstimator) -> None:
+@pytest.mark.parametrize(("kind", "estimator"), [("drift_aware", IPS()), ("empirical_likelihood", SNIPS())], ids=str)
+def test_no_interval_is_shown_while_no_event_supports_the_policy(kind: str, estimator: AnyEstimator) -> None:
     never = EventBatch.from_arrays(reward=np.ones(300), propensity=np.full(300, 0.5), policies={"a": np.zeros(300)})
     evaluator = Evaluator(["a"], estimators=[estimator], averages=[Mixture()], intervals={"mixture": kind})
     evaluator.update(never)
@@ -337,7 +335,7 @@ def test_no_interval_is_shown_before_the_first_reward() -> None:
 
 def test_missing_events_of_one_candidate_change_nothing_for_itself_but_age_when_alone() -> None:
     log = Log(seed=8, n=3_000, candidates=1, gaps=False)
-    evaluator = on_mixture(log)
+    evaluator = mixture_evaluator(log)
     before = evaluator.report().get("c0", "ips", "mixture")
     absent = Log(seed=9, n=1_000, candidates=1, gaps=False)
     absent.target[:] = np.nan
@@ -348,7 +346,7 @@ def test_missing_events_of_one_candidate_change_nothing_for_itself_but_age_when_
     assert after.details["horizon_events"] >= before.details["horizon_events"]
 
 
-def test_the_interval_is_that_of_the_mixture_alone() -> None:
+def test_the_interval_depends_on_the_mixture_alone() -> None:
     with pytest.raises(ValueError, match="drift_aware is the interval of a mixture; 'decay' is of another kind"):
         Evaluator(["a"], averages=[Decay()], intervals={"decay": DriftAware()})
     with pytest.raises(ValueError, match="has no largest term: empirical_bernstein needs one"):

@@ -1,4 +1,4 @@
-"""Moments of terms, against arithmetic on the terms themselves."""
+"""Test moments of terms against arithmetic on the terms themselves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streameval.ope.core.moments import effective_denominators
 
 
 @pytest.mark.parametrize("policies", [1, 2])
-def test_effective_denominators_are_those_of_the_policy_with_fewer(policies: int) -> None:
+def test_effective_denominators_come_from_the_policy_with_fewer_events(policies: int) -> None:
     terms = np.random.default_rng(7).uniform(0.1, [1.0, 1.0, 2.0, 9.0][: 2 * policies], (50, 2 * policies)) ** 2
     products = [terms[:, one] @ terms[:, other] for one, other in combinations_with_replacement(range(2 * policies), 2)]
     denominators = terms[:, 1::2]

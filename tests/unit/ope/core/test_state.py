@@ -1,4 +1,4 @@
-"""Structs as plain values, and back."""
+"""Test structs as plain values, and back."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ def sent(value: Any) -> Any:
 
 
 def test_a_state_comes_back_bit_for_bit_writable_and_contiguous() -> None:
-    found = decode(sent(encode(tree())), fresh())
-    assert msgspec.msgpack.encode(encode(found)) == msgspec.msgpack.encode(encode(tree()))
-    assert isinstance(found.later, Leaf)
-    assert found.signed is not None
-    assert found.signed.tobytes() == tree().signed.tobytes()  # type: ignore[union-attr]
-    for each in (found.leaves["a"], found.later, *found.path):
-        for array in (each.sums, each.seen, each.places):
+    actual = decode(sent(encode(tree())), fresh())
+    assert msgspec.msgpack.encode(encode(actual)) == msgspec.msgpack.encode(encode(tree()))
+    assert isinstance(actual.later, Leaf)
+    assert actual.signed is not None
+    assert actual.signed.tobytes() == tree().signed.tobytes()  # type: ignore[union-attr]
+    for member in (actual.leaves["a"], actual.later, *actual.path):
+        for array in (member.sums, member.seen, member.places):
             assert array.flags.writeable
             assert array.flags.c_contiguous
-    assert (found.other, found.count, found.numbers) == ({"free": [1, None, "x"]}, 3, [0.1, np.inf])
+    assert (actual.other, actual.count, actual.numbers) == ({"free": [1, None, "x"]}, 3, [0.1, np.inf])
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_state_comes_back_bit_for_bit_writable_and_contiguous() -> None:
         (("path",), 7, "path: Expected `array`"),
     ],
 )
-def test_what_does_not_fit_is_named(path: tuple[str, ...], value: Any, message: str) -> None:
+def test_a_field_that_does_not_fit_is_named(path: tuple[str, ...], value: Any, message: str) -> None:
     plain = sent(encode(tree()))
     part = plain
     for key in path[:-1]:
@@ -108,8 +108,8 @@ def doubled_number(plain: Any) -> Any:
 
 
 def test_some_policies_are_taken_from_every_array() -> None:
-    found = select_policies(Tree({"a": leaf(3)}, None, [leaf(3)], [1.0], count=3), [2, 0])
-    for each in (found.leaves["a"], found.path[0]):
-        np.testing.assert_array_equal(each.sums, leaf(3).sums[[2, 0]])
-        assert each.places.tolist() == [2, 0]
-    assert (found.count, found.numbers) == (3, [1.0])
+    actual = select_policies(Tree({"a": leaf(3)}, None, [leaf(3)], [1.0], count=3), [2, 0])
+    for member in (actual.leaves["a"], actual.path[0]):
+        np.testing.assert_array_equal(member.sums, leaf(3).sums[[2, 0]])
+        assert member.places.tolist() == [2, 0]
+    assert (actual.count, actual.numbers) == (3, [1.0])

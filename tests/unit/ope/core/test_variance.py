@@ -1,4 +1,4 @@
-"""Clustered events: what units (users, sessions) do to variances, against arithmetic by unit and by simulation."""
+"""Test what units (users, sessions) do to variances, against arithmetic by unit and by simulation."""
 
 from __future__ import annotations
 
@@ -50,24 +50,24 @@ AVERAGES: tuple[AnyAverage, ...] = (
 
 
 def consecutive(rng: np.random.Generator, count: int, size: int = 20) -> Units:
-    """Sessions one after the other."""
+    """Return sessions one after the other."""
     return np.arange(count) // size
 
 
 def side_by_side(rng: np.random.Generator, count: int, size: int = 20, open_sessions: int = 50) -> Units:
-    """Sessions of `size` events, this many of them open at a time."""
+    """Return sessions of `size` events, this many of them open at a time."""
     left, names = rng.integers(1, size + 1, open_sessions), np.arange(open_sessions)
     units, new = np.empty(count, dtype=np.int64), open_sessions
-    for event, place in enumerate(rng.integers(0, open_sessions, count)):
-        units[event] = names[place]
-        left[place] -= 1
-        if not left[place]:
-            left[place], names[place], new = size, new, new + 1
+    for event, index in enumerate(rng.integers(0, open_sessions, count)):
+        units[event] = names[index]
+        left[index] -= 1
+        if not left[index]:
+            left[index], names[index], new = size, new, new + 1
     return units
 
 
 class Log:
-    """Events of two candidates, whose rewards have an intra-class correlation within units; mean 1/2."""
+    """Draw events of two candidates and rewards of mean 1/2, with an intra-class correlation within units."""
 
     def __init__(self, seed: int, units: Units, correlation: float = 0.2, missing: float = 0.0) -> None:
         rng = np.random.default_rng(seed)
@@ -122,12 +122,12 @@ def evaluated_units(
 
 def effect(log: Log, units: Sequence[Any] | None, policy: str, estimator: str, **wanted: Any) -> Estimate:
     average = wanted.get("averages", [Cumulative()])[0]
-    found: Estimate = evaluated_units(log, units, **wanted).report().get(policy, estimator, average.label)
-    return found
+    actual: Estimate = evaluated_units(log, units, **wanted).report().get(policy, estimator, average.label)
+    return actual
 
 
 def residual_of(terms: Terms, q: Array) -> Array:
-    """Each event's linearised residual times its weight."""
+    """Return the linearised residual of each event times its weight."""
     value = np.average(terms.u, weights=q) / np.average(terms.v, weights=q)
     return q * (terms.u - value * terms.v) / float(np.average(terms.v, weights=q))
 
@@ -137,27 +137,29 @@ def lift_residual(own: Terms, other: Terms) -> tuple[Array, Array]:
     return residual_of(own, q) - residual_of(other, q), q
 
 
-def by_block(values: Array) -> Array:
+def block_sums(values: Array) -> Array:
     return values.reshape(-1, BLOCK, *values.shape[1:]).sum(axis=1)
 
 
 def fading(count: int, factor: float) -> Array:
-    """By how much each block has faded."""
+    """Return the fading factor of each block."""
     return factor ** np.arange(count // BLOCK - 1, -1, -1.0)
 
 
 def contrasts(values: Array, width: int, *signs: float) -> Array:
-    """Sums over `width` blocks, times these signs side by side; the squares of the factors sum to 1."""
+    """Add up `width` blocks times each of these signs, side by side, with squares of factors that sum to 1."""
     kernel = np.repeat(signs, width) / math.sqrt(width * np.square(signs).sum())
     return np.lib.stride_tricks.sliding_window_view(values, len(kernel), axis=0) @ kernel
 
 
 def expected_effect(residual: Array, q: Array, signs: Array, faded: Array) -> float:
-    """Blocks + units - (units inside of blocks), over independent events, or what ten blocks against others show."""
+    """Return the design effect by definition: blocks plus units less units inside of blocks, or ten blocks against
+    others.
+    """
     independent = (np.repeat(faded, BLOCK) * residual**2).sum() / (np.repeat(faded, BLOCK) * q).sum()
-    weight, totals, signed = by_block(q**2), by_block(residual), by_block(signs * residual[:, None])
+    weight, totals, signed = block_sums(q**2), block_sums(residual), block_sums(signs * residual[:, None])
 
-    def over_independent(squares: Array) -> float:
+    def relative(squares: Array) -> float:
         recent = faded[-len(squares) :]
         return float((recent * squares).sum() / ((recent * weight[-len(squares) :]).sum() * independent))
 
@@ -167,25 +169,25 @@ def expected_effect(residual: Array, q: Array, signs: Array, faded: Array) -> fl
     kernel = np.repeat([1, -2, 1], 10) / math.sqrt(60)
     overlap = np.square(np.correlate(kernel, kernel, mode="full")).sum()
     windows = (faded * weight)[-len(far) :].sum() / (faded * weight).sum() * faded.sum()
-    distant = over_independent(far) / (1 + math.sqrt(2 * overlap / windows))
-    return max(over_independent(near) + float(units) - over_independent(inside), distant)
+    distant = relative(far) / (1 + math.sqrt(2 * overlap / windows))
+    return max(relative(near) + float(units) - relative(inside), distant)
 
 
-# The identity: with the signs that units have, the number is just this.
+# The identity that holds with the signs of units.
 
 
 @pytest.mark.parametrize("estimator", ["ips", "snips"])
 @pytest.mark.parametrize("policy", ["logging", "a"])
-def test_the_design_effect_is_that_of_blocks_and_of_units_once(policy: str, estimator: str) -> None:
+def test_the_design_effect_counts_blocks_and_units_once(policy: str, estimator: str) -> None:
     log = Log(1, side_by_side(np.random.default_rng(1), 3_000), missing=0.2)
     terms, signs = log.terms(estimator, policy), signs_of(fingerprints(log.names()))
     expected = expected_effect(residual_of(terms, terms.q), terms.q, signs, fading(len(log), 1.0))
-    found = effect(log, log.names(), policy, estimator)
-    assert found.details["design_effect"] == pytest.approx(expected, rel=1e-9)
-    assert found.details["design_effect_of"] == "units"
+    actual = effect(log, log.names(), policy, estimator)
+    assert actual.details["design_effect"] == pytest.approx(expected, rel=1e-9)
+    assert actual.details["design_effect_of"] == "units"
 
 
-def test_it_fades_as_squares_do() -> None:
+def test_the_design_effect_fades_as_squares_do() -> None:
     log = Log(2, side_by_side(np.random.default_rng(2), 3_000))
     signs = signs_of(fingerprints(log.names()))
     faded = fading(len(log), math.exp(-BLOCK / (10 * 80)))
@@ -193,37 +195,39 @@ def test_it_fades_as_squares_do() -> None:
     kernel = np.repeat(faded, BLOCK)
     residual = log.reward - np.average(log.reward, weights=kernel)
     expected = expected_effect(residual, q, signs, faded)
-    found = effect(log, log.names(), "logging", "ips", averages=[Window(tau=80, resolution=1)])
-    assert found.details["design_effect"] == pytest.approx(expected, rel=1e-9)
+    actual = effect(log, log.names(), "logging", "ips", averages=[Window(tau=80, resolution=1)])
+    assert actual.details["design_effect"] == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("estimator", ["ips", "snips"])
 @pytest.mark.parametrize(("production", "missing"), [("logging", 0.0), ("b", 0.0), ("b", 0.2), ("logging", 0.2)])
-def test_a_lift_has_that_of_its_paired_differences(production: str, missing: float, estimator: str) -> None:
+def test_a_lift_has_the_design_effect_of_its_paired_differences(
+    production: str, missing: float, estimator: str
+) -> None:
     log = Log(3, side_by_side(np.random.default_rng(3), 3_000), missing=missing)
     residual, q = lift_residual(log.terms(estimator, "a"), log.terms(estimator, production))
     signs = signs_of(fingerprints(log.names()))
     expected = expected_effect(residual, q, signs, fading(len(log), 1.0))
-    found = effect(log, log.names(), "a", estimator, production=production)
-    assert found.details["lift_design_effect"] == pytest.approx(expected, rel=1e-9)
+    actual = effect(log, log.names(), "a", estimator, production=production)
+    assert actual.details["lift_design_effect"] == pytest.approx(expected, rel=1e-9)
 
 
-def test_over_all_hashes_it_is_the_sum_of_squares_by_unit() -> None:
+def test_the_design_effect_over_all_hashes_is_the_sum_of_squares_by_unit() -> None:
     log = Log(4, side_by_side(np.random.default_rng(4), 2_000))
     terms = log.terms("ips", "a")
     residual = residual_of(terms, terms.q)
     squares = (np.bincount(log.units, residual) ** 2).sum()
-    by_unit = np.zeros((len(log) // BLOCK, log.units.max() + 1))
-    np.add.at(by_unit, (np.arange(len(log)) // BLOCK, log.units), residual)
-    between, inside = ((contrasts(sums, 1, -1, 1) ** 2).sum() for sums in (by_block(residual), by_unit))
+    unit_sums = np.zeros((len(log) // BLOCK, log.units.max() + 1))
+    np.add.at(unit_sums, (np.arange(len(log)) // BLOCK, log.units), residual)
+    between, inside = ((contrasts(sums, 1, -1, 1) ** 2).sum() for sums in (block_sums(residual), unit_sums))
     blocks = len(log) // BLOCK
     exact = ((between - inside) * blocks / (blocks - 1) + squares) / (residual**2).sum()
-    found = []
+    results = []
     for seed in range(30):
         log.salt = f"{seed}/"
-        found.append(effect(log, log.names(), "a", "ips", estimators=[IPS()]).details["design_effect"])
-    noise = np.std(found)
-    assert abs(np.mean(found) - exact) < 4 * noise / math.sqrt(len(found))
+        results.append(effect(log, log.names(), "a", "ips", estimators=[IPS()]).details["design_effect"])
+    noise = np.std(results)
+    assert abs(np.mean(results) - exact) < 4 * noise / math.sqrt(len(results))
     assert noise < 1.2 * math.sqrt(2 / SIGNS) * squares / (residual**2).sum()
 
 
@@ -238,11 +242,11 @@ def test_units_inside_of_blocks_add_nothing_to_blocks() -> None:
 # Drift and sessions, 50,000 events in blocks of 100. The seeds were written down before the first run.
 
 WAVE = 0.2 * np.sin(2 * np.pi * np.arange(50_000) / 25_000)
-"""Added to rewards, whose standard deviation is .4."""
+"""Wave that is added to rewards with a standard deviation of .4."""
 
 
 def long_effects(seed: int, arrange: Any, correlation: float, wave: Array) -> list[float]:
-    """The design effects of the mean reward, of a candidate's value and of its lift."""
+    """Return the design effects of the mean reward, of a candidate's value and of its lift."""
     log = Log(seed, arrange(np.random.default_rng(seed), len(WAVE)), correlation)
     log.reward = 0.2 + 4 * (log.reward - 0.5) + wave
     report = evaluated_units(log, None, estimators=[IPS()], block=100).report()
@@ -283,19 +287,19 @@ def test_units_count_from_their_first_event() -> None:
     log = Log(9, side_by_side(np.random.default_rng(9), 12_000))
     first = 6_000
     units = [None] * first + log.names()[first:]
-    found = effect(log, units, "logging", "ips").details["design_effect"]
+    details = effect(log, units, "logging", "ips").details["design_effect"]
     later = Log(9, log.units[first:])
     later.reward = log.reward[first:]
     expected = effect(later, later.names(), "logging", "ips").details["design_effect"]
-    assert found == pytest.approx(expected, rel=0.1)
-    assert found > 3
+    assert details == pytest.approx(expected, rel=0.1)
+    assert details > 3
 
 
 def test_events_without_a_unit_are_independent() -> None:
     log = Log(10, np.arange(20_000), correlation=0.0)
     units = [str(unit) if unit < BLOCK else None for unit in log.units]
-    found = effect(log, units, "logging", "ips").details["design_effect"]
-    assert found == pytest.approx(1.0, abs=4 * math.sqrt(2 / SIGNS))
+    details = effect(log, units, "logging", "ips").details["design_effect"]
+    assert details == pytest.approx(1.0, abs=4 * math.sqrt(2 / SIGNS))
     state = start_signs()
     signs, state = unit_signs(state, None, 10, 5)
     assert signs is None
@@ -336,26 +340,26 @@ def test_the_lift_on_a_mixture_does_not_depend_on_the_other_averages() -> None:
 
 
 @pytest.mark.parametrize("kind", ["normal", "confidence_sequence"])
-def test_intervals_of_every_kind_are_widened_by_its_root(kind: str) -> None:
+def test_the_root_of_the_design_effect_widens_intervals_of_every_kind(kind: str) -> None:
     log = Log(16, side_by_side(np.random.default_rng(16), 6_000))
     wide, narrow = (
         effect(log, units, "logging", "ips", intervals={"cumulative": kind}) for units in (log.names(), None)
     )
-    widths = [float(np.subtract(each.upper, each.lower)) for each in (wide, narrow)]
-    effects = [each.details["design_effect"] for each in (wide, narrow)]
+    widths = [float(np.subtract(estimate.upper, estimate.lower)) for estimate in (wide, narrow)]
+    effects = [estimate.details["design_effect"] for estimate in (wide, narrow)]
     assert effects[0] > 1.5 * max(1, effects[1])
     assert widths[0] / widths[1] == pytest.approx(math.sqrt(effects[0] / max(1, effects[1])), rel=1e-9)
 
 
-def test_so_is_the_sampling_error_of_lifts_that_decisions_look_at() -> None:
+def test_the_design_effect_widens_the_sampling_error_of_lifts_in_decisions() -> None:
     log = Log(17, side_by_side(np.random.default_rng(17), 6_000), correlation=0.8)
-    for target in log.target.values():  # of one unit all events are shown alike: then their lifts are alike
+    for target in log.target.values():  # events of one unit have equal targets, so that their lifts are alike
         target[:] = np.random.default_rng(17).choice([0.25, 0.75], log.units.max() + 1)[log.units]
-    found = []
+    results = []
     for units in (log.names(), None):
         report = evaluated_units(log, units, averages=[Mixture()], promotion={"rule": "paired"}).report()
-        found.append(np.array([each.lift - each.lower for each in report.promotion], dtype=float) ** 2)
-    assert (found[0] > 1.5 * found[1]).all()
+        results.append(np.array([decision.lift - decision.lower for decision in report.promotion], dtype=float) ** 2)
+    assert (results[0] > 1.5 * results[1]).all()
 
 
 # Names of units.
@@ -416,7 +420,7 @@ def test_signs_are_the_same_in_every_process() -> None:
     assert json.loads(printed) == signs_of(fingerprints(["user-7", 12])).tolist()
 
 
-def test_signs_are_fair_and_those_of_two_units_have_nothing_in_common() -> None:
+def test_signs_are_fair_and_independent_between_units() -> None:
     signs = signs_of(fingerprints(list(range(20_000))))
     assert np.abs(signs.mean(axis=0)).max() < 5 / math.sqrt(20_000)
     together = signs.T @ signs / 20_000 - np.eye(SIGNS)
@@ -431,11 +435,11 @@ RUNS = 300
 
 
 class Course:
-    """Intervals of many runs, for one policy: how wide they are for their errors, and how often they cover."""
+    """Hold intervals of one policy from many runs: their widths relative to errors, and their coverage."""
 
     def __init__(self, arrange: Any, named: bool, seed: int, average: AnyAverage) -> None:
         rng = np.random.default_rng(seed)
-        found = []
+        results = []
         for run in range(RUNS):
             log = Log(seed + run, arrange(rng, 6_000))
             report = evaluated_units(
@@ -447,21 +451,23 @@ class Course:
                 block=100,
             ).report()
             for policy in ("logging", "a"):
-                found.append(report.get(policy, "ips", average.label))
-        self.of = {"logging": found[::2], "a": found[1::2]}
+                results.append(report.get(policy, "ips", average.label))
+        self.of = {"logging": results[::2], "a": results[1::2]}
 
     def value(self, policy: str) -> tuple[float, float]:
-        given = np.array([(each.value, each.lower, each.upper) for each in self.of[policy]], dtype=float)
-        return _kept(given, 0.5)
+        ends = np.array([(estimate.value, estimate.lower, estimate.upper) for estimate in self.of[policy]], dtype=float)
+        return _kept(ends, 0.5)
 
     def lift(self) -> tuple[float, float]:
-        given = np.array([(each.lift, each.lift_lower, each.lift_upper) for each in self.of["a"]], dtype=float)
-        return _kept(given, 0.0)
+        ends = np.array(
+            [(estimate.lift, estimate.lift_lower, estimate.lift_upper) for estimate in self.of["a"]], dtype=float
+        )
+        return _kept(ends, 0.0)
 
 
-def _kept(given: Array, truth: float) -> tuple[float, float]:
-    """Mean estimated standard error over the true one, and the coverage."""
-    value, lower, upper = given.T
+def _kept(ends: Array, truth: float) -> tuple[float, float]:
+    """Return the mean estimated standard error over the true one, and the coverage."""
+    value, lower, upper = ends.T
     ratio = (upper - lower).mean() / (2 * 1.959964) / value.std()
     return float(ratio), float(np.mean((lower <= truth) & (truth <= upper)))
 

@@ -1,4 +1,4 @@
-"""The terms of each estimator against its definition; and properties that hold on any data."""
+"""Test the terms of each estimator against its definition, and properties that hold on any data."""
 
 from __future__ import annotations
 
@@ -51,20 +51,22 @@ quickly = examples(40)
 def values(
     stream: Stream, estimators: list[AnyEstimator], policy: str = CANDIDATE, **options: object
 ) -> dict[str, float]:
-    """The value of `policy` under estimator/average."""
+    """Return the values of `policy` by the label estimator/average."""
     report = evaluated(stream, estimators=estimators, averages=AVERAGES, block=BLOCK, **options).report()
-    found = {f"{e.estimator}/{e.average}": e.value for e in report.estimates if e.policy == policy}
-    return {label: math.nan if value is None else value for label, value in found.items()}
+    actual = {f"{e.estimator}/{e.average}": e.value for e in report.estimates if e.policy == policy}
+    return {label: math.nan if value is None else value for label, value in actual.items()}
 
 
-@pytest.mark.parametrize("estimator", [each for each in ESTIMATORS if each.kind in brute_force.DEFINED], ids=str)
+@pytest.mark.parametrize(
+    "estimator", [estimator for estimator in ESTIMATORS if estimator.kind in brute_force.DEFINED], ids=str
+)
 @quickly
 @given(stream=streams(most=200))
 def test_the_value_is_the_mean_of_the_terms_of_the_definition(estimator: Estimator, stream: Stream) -> None:
     terms = brute_force.terms(estimator.label, stream.present, stream.weight, stream.reward, cap=parts.CAP, block=BLOCK)
     expected = brute_force.moments(brute_force.cumulative(len(stream)), terms)
-    found = evaluated(stream, estimators=[estimator], averages=[Cumulative()], block=BLOCK).report()
-    estimate = found.get(CANDIDATE, estimator.label, "cumulative")
+    report = evaluated(stream, estimators=[estimator], averages=[Cumulative()], block=BLOCK).report()
+    estimate = report.get(CANDIDATE, estimator.label, "cumulative")
     if math.isnan(expected.value):
         assert estimate.value is None
     else:
@@ -165,7 +167,7 @@ def test_the_control_variate_never_uses_the_block_that_it_corrects() -> None:
     assert np.all(np.abs(slopes[0][-BLOCK:]) > 1e-3)
 
 
-def test_the_control_variate_takes_away_what_the_weight_explains() -> None:
+def test_the_control_variate_removes_the_variance_that_the_weight_explains() -> None:
     rng = np.random.default_rng(20240501)
     weight = rng.exponential(1.0, 20_000)
     stream = from_weights(weight, (rng.uniform(size=20_000) < 0.9) * 1.0)
@@ -188,7 +190,7 @@ def test_the_control_variate_remembers_sums_that_fade_over_a_hundred_thousand_ev
 
 
 def described(n: int, seed: int) -> EventBatch:
-    """Events with the full logging distribution, the candidate's, and features of four actions."""
+    """Draw events with full distributions of the logging policy and the candidate, and features of four actions."""
     rng = np.random.default_rng(seed)
     logging, target = rng.dirichlet(np.ones(4), n), rng.dirichlet(np.ones(4), n)
     action, features = rng.integers(4, size=n), rng.normal(size=(n, 4, 2))
@@ -226,14 +228,14 @@ def test_stratified_dr_with_a_threshold_that_no_weight_reaches_is_ips() -> None:
     ],
     ids=lambda estimator: repr(estimator),
 )
-def test_at_the_ends_of_its_parameter_an_estimator_is_another_one(one: AnyEstimator, other: AnyEstimator) -> None:
+def test_at_the_ends_of_its_parameter_an_estimator_equals_another_one(one: AnyEstimator, other: AnyEstimator) -> None:
     evaluator = Evaluator([CANDIDATE], estimators=[one, other], averages=AVERAGES, block=BLOCK)
     evaluator.update(described(10 * BLOCK + 7, seed=7))
     report = evaluator.report()
     for average in AVERAGES:
-        found, expected = (report.get(CANDIDATE, e.label, average.label).value for e in (one, other))
+        actual, expected = (report.get(CANDIDATE, e.label, average.label).value for e in (one, other))
         assert expected is not None
-        assert found == pytest.approx(expected, rel=1e-12)
+        assert actual == pytest.approx(expected, rel=1e-12)
 
 
 def test_stratified_dr_is_ips_while_its_model_knows_nothing() -> None:

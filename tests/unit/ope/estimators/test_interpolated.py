@@ -1,4 +1,4 @@
-"""The family of estimators between the reward model and the importance weight: identities, bias, and missing parts."""
+"""Test estimators between the reward model and the importance weight: identities, bias, and missing fields."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from support.strategies import examples
 Array = NDArray[np.float64]
 
 CAP = parts.CAP
-FAMILY = [each for each in parts.estimators() if isinstance(each, Interpolated)]
+FAMILY = [estimator for estimator in parts.estimators() if isinstance(estimator, Interpolated)]
 exactly = examples(60)
 
 
@@ -56,7 +56,7 @@ def distributions(events: int, actions: int, shares: st.SearchStrategy[float]) -
 
 @st.composite
 def full_support(draw: st.DrawFn) -> Evidence:
-    """Any events of equal size whose actions the logging policy takes at times, with any predictions."""
+    """Draw events of equal size with actions that the logging policy may take, and any predictions."""
     events, actions = draw(st.integers(1, 6)), draw(st.integers(1, 5))
     numbers = arrays.arrays(float, (events, actions), elements=st.floats(-1, 1))
     return Evidence.of_actions(
@@ -89,7 +89,7 @@ def terms(estimator: AnyEstimator, evidence: Evidence) -> Array:
 )
 @exactly
 @given(evidence=full_support())
-def test_at_the_end_of_its_parameter_each_term_is_that_of_another(
+def test_at_the_end_of_its_parameter_each_term_equals_the_term_of_another_estimator(
     one: AnyEstimator, other: AnyEstimator, evidence: Evidence
 ) -> None:
     np.testing.assert_allclose(terms(one, evidence), terms(other, evidence), rtol=1e-12, atol=1e-12)
@@ -117,7 +117,7 @@ def test_with_the_logging_policy_as_target_switch_and_cab_are_the_reward(evidenc
 
 @exactly
 @given(evidence=full_support(), cap=st.floats(0, 50), tau=st.floats(0, 1))
-def test_every_row_of_the_table_is_the_published_formula(evidence: Evidence, cap: float, tau: float) -> None:
+def test_every_row_of_the_table_equals_the_published_formula(evidence: Evidence, cap: float, tau: float) -> None:
     sets = evidence.actions
     assert sets is not None
     pi, q = sets.probability[:, 0], sets.prediction
@@ -142,7 +142,7 @@ def test_every_row_of_the_table_is_the_published_formula(evidence: Evidence, cap
         np.testing.assert_allclose(terms(estimator, evidence), expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("estimator", FAMILY, ids=lambda each: each.label)
+@pytest.mark.parametrize("estimator", FAMILY, ids=lambda case: case.label)
 def test_a_row_needs_the_logging_distribution_if_the_weight_decides_the_part_of_the_model(
     estimator: Interpolated,
 ) -> None:
@@ -166,24 +166,24 @@ def test_switch_and_cab_take_the_model_for_actions_that_are_never_logged(cap: fl
 
 @pytest.mark.parametrize("wrong", [-0.1, math.nan])
 @pytest.mark.parametrize("kind", [Switch, CAB, CABDR])
-def test_a_cap_below_zero_or_none_is_refused(kind: type, wrong: float) -> None:
+def test_a_cap_below_zero_or_null_is_refused(kind: type, wrong: float) -> None:
     with pytest.raises(ValidationError, match="cap"):
         kind(cap=wrong)
 
 
 @pytest.mark.parametrize("wrong", [-0.1, 1.1, math.nan])
-def test_a_blend_of_more_than_all_is_refused(wrong: float) -> None:
+def test_a_blend_above_1_is_refused(wrong: float) -> None:
     with pytest.raises(ValidationError, match="tau"):
         StaticBlend(tau=wrong)
 
 
 on_every_estimator = pytest.mark.parametrize(
-    "estimator", [*FAMILY, SNIPS(), ControlVariate(), StratifiedIPS(), StratifiedDR()], ids=lambda each: each.label
+    "estimator", [*FAMILY, SNIPS(), ControlVariate(), StratifiedIPS(), StratifiedDR()], ids=lambda case: case.label
 )
 
 
 def rescaled(evidence: Evidence, scale: float, shift: float) -> Evidence:
-    """The evidence with rewards and predictions times `scale` plus `shift`."""
+    """Return the evidence with rewards and predictions times `scale` plus `shift`."""
     assert evidence.actions is not None
     moved = replace(evidence, reward=evidence.reward * scale + shift)
     return moved.with_predictions(evidence.actions.prediction * scale + shift)
@@ -196,13 +196,13 @@ def test_no_term_is_further_from_another_than_the_range_allows(
     estimator: AnyEstimator, evidence: Evidence, scale: float, shift: float
 ) -> None:
     moved = rescaled(evidence, scale, shift)
-    found = terms(estimator, moved)
+    actual = terms(estimator, moved)
     if estimator.ratio:  # the linearised term of `snips`
         weight = moved.importance_weight[:, 0]
         assume(weight.any())
-        found = found - weight * (found.sum() / weight.sum())
+        actual = actual - weight * (actual.sum() / weight.sum())
     widest = estimator.term_range((shift - scale, shift + scale), moved.importance_weight.max(axis=0))
-    assert np.ptp(found) <= widest.width[0] * (1 + 1e-9) + 1e-9
+    assert np.ptp(actual) <= widest.width[0] * (1 + 1e-9) + 1e-9
 
 
 @on_every_estimator
@@ -212,17 +212,17 @@ def test_no_term_lies_outside_its_range(
     estimator: AnyEstimator, evidence: Evidence, scale: float, shift: float
 ) -> None:
     moved = rescaled(evidence, scale, shift)
-    weight, found = moved.importance_weight[:, 0], terms(estimator, moved)
+    weight, actual = moved.importance_weight[:, 0], terms(estimator, moved)
     limits = estimator.term_range((shift - scale, shift + scale), moved.importance_weight.max(axis=0))
     counted = np.minimum(weight, limits.heaviest)
-    rounding = 1e-9 * (1 + np.abs(found))
-    assert np.all(found >= limits.low_offset + limits.low_slope * counted - rounding)
-    assert np.all(found <= limits.high_offset + limits.high_slope * counted + rounding)
+    rounding = 1e-9 * (1 + np.abs(actual))
+    assert np.all(actual >= limits.low_offset + limits.low_slope * counted - rounding)
+    assert np.all(actual <= limits.high_offset + limits.high_slope * counted + rounding)
 
 
 @dataclass(frozen=True, config=strict)
 class Shrunk(Interpolated):
-    """A row of a user, `beta(w) = shrinkage / (w^2 + shrinkage)`: the product with w is largest at its root."""
+    """Define a row as a user may, `beta(w) = s / (w^2 + s)`. Its product with w is largest at the root of s."""
 
     is_biased_by_design: ClassVar[bool] = True
     shrinkage: float = 10.0
@@ -235,7 +235,7 @@ class Shrunk(Interpolated):
 
 @dataclass(frozen=True, config=strict)
 class ShrunkDR(Shrunk):
-    """The optimistic shrinkage of Su et al., ICML 2020."""
+    """Correct the model by the optimistic shrinkage of Su et al., ICML 2020."""
 
     needs: ClassVar[Requirements] = PREDICTED
     corrected: ClassVar[bool] = True
@@ -243,7 +243,7 @@ class ShrunkDR(Shrunk):
 
 @dataclass(frozen=True, config=strict)
 class Exact(ShrunkDR):
-    """The same with its own limit."""
+    """State the exact limit of `ShrunkDR`."""
 
     @property
     def limit(self) -> float:
@@ -252,14 +252,14 @@ class Exact(ShrunkDR):
 
 @dataclass(frozen=True, config=strict)
 class ShrunkBlend(Shrunk):
-    """The model stands in for what is cut off."""
+    """Let the model stand in for the share that is cut off."""
 
     needs: ClassVar[Requirements] = WEIGHED
 
 
 @dataclass(frozen=True, config=strict)
 class Late(Interpolated):
-    """Small weights count less: the model stands in for them."""
+    """Weigh small weights less, and let the model stand in for them."""
 
     needs: ClassVar[Requirements] = WEIGHED
     kind: Literal["late"] = field(default="late", kw_only=True, repr=False)
@@ -270,7 +270,7 @@ class Late(Interpolated):
 
 @dataclass(frozen=True, config=strict)
 class Twice(Interpolated):
-    """The product with w rises to 3, falls, and rises again to 2."""
+    """Define a product with w that rises to 3, falls, and rises again to 2."""
 
     kind: Literal["twice"] = field(default="twice", kw_only=True, repr=False)
 
@@ -291,8 +291,8 @@ def test_a_row_has_a_limit_if_its_product_with_the_weight_is_bounded(row: Interp
     assert np.all(product[row.limit < WEIGHTS] <= product[row.limit >= WEIGHTS].max(initial=0.0) + 0.02 * row.limit)
 
 
-@pytest.mark.parametrize("row", [each for each in ROWS if math.isfinite(each.limit)], ids=repr)
-def test_the_limit_that_is_looked_for_is_the_exact_one(row: Interpolated) -> None:
+@pytest.mark.parametrize("row", [estimator for estimator in ROWS if math.isfinite(estimator.limit)], ids=repr)
+def test_the_limit_that_is_searched_for_equals_the_exact_one(row: Interpolated) -> None:
     exact = math.sqrt(row.shrinkage) if isinstance(row, Shrunk) else 3.0 if isinstance(row, Twice) else row.limit
     looked_for = Interpolated.limit.__get__(row)
     assert exact <= looked_for <= 1.014 * exact
@@ -300,21 +300,21 @@ def test_the_limit_that_is_looked_for_is_the_exact_one(row: Interpolated) -> Non
 
 @pytest.mark.parametrize("shrinkage", [1.0, 3.0, 10.0])
 @pytest.mark.parametrize("interval", ["empirical_likelihood", "normal", "confidence_sequence"])
-def test_intervals_with_the_limit_that_is_looked_for_are_those_with_the_exact_one(
+def test_intervals_with_the_limit_that_is_searched_for_equal_those_with_the_exact_one(
     shrinkage: float, interval: str
 ) -> None:
     rows = [ShrunkDR(shrinkage=shrinkage), Exact(shrinkage=shrinkage, name="exact")]
     evaluator = Evaluator([CANDIDATE], rows, [Cumulative()], intervals={"cumulative": interval})
     evaluator.update(random_bandit(seed=5, smallest=0.02).log(2_000, seed=5))
     report = evaluator.report()
-    found, exact = (report.get(CANDIDATE, row.label, "cumulative") for row in rows)
-    assert None not in (found.lower, exact.lower)
-    assert found.lower == pytest.approx(exact.lower, abs=0.02 * (exact.upper - exact.lower))
-    assert found.upper == pytest.approx(exact.upper, abs=0.02 * (exact.upper - exact.lower))
+    actual, exact = (report.get(CANDIDATE, row.label, "cumulative") for row in rows)
+    assert None not in (actual.lower, exact.lower)
+    assert actual.lower == pytest.approx(exact.lower, abs=0.02 * (exact.upper - exact.lower))
+    assert actual.upper == pytest.approx(exact.upper, abs=0.02 * (exact.upper - exact.lower))
 
 
-def test_a_range_holds_for_weights_below_the_largest_too() -> None:
-    """Of a weight of 3.16 with a shrinkage of 10, half counts: a correction of 1.58 to either side, and the model."""
+def test_a_range_holds_for_weights_below_the_largest() -> None:
+    """Check a weight of 3.16 with a shrinkage of 10: half of it counts, which corrects the model by up to 1.58."""
     widths = ShrunkDR().term_range((0.0, 1.0), np.array([1.0, 10**0.5, 100.0, np.inf, np.nan])).width
     assert widths[0] == pytest.approx(1 + 2 / 1.1, rel=0.007)
     assert widths[1:3] == pytest.approx(1 + 10**0.5, rel=0.007)
@@ -330,23 +330,27 @@ def test_a_range_is_at_least_as_wide_for_a_larger_weight(estimator: AnyEstimator
     assert np.all(np.diff(width) >= 0)
 
 
-@pytest.mark.parametrize("estimator", OWN, ids=lambda each: each.label)
+@pytest.mark.parametrize("estimator", OWN, ids=lambda case: case.label)
 @exactly
 @given(evidence=full_support(), scale=st.floats(0.1, 3), shift=st.floats(-2, 2))
 def test_terms_of_a_row_of_a_user_lie_inside_its_range(
     estimator: Interpolated, evidence: Evidence, scale: float, shift: float
 ) -> None:
     moved = rescaled(evidence, scale, shift)
-    weight, found = moved.importance_weight[:, 0], terms(estimator, moved)
+    weight, actual = moved.importance_weight[:, 0], terms(estimator, moved)
     limits = estimator.term_range((shift - scale, shift + scale), moved.importance_weight.max(axis=0))
-    rounding = 1e-9 * (1 + np.abs(found))
-    assert np.ptp(found) <= limits.width[0] + rounding.max()
-    assert np.all(found >= limits.lowest(weight) - rounding)
-    assert np.all(found <= limits.highest(weight) + rounding)
+    rounding = 1e-9 * (1 + np.abs(actual))
+    assert np.ptp(actual) <= limits.width[0] + rounding.max()
+    assert np.all(actual >= limits.lowest(weight) - rounding)
+    assert np.all(actual <= limits.highest(weight) + rounding)
 
 
 def described(**gone: bool) -> EventBatch:
-    """A hundred events; every other one lacks what is named."""
+    """Draw a hundred events.
+
+    Args:
+        gone: Names of the fields that every other event lacks.
+    """
     batch = random_bandit(seed=3, smallest=0.1).log(100, seed=3)
     sets = batch.action_sets
     assert sets is not None
@@ -372,25 +376,25 @@ def test_an_event_is_missing_only_for_estimators_that_need_its_missing_field(gon
     halves.update(described())
     complete = halves.report()
     for estimator in FAMILY:
-        size, of_all = (
+        size, full_size = (
             one.get(CANDIDATE, estimator.label, "cumulative").effective_sample_size for one in (report, complete)
         )
         assert size is not None
-        assert of_all is not None
-        assert (size == pytest.approx(of_all)) == (need not in estimator.needs), estimator.label
+        assert full_size is not None
+        assert (size == pytest.approx(full_size)) == (need not in estimator.needs), estimator.label
 
 
 def test_the_mean_of_every_action_needs_no_features() -> None:
-    found = values_of(described(features=True), FAMILY, reward_model=Tabular())
-    assert found == values_of(described(), FAMILY, reward_model=Tabular())
-    assert None not in found.values()
+    actual = values_of(described(features=True), FAMILY, reward_model=Tabular())
+    assert actual == values_of(described(), FAMILY, reward_model=Tabular())
+    assert None not in actual.values()
 
 
 def test_events_with_the_logged_action_alone_are_missing_for_the_family_and_not_for_ips() -> None:
     batch = EventBatch.from_arrays(reward=[1, 0], propensity=[0.5, 0.5], policies={CANDIDATE: [0.5, 0.25]})
-    found = values_of(batch, FAMILY)
-    known = {label for label, value in found.items() if value is not None}
-    assert known == {each.label for each in FAMILY if not each.needs}
+    actual = values_of(batch, FAMILY)
+    labels = {label for label, value in actual.items() if value is not None}
+    assert labels == {estimator.label for estimator in FAMILY if not estimator.needs}
 
 
 @pytest.mark.parametrize(
@@ -403,12 +407,12 @@ def test_events_with_the_logged_action_alone_are_missing_for_the_family_and_not_
 )
 def test_fields_that_the_first_events_lack_are_named(gone: str, field: str, estimators: tuple[str, ...]) -> None:
     evaluator = Evaluator([CANDIDATE], estimators=[IPS(), DM(), DR(), Switch(cap=5), CAB(cap=5)])
-    (found, *others) = evaluator.missing_fields(described(**{gone: True}))
-    if gone == "propensities":  # those of the logging policy are its distribution as a target, too
-        assert set(found.estimators) >= set(estimators)
+    (actual, *others) = evaluator.missing_fields(described(**{gone: True}))
+    if gone == "propensities":  # propensities are also the distribution of the logging policy as a target
+        assert set(actual.estimators) >= set(estimators)
     else:
-        assert found.estimators == estimators
-    assert (found.field, found.lacking, found.events, others) == (field, 50, 100, [])
-    assert str(found).startswith(f"50 of the first 100 events have no {field}")
-    assert (found.wanted_by == "ridge") == (gone == "features")
+        assert actual.estimators == estimators
+    assert (actual.field, actual.lacking, actual.events, others) == (field, 50, 100, [])
+    assert str(actual).startswith(f"50 of the first 100 events have no {field}")
+    assert (actual.wanted_by == "ridge") == (gone == "features")
     assert not evaluator.missing_fields(described())

@@ -1,4 +1,4 @@
-"""The loops of estimators, compiled and uncompiled, against the same formulas in numpy."""
+"""Test the loops of estimators, compiled and uncompiled, against numpy."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def test_controlled_terms_take_their_coefficient_from_the_blocks_before(kernel: 
     edges = np.arange(blocks + 1, dtype=np.int64) * size
     kernel.controlled_terms(weight, reward, averaging, edges, threshold, fading, recent, terms, sums)
     low = np.where(weight <= threshold, reward, 0.0)
-    known = np.zeros((policies, 5))
+    faded = np.zeros((policies, 5))
     for number in range(blocks):
         part = slice(number * size, (number + 1) * size)
         q, w, u = averaging[:, part], weight[:, part], (reward - low)[:, part]
-        count, total, reward_sum, square, product = known.T
+        count, total, reward_sum, square, product = faded.T
         beta = np.zeros(policies)
         if number:
             beta = (product * count - reward_sum * total) / (square * count - total**2)
         high = u - beta[:, None] * (w - 1)
         assert terms[:, :, part] == pytest.approx(np.stack([low[:, part] + high, low[:, part], high]))
         wanted = [q, q * w, q * u, q * w**2, q * u * w, np.where(w <= threshold, q * w, 0.0)]
-        assert sums[number] == pytest.approx(np.stack([each.sum(axis=1) for each in wanted], axis=-1))
-        known = fading * known + sums[number, :, :5]
-    assert recent == pytest.approx(known)
+        assert sums[number] == pytest.approx(np.stack([terms.sum(axis=1) for terms in wanted], axis=-1))
+        faded = fading * faded + sums[number, :, :5]
+    assert recent == pytest.approx(faded)

@@ -1,4 +1,4 @@
-"""Strata: terms against a plain reimplementation, unbiasedness by enumeration, and what happens at the edges."""
+"""Test terms of strata against a plain reimplementation, unbiasedness by enumeration, and edge cases."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ACTIONS, FEATURES = 4, 2
 
 
 class Offers:
-    """Events with full distributions and features; the logging policy explores a little."""
+    """Draw events with full distributions and features. The logging policy explores a little."""
 
     def __init__(self, seed: int, n: int) -> None:
         random = np.random.default_rng(seed)
@@ -60,7 +60,7 @@ class Offers:
 
 
 def slow_predictions(offers: Offers, block: int, penalty: float = 1.0) -> Array:
-    """[n, actions]: ridge regression on all events of the blocks before, each weighted by its age, solved from zero."""
+    """Return predictions of ridge regression on all events in earlier blocks, weighted by age, [n, actions]."""
     n = len(offers.reward)
     design = np.concatenate([np.ones((n, ACTIONS, 1)), offers.features], axis=2)
     predictions = np.zeros((n, ACTIONS))
@@ -75,7 +75,7 @@ def slow_predictions(offers: Offers, block: int, penalty: float = 1.0) -> Array:
 
 
 def slow_dr(offers: Offers, block: int) -> list[Part]:
-    """The three components of stratified_dr."""
+    """Return the three components of stratified_dr."""
     q, large = slow_predictions(offers, block), offers.weights > THRESHOLD
     w, ones = offers.weights[offers.logged], np.ones(len(offers.reward))
     small = w <= THRESHOLD
@@ -131,7 +131,7 @@ def test_stratified_ips_equals_a_plain_reimplementation() -> None:
 
 
 def every_choice(offers: Offers, estimator: Any, prediction: Array | None = None) -> Array:
-    """Expected term of each event over the logging policy's choice, were it to choose each action in turn; [n]."""
+    """Return the expected term of each event over all actions that the logging policy may choose, [n]."""
     n, expected, value = len(offers.reward), np.zeros(len(offers.reward)), estimator.start(1)
     warm = evidence(offers, offers.action, offers.reward, prediction)
     _, value = estimator.terms(warm, value)
@@ -150,7 +150,9 @@ def evidence(offers: Offers, action: Array, reward: Array, prediction: Array | N
 
 @given(seed=st.integers(0, 10_000), threshold=st.floats(0.1, 50.0), wild=st.floats(-1e3, 1e3))
 @examples(40)
-def test_both_are_unbiased_for_any_model_and_threshold(seed: int, threshold: float, wild: float) -> None:
+def test_stratified_ips_and_dr_are_unbiased_for_any_model_and_threshold(
+    seed: int, threshold: float, wild: float
+) -> None:
     offers = Offers(seed, 50)
     truth = (offers.target * offers.chance).sum(axis=1)
     random = np.random.default_rng(seed)
@@ -180,13 +182,13 @@ def test_without_predictions_stratified_dr_is_ips() -> None:
     np.testing.assert_allclose(terms.numerator, made.weighted_reward, rtol=1e-12)
 
 
-def test_above_the_largest_weight_nothing_is_modelled() -> None:
+def test_a_threshold_above_the_largest_weight_uses_no_model() -> None:
     offers = Offers(4, 500)
     plain = estimate_of(offers, IPS(), Cumulative()).value
     assert estimate_of(offers, StratifiedDR(threshold=1e6), Cumulative()).value == pytest.approx(plain, rel=1e-12)
 
 
-def test_a_perfect_model_leaves_no_noise_where_weights_are_large() -> None:
+def test_a_perfect_model_leaves_no_noise_if_weights_are_large() -> None:
     offers = Offers(5, 400)
     perfect = evidence(offers, offers.action, offers.chance[offers.logged], offers.chance)
     (_, modelled, correction), _ = _components(StratifiedDR(threshold=1e-9), perfect)
@@ -217,7 +219,7 @@ def test_events_without_full_distributions_are_missing_for_stratified_dr_alone()
         part = slice(start, start + 50)
         mixed.update(offers.batch(part))
         mixed.update(compact[part])
-    values = [each.report().get("a", "ips", "cumulative").value for each in (alone, mixed)]
+    values = [evaluator.report().get("a", "ips", "cumulative").value for evaluator in (alone, mixed)]
     assert values[0] != values[1]
     doubly = mixed.report().get("a", "stratified_dr", "cumulative")
     assert doubly.value is not None
@@ -248,7 +250,7 @@ def test_arrays_with_features_that_are_not_numbers_are_refused() -> None:
             offers.batch()
 
 
-def test_an_event_all_of_whose_features_are_absent_is_missing_for_a_model_that_needs_them() -> None:
+def test_an_event_without_any_feature_is_missing_for_a_model_that_needs_them() -> None:
     offers = Offers(1, 200)
     offers.features[50:100] = np.nan
     estimate = estimate_of(offers, StratifiedDR(), Cumulative())

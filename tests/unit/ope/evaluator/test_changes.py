@@ -1,4 +1,4 @@
-"""Candidates that come and go: each from its own start, and none affects the others."""
+"""Test candidates that come and go: each counts from its own start, and none affects the others."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def test_a_late_candidate_has_the_rows_of_a_stream_that_started_with_it(start: i
     alone.update(batch[start:])
     whole.update(batch)
     report = changing.report()
-    for found, expected in zip(rows(report, "late"), rows(alone.report(), "late"), strict=True):
-        assert (found.estimator, found.average) == (expected.estimator, expected.average)
-        pairs = {name: (getattr(found, name), getattr(expected, name)) for name in NUMBERS}
-        if expected.average == "mixture":  # starts at the mean of all rewards that came before
-            assert abs(found.value - expected.value) < 0.5 * expected.details["se"]
+    for row, expected in zip(rows(report, "late"), rows(alone.report(), "late"), strict=True):
+        assert (row.estimator, row.average) == (expected.estimator, expected.average)
+        pairs = {name: (getattr(row, name), getattr(expected, name)) for name in NUMBERS}
+        if expected.average == "mixture":  # starts at the mean of earlier rewards
+            assert abs(row.value - expected.value) < 0.5 * expected.details["se"]
         elif expected.average == "adaptive_decay" and start % 100:  # weighs whole blocks
             assert all(one == pytest.approx(other, rel=0.01) for one, other in pairs.values())
         else:
@@ -63,12 +63,12 @@ def test_a_late_candidate_has_the_rows_of_a_stream_that_started_with_it(start: i
 
 def test_an_evaluator_of_a_configuration_reports_like_a_plain_evaluator() -> None:
     changing, evaluator = Evaluator.from_config(config("early", "late")), se.Evaluator(["early", "late"])
-    for each in (changing, evaluator):
-        each.update(events(350))
+    for instance in (changing, evaluator):
+        instance.update(events(350))
     assert changing.report() == evaluator.report()
 
 
-def test_a_latecomer_that_has_not_joined_gets_no_events_and_keeps_its_own() -> None:
+def test_a_late_candidate_that_has_not_joined_gets_no_events_and_keeps_its_own() -> None:
     changing = Evaluator.from_config(config("early"))
     late = changing.change_candidates(config("early", "late"))
     assert late is not None
@@ -114,7 +114,7 @@ def test_a_removed_candidate_loses_its_rows_and_production_stays() -> None:
     assert {estimate.policy for estimate in changing.report().estimates} == {"logging", "late"}
 
 
-def test_one_that_is_removed_before_it_joined_is_no_longer_awaited() -> None:
+def test_a_candidate_that_is_removed_before_it_joined_is_no_longer_awaited() -> None:
     changing = Evaluator.from_config(config("early"))
     late = changing.change_candidates(config("early", "late"))
     assert late is not None
@@ -160,7 +160,7 @@ def test_a_state_of_another_schema_is_refused() -> None:
 
 
 def opened(count: int = 0, **options: Any) -> tuple[Evaluator, se.EventBatch]:
-    """An evaluator that has had this many of 2,000 events."""
+    """Return an evaluator that has had `count` of 2,000 events, and the events."""
     batch = events(2000, described=True)
     changing = Evaluator.from_config(config("early", **options))
     if count:
@@ -169,7 +169,7 @@ def opened(count: int = 0, **options: Any) -> tuple[Evaluator, se.EventBatch]:
 
 
 def ranks_of(changing: Evaluator) -> dict[str, int]:
-    """The position of each candidate among all that were ever added, which determines its part of the error."""
+    """Return the index of each candidate among all that were ever added. It determines its share of the error."""
     ranks: dict[str, int] = changing.state()["settings"]["candidate_order"]
     return ranks
 
@@ -201,7 +201,9 @@ def test_parts_that_a_configuration_adds_start_from_zero_and_others_continue(sav
     for (policy, estimator, average), estimate in report.items():
         continues = policy != "late" and (estimator, average) in old
         expected = (whole_report if continues else late_report).get(policy, estimator, average)
-        assert estimate.value == pytest.approx(expected.value, rel=1e-9)  # the order of sums depends on the company
+        assert estimate.value == pytest.approx(
+            expected.value, rel=1e-9
+        )  # the order of sums depends on other candidates
         assert estimate.effective_sample_size == pytest.approx(expected.effective_sample_size, rel=1e-9)
     assert counts(changing.report()) == {"logging": (2000, 0), "early": (2000, 0), "late": (1000, 0)}
 
@@ -224,7 +226,7 @@ def test_other_parameters_make_another_average_under_the_same_name() -> None:
     assert set(values(report)) == set(before)
 
 
-def test_everything_exchanged_leaves_the_counts_of_events() -> None:
+def test_exchanging_all_parts_keeps_the_counts_of_events() -> None:
     changing, batch = opened(1000, **FEW)
     adopt(changing, config("late", estimators=[se.ClippedIPS(cap=3)], averages=[se.Decay()]))
     changing.update(batch[1000:])
@@ -240,7 +242,9 @@ def test_another_confidence_and_other_kinds_of_interval_are_about_the_same_value
     before = values(changing.report())
     adopt(changing, changed)
     after = changing.report()
-    assert {key: each.value for key, each in values(after).items()} == {key: each.value for key, each in before.items()}
+    assert {key: estimate.value for key, estimate in values(after).items()} == {
+        key: estimate.value for key, estimate in before.items()
+    }
     assert after.get("early", "ips", "window").kind == "empirical_bernstein"
     assert after.confidence == 0.8
     wide, narrow = before["early", "ips", "cumulative"], after.get("early", "ips", "cumulative")
@@ -281,7 +285,7 @@ def test_only_the_retrained_policy_of_several_starts_from_zero() -> None:
     assert counts(changing.report()) == {"logging": (1010, 0), "early": (10, 0), "late": (10, 0)}
 
 
-def test_a_configuration_that_comes_before_the_first_event_is_the_only_one() -> None:
+def test_a_configuration_before_the_first_event_replaces_the_one_before() -> None:
     changing, batch = opened()
     assert changing.apply_config(config("late", **FEW)) is None
     changing.update(batch)
@@ -316,7 +320,7 @@ def test_a_retrained_production_starts_everything_from_zero() -> None:
     assert counts(changing.report()) == {"early": (10, 0), "late": (10, 0)}
 
 
-def test_after_a_restart_an_evaluator_with_the_history_takes_the_place_of_the_one_without() -> None:
+def test_after_a_restart_an_evaluator_with_the_history_replaces_the_one_without() -> None:
     changing, batch = opened(1000, **FEW)
     late = changing.apply_config(se.Evaluator(["late"], production="early", **FEW).config)
     assert late is not None
@@ -368,22 +372,22 @@ def test_a_new_drift_detector_starts_from_zero_and_values_continue() -> None:
     before = values(changing.report())
     for detector in ("PageHinkley", "ADWIN", None):
         adopt(changing, config("early", **FEW, drift=detector))
-        found = [policy.drift_detections for policy in changing.report().policies]
-        assert found == [None if detector is None else 0] * 2
-        assert {key: each.value for key, each in values(changing.report()).items()} == {
-            key: each.value for key, each in before.items()
+        actual = [policy.drift_detections for policy in changing.report().policies]
+        assert actual == [None if detector is None else 0] * 2
+        assert {key: estimate.value for key, estimate in values(changing.report()).items()} == {
+            key: estimate.value for key, estimate in before.items()
         }
     changing.update(batch[1000:])
     assert changing.report().events.accepted == 2000
 
 
-def test_other_rules_of_promotion_decide_from_then_on() -> None:
+def test_changed_rules_of_promotion_decide_from_the_change_on() -> None:
     averages = [se.Cumulative(), se.Mixture()]
     changing, batch = opened(600, averages=averages, promotion="paired")
     for rules in (["anytime"], ["paired", "anytime"], None, ["sea", "bsea"], ["paired"]):
         adopt(changing, config("early", averages=averages, promotion=rules))
         changing.update(batch[600:900])
-        assert {each.rule for each in changing.report().promotion} == set(rules or ())
+        assert {decision.rule for decision in changing.report().promotion} == set(rules or ())
 
 
 AVERAGES = [
@@ -408,14 +412,14 @@ def test_a_candidate_with_a_history_has_the_numbers_of_its_events(live: int, his
     options = {"estimators": [se.IPS(), se.SNIPS()], "averages": AVERAGES}
     end = max(live, history)
     changing, alone, whole = (se.Evaluator([name], **options) for name in ("early", "late", "early"))
-    for each, first in ((changing, end - live), (alone, end - history), (whole, end - live)):
-        each.update(batch[first:end])
+    for instance, first in ((changing, end - live), (alone, end - history), (whole, end - live)):
+        instance.update(batch[first:end])
     late = changing.change_candidates(config("early", "late", **options))
     assert late is not None
     late.update(batch[end - history : end])
     changing.activate(late)
-    for each in (changing, alone, whole):
-        each.update(batch[end:])
+    for instance in (changing, alone, whole):
+        instance.update(batch[end:])
     report = changing.report()
     assert counts(report) == {
         name: (events, 0)
@@ -425,17 +429,17 @@ def test_a_candidate_with_a_history_has_the_numbers_of_its_events(live: int, his
             ("late", 12_000 - end + history),
         )
     }
-    for found, expected in zip(rows(report, "late"), rows(alone.report(), "late"), strict=True):
+    for row, expected in zip(rows(report, "late"), rows(alone.report(), "late"), strict=True):
         aligned = live % 100 == history % 100 == 0
         # buckets of a window that are a hundredth of it, or of its age, may be placed anew
         tolerance = 1e-9 if aligned and expected.average in ("cumulative", "decay", "window", "fine", "hour") else 0.1
         close = pytest.approx(expected.value, abs=tolerance * (expected.upper - expected.lower))
-        assert found.value == close, expected.average
-        assert found.upper - found.lower == pytest.approx(expected.upper - expected.lower, rel=3 * tolerance)
-    for found, expected in zip(rows(report, "early"), rows(whole.report(), "early"), strict=True):
+        assert row.value == close, expected.average
+        assert row.upper - row.lower == pytest.approx(expected.upper - expected.lower, rel=3 * tolerance)
+    for row, expected in zip(rows(report, "early"), rows(whole.report(), "early"), strict=True):
         near = expected.average.startswith("adaptive_window") or expected.average == "coarse"
         width = expected.upper - expected.lower
-        assert found.value == pytest.approx(expected.value, abs=(0.1 if near else 1e-9) * width), expected.average
+        assert row.value == pytest.approx(expected.value, abs=(0.1 if near else 1e-9) * width), expected.average
 
 
 def test_estimators_with_a_history_get_each_event_once() -> None:
@@ -448,15 +452,15 @@ def test_estimators_with_a_history_get_each_event_once() -> None:
     changing.update(batch[1_030:])
     whole = se.Evaluator(["early", "late"], **more)
     whole.update(batch)
-    found, expected = values(changing.report()), values(whole.report())
-    assert found.keys() == expected.keys()
+    actual, expected = values(changing.report()), values(whole.report())
+    assert actual.keys() == expected.keys()
     for key, row in expected.items():
         if key[2] == "cumulative":
-            assert found[key].effective_sample_size == pytest.approx(row.effective_sample_size, rel=1e-9)
-            assert found[key].value == pytest.approx(row.value, rel=1e-9)
+            assert actual[key].effective_sample_size == pytest.approx(row.effective_sample_size, rel=1e-9)
+            assert actual[key].value == pytest.approx(row.value, rel=1e-9)
 
 
-def test_a_change_while_others_wait_makes_one_evaluator_of_all_that_is_new() -> None:
+def test_a_change_while_others_wait_makes_one_evaluator_of_all_new_parts() -> None:
     changing = Evaluator.from_config(config("early"))
     changing.update(events(250))
     first = changing.change_candidates(config("early", "late"))

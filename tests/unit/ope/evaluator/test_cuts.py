@@ -1,4 +1,4 @@
-"""However a stream is cut, interrupted and resumed, and whenever a Report is made, the numbers are the same bits."""
+"""Test that cutting, interrupting, resuming and reporting change no bit of any number."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from support.recorded_cases import CASES, Feed
 EVENTS = 333
 """Events of each part of a case: three blocks of the default length, and an unfinished one."""
 FEWER = {"late_candidates_within_blocks": 171}
-"""Events of each part of a case that has many parts."""
+"""Events of each part, for cases of many parts."""
 ROOMS = [
     "everything",
     "named_production",
@@ -37,7 +37,7 @@ ROOMS = [
 ]
 """Cases that together use all code that keeps a state."""
 LONG = {"replay", "long_stream", "long_streams_of_all_kinds", "late_candidates_at_block_ends", "moments"}
-"""Cases that the tool alone runs: a command, streams that need all of their events, and variations of other cases."""
+"""Cases that only the tool runs: a command, streams that need all of their events, and variations of other cases."""
 
 
 @pytest.mark.parametrize("case", ROOMS)
@@ -52,6 +52,6 @@ def test_cuts_restarts_and_reports_change_no_number_of_any_variant(case: str) ->
 
 
 def require_equal(case: str, events: int, variants: int | None) -> None:
-    """Compare a case of at most so many events at a time, cut and restarted, with the same events all at once."""
+    """Compare a case in cut and restarted batches of at most so many events with all events at once."""
     whole = CASES[case](Feed(most=events, variants=variants))
     assert CASES[case](Feed(1, restarts=True, most=events, variants=variants)) == whole

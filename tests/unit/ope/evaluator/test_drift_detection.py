@@ -1,4 +1,4 @@
-"""Drift detectors: what they find, what a resumed one remembers, and that no estimate depends on them."""
+"""Test drift detectors: their detections, what a resumed one remembers, and that no estimate depends on them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DETECTORS = [DriftDetector("ADWIN"), DriftDetector("PageHinkley", {"threshold": 
 
 
 def means(blocks: int, policies: int = 1, *, jump: int | None = None, seed: int = 0) -> Array:
-    """Block means around 0.3, from block `jump` on around 0.6."""
+    """Draw block means around 0.3, and from block `jump` on around 0.6."""
     random = np.random.default_rng(seed)
     level = np.where(np.arange(blocks) >= (blocks if jump is None else jump), 0.6, 0.3)
     return level[:, None] + random.normal(0, 0.05, (blocks, policies))
@@ -44,7 +44,7 @@ def updated(detector: DriftDetector, values: Array) -> DriftState:
 
 
 def seen(state: DriftState) -> list[list[float]]:
-    """The block means that a detector of river remembers."""
+    """Return the block means that a detector of river remembers."""
     assert isinstance(state, RiverState)
     return state.seen
 
@@ -60,7 +60,7 @@ def test_nothing_is_detected_in_a_stationary_world() -> None:
 
 
 @pytest.mark.parametrize("detector", DETECTORS, ids=lambda detector: detector.name)
-def test_detections_are_those_of_river(detector: DriftDetector) -> None:
+def test_detections_equal_those_in_river(detector: DriftDetector) -> None:
     values = means(600 if detector.name == "KSWIN" else LONGEST_WINDOW, jump=400)
     alone = getattr(river_drift, detector.name)(**{"seed": 1} if detector.name == "KSWIN" else detector.parameters)
     count = 0
@@ -136,7 +136,7 @@ def test_block_means_cut_large_weights_and_are_in_units_of_the_reward_range() ->
 
 
 def log(events: int = 40_000, jump: int = 20_000) -> EventBatch:
-    """The candidate earns less, then more; the logging policy always the same."""
+    """Draw a log with a candidate that earns less, then more. The logging policy always earns as much."""
     random = np.random.default_rng(3)
     action = random.integers(2, size=events)
     good = np.where(np.arange(events) < jump, 0, 1)

@@ -1,4 +1,4 @@
-"""Dropped parts of a running evaluator are gone; the others do not change, except for pooled evidence."""
+"""Test that dropped parts of an evaluator are gone, and that others do not change except for pooled evidence."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ def evaluator(
 
 
 def reported(some: se.Evaluator, *keys: tuple[str, str, str]) -> list[str]:
-    """The rows of the report to the last bit, of these policies, estimators and averages."""
+    """Return the rows of the Report with these policies, estimators and averages, to the last bit."""
     report = some.report()
     return [msgspec.json.encode(report.get(*key)).decode() for key in keys]
 
 
 def numbers(state: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """All that is in a state, by where it is."""
+    """Yield each value in a state with its path."""
     if isinstance(state, dict):
         for key, value in state.items():
             yield from numbers(value, f"{path}.{key}")
     elif isinstance(state, list):
-        for place, value in enumerate(state):
-            yield from numbers(value, f"{path}[{place}]")
+        for index, value in enumerate(state):
+            yield from numbers(value, f"{path}[{index}]")
     else:
         yield path, state
 
@@ -63,10 +63,10 @@ def assert_as_if_nothing_else_had_been(one: se.Evaluator, other: se.Evaluator, l
     here, there = (
         {
             path: value
-            for path, value in numbers(from_plain(each.state()))
+            for path, value in numbers(from_plain(instance.state()))
             if not any(f".{name}" in path for name in leaving_out)
         }
-        for each in (one, other)
+        for instance in (one, other)
     )
     assert here.keys() == there.keys()
     for path, value in here.items():
@@ -94,19 +94,19 @@ def test_estimators_and_averages_that_are_dropped_leave_no_trace(fewer: str) -> 
     estimators, averages = FEWER[fewer]
     log = Log(1, 2_530, missing=0.1)
     some, others = evaluator(), evaluator(estimators=estimators, averages=averages)
-    for each in (some, others):
-        each.update(log.batch(0, 1_730))
-        each.fold_pending()
+    for instance in (some, others):
+        instance.update(log.batch(0, 1_730))
+        instance.fold_pending()
     assert some.apply_config(some.config.with_products([(tuple(estimators), tuple(averages))])) is None
-    for each in (some, others):
-        each.update(log.batch(1_730))
-        each.fold_pending()
+    for instance in (some, others):
+        instance.update(log.batch(1_730))
+        instance.fold_pending()
     leaving_out = [*TAKEN]
     if se.SNIPS() not in estimators:
-        # of the first block, in which no ratio is known yet, the lifts have nothing
+        # lifts have no evidence in the first block, because no ratio is known yet
         leaving_out += ["lifts", "averages.mixture.history", "promotion"]
     if se.StratifiedIPS() not in estimators or se.Mixture() not in averages:
-        leaving_out += ["promotion"]  # decides by another lift: see below
+        leaving_out += ["promotion"]  # another lift decides, see below
     assert_as_if_nothing_else_had_been(some, others, leaving_out)
 
 
@@ -121,7 +121,7 @@ def test_remaining_parts_are_unchanged_to_the_last_bit() -> None:
     ]
     before = reported(some, *keys)
     assert some.apply_config(some.config.with_products([(ESTIMATORS[::2], AVERAGES)])) is None
-    here, there = (list(map(msgspec.json.decode, each)) for each in (reported(some, *keys), before))
+    here, there = (list(map(msgspec.json.decode, row)) for row in (reported(some, *keys), before))
     for one, other in zip(here, there, strict=True):
         if one["average"] != "mixture":
             assert one == other
@@ -131,16 +131,16 @@ def test_remaining_parts_are_unchanged_to_the_last_bit() -> None:
 
 @pytest.mark.parametrize("kept", [["a"], ["c"], ["a", "b"], []])
 def test_candidates_that_are_dropped_leave_no_trace(kept: list[str]) -> None:
-    """Those that remain keep their order, whatever the order of the configuration."""
+    """Keep the order of the others, whatever the order of the configuration."""
     log = Log(3, 2_530, missing=0.1)
     some, others = evaluator(["a", "b", "c"], averages=AVERAGES[:-1]), evaluator(kept, averages=AVERAGES[:-1])
-    for each in (some, others):
-        each.update(log.batch(0, 1_730))
-        each.fold_pending()
+    for instance in (some, others):
+        instance.update(log.batch(0, 1_730))
+        instance.fold_pending()
     assert some.apply_config(replace(some.config, policies=("logging", *reversed(kept)))) is None
-    for each in (some, others):
-        each.update(log.batch(1_730))
-        each.fold_pending()
+    for instance in (some, others):
+        instance.update(log.batch(1_730))
+        instance.fold_pending()
     assert_as_if_nothing_else_had_been(some, others, TAKEN)
 
 
@@ -149,7 +149,7 @@ NOISY = {"rule": ["bsea", "paired"], "min_events": 200, "hold": 1, "trust": {"ef
 
 def decided(some: se.Evaluator, policy: str) -> list[Any]:
     report = some.report()
-    return [each for part in (report.promotion, report.transitions) for each in part if each.policy == policy]
+    return [entry for part in (report.promotion, report.transitions) for entry in part if entry.policy == policy]
 
 
 def test_decisions_about_remaining_candidates_do_not_depend_on_removed_ones() -> None:
@@ -178,18 +178,18 @@ def test_decisions_start_from_zero_when_their_lift_is_removed() -> None:
     assert some.report().promotion[0].events == 1_500
 
 
-def test_a_pool_of_candidates_is_of_those_that_stay() -> None:
+def test_only_candidates_that_stay_are_pooled() -> None:
     log = events(2_530)
     some, others = (
         se.Evaluator(names, [se.IPS()], [se.Mixture()]) for names in (["early", "late", "later"], ["early", "later"])
     )
-    for each in (some, others):
-        each.update(log[:1_730])
+    for instance in (some, others):
+        instance.update(log[:1_730])
     assert some.change_candidates(some.config.for_policies(["early", "later"])) is None
-    for each in (some, others):
-        each.update(log[1_730:])
+    for instance in (some, others):
+        instance.update(log[1_730:])
     for policy in ("logging", "early", "later"):
-        here, there = (each.report().get(policy, "ips", "mixture") for each in (some, others))
+        here, there = (instance.report().get(policy, "ips", "mixture") for instance in (some, others))
         assert here.value == pytest.approx(there.value, rel=1e-9)
 
 
@@ -200,7 +200,7 @@ FEW = {
 
 
 def computed(changing: Evaluator) -> tuple[list[str], list[tuple[str, str]]]:
-    """The policies and cells of an evaluator."""
+    """Return the policies and cells of an evaluator."""
     report = se.Evaluator.from_state(changing.state()).report()
     cells = dict.fromkeys((estimate.estimator, estimate.average) for estimate in report.estimates)
     return [policy.policy for policy in report.policies], list(cells)
@@ -220,7 +220,7 @@ def test_a_removed_candidate_is_no_longer_computed(live: bool) -> None:
     assert b"early" not in msgspec.msgpack.encode(changing.state())
 
 
-def test_a_latecomer_that_is_no_longer_wanted_is_not_computed_once_it_has_joined() -> None:
+def test_a_late_candidate_that_was_removed_is_not_computed_once_it_has_joined() -> None:
     changing = Evaluator.from_config(config("early", **FEW))
     late = changing.change_candidates(config("early", "late", "later", **FEW))
     assert late is not None
@@ -232,7 +232,7 @@ def test_a_latecomer_that_is_no_longer_wanted_is_not_computed_once_it_has_joined
     assert {policy.policy: policy.events for policy in changing.report().policies}["later"] == 310
 
 
-def test_the_numbers_of_latecomers_are_shared_with_all_that_were_ever_added() -> None:
+def test_late_candidates_share_the_error_with_all_that_were_ever_added() -> None:
     changing = Evaluator.from_config(config("early", "late", **FEW))
     changing.update(events(100))
     changing.change_candidates(config("late", **FEW))
@@ -240,10 +240,10 @@ def test_the_numbers_of_latecomers_are_shared_with_all_that_were_ever_added() ->
     assert changing.config.candidate_order == {"late": 2, "early": 3}
 
 
-def test_the_rest_need_not_be_every_estimator_on_every_average() -> None:
+def test_the_remaining_parts_may_lack_some_pairs_of_estimator_and_average() -> None:
     changing, straight = Evaluator.from_config(config("early", **FEW)), se.Evaluator(["early"], **FEW)
-    for each in (changing, straight):
-        each.update(events(500))
+    for instance in (changing, straight):
+        instance.update(events(500))
     adopt(changing, config("early"))  # the published estimators on the published averages, and the best on the mixture
     changing = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(changing.state())))
     published = [(estimator, average) for average in ("cumulative", "window") for estimator in ("ips", "snips")]
@@ -270,7 +270,7 @@ def test_a_model_that_is_no_longer_needed_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("first", [False, True])
-def test_a_latecomer_has_the_rows_that_its_own_events_can_fill(first: bool) -> None:
+def test_a_late_candidate_has_the_rows_that_its_own_events_can_fill(first: bool) -> None:
     changing = Evaluator.from_config(config("early"))
     changing.update(events(150, described=first))
     adopt(changing, config("early", "late"))

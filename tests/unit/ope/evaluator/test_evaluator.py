@@ -1,4 +1,4 @@
-"""Properties of every estimator on every average: cutting, resuming, bounded memory, nothing known, extremes."""
+"""Test properties of every estimator on every average: cutting, resuming, bounded memory, no evidence, extremes."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ SPECIAL: list[AnyAverage] = [
 ]
 """Averages with the parameters that short streams need."""
 FURTHER = parts.further_averages(SPECIAL)
-AVERAGES = [*(each for each in FURTHER if not each.mixes_components), *SPECIAL]
-MIXTURES = [each for each in FURTHER if each.mixes_components]
+AVERAGES = [*(estimator for estimator in FURTHER if not estimator.mixes_components), *SPECIAL]
+MIXTURES = [estimator for estimator in FURTHER if estimator.mixes_components]
 INTERVALS = {"exact window": "empirical_bernstein"}
 EVERYTHING: dict[str, Any] = {"estimators": ESTIMATORS, "averages": AVERAGES, "block": BLOCK, "intervals": INTERVALS}
 MIXED: dict[str, Any] = {"estimators": ESTIMATORS, "averages": MIXTURES, "block": BLOCK}
@@ -72,18 +72,18 @@ on_every_average = pytest.mark.parametrize("wanted", [EVERYTHING, MIXED], ids=["
 
 
 def numbers(estimate: Estimate) -> dict[str, float | None]:
-    """All numbers of an estimate by name."""
+    """Return all numbers of an estimate by name."""
     fields = ("value", "lower", "upper", "effective_sample_size", "importance_weight_mean", "importance_weight_max")
     named = {name: getattr(estimate, name) for name in fields}
     return named | {name: value for name, value in estimate.details.items() if not isinstance(value, str)}
 
 
-def assert_same(found: Report, expected: Report, rel: float = 1e-9) -> None:
-    """The same rows with the same numbers."""
-    assert found.events == expected.events
-    assert found.policies == expected.policies
-    assert len(found.estimates) == len(expected.estimates)
-    for one, other in zip(found.estimates, expected.estimates, strict=True):
+def assert_same(report: Report, expected: Report, rel: float = 1e-9) -> None:
+    """Require equal rows with equal numbers."""
+    assert report.events == expected.events
+    assert report.policies == expected.policies
+    assert len(report.estimates) == len(expected.estimates)
+    for one, other in zip(report.estimates, expected.estimates, strict=True):
         row = (one.policy, one.estimator, one.average)
         assert row == (other.policy, other.estimator, other.average)
         for name, number in numbers(other).items():
@@ -91,12 +91,12 @@ def assert_same(found: Report, expected: Report, rel: float = 1e-9) -> None:
 
 
 MAY_BE_UNKNOWN = ("values", "latest", "mean", "prior", "prior_square")
-MAY_BE_UNKNOWN += ("lift", "lower", "more", "staying", "present", "since", "first")  # of promotion
-"""Names in a state under which NaN says that something is not known yet."""
+MAY_BE_UNKNOWN += ("lift", "lower", "more", "staying", "present", "since", "first")  # for promotion
+"""Names in a state that may hold NaN for values that are not known yet."""
 
 
 def arrays(value: Any, name: str = "") -> Iterator[tuple[str, Array]]:
-    """All arrays inside a state, with the names under which they are kept."""
+    """Yield all arrays inside a state with their names."""
     if isinstance(value, np.ndarray):
         yield name, value
     elif isinstance(value, dict):
@@ -112,7 +112,7 @@ def packed(evaluator: Evaluator) -> bytes:
 
 
 def resumed(evaluator: Evaluator) -> Evaluator:
-    """Another one that continues from the state as stored in a file."""
+    """Return another evaluator that continues from the state as stored in a file."""
     return Evaluator.from_state(msgspec.msgpack.decode(packed(evaluator)))
 
 
@@ -181,7 +181,7 @@ def test_the_state_stops_growing_when_its_longest_window_is_full() -> None:
     assert sizes[100_000] < sizes[500_000] < full[0]
     assert max(full) - full[0] < 100
     (grid,), buckets = evaluator.config.grids(), 201 + 5 * 101
-    assert full[0] < buckets * 2 * len(grid.bank.kept) * 8 * 1.5  # those of the adaptive window, and a little more
+    assert full[0] < buckets * 2 * len(grid.bank.kept) * 8 * 1.5  # buckets of the adaptive window, and a little more
 
 
 def test_the_state_of_fixed_averages_does_not_grow_with_the_stream() -> None:
@@ -195,15 +195,15 @@ def test_the_state_of_fixed_averages_does_not_grow_with_the_stream() -> None:
     assert abs(after - before) < 100
 
 
-def known(report: Report, policy: str) -> dict[str, float]:
-    """All known numbers of a policy, except those that an average has without events."""
-    of_itself = ("alpha", "horizon_events", "window_events")
+def known_numbers(report: Report, policy: str) -> dict[str, float]:
+    """Return all known numbers of a policy, except those that an average has without events."""
+    own_fields = ("alpha", "horizon_events", "window_events")
     return {
         f"{e.estimator}/{e.average}/{name}": number
         for e in report.estimates
         if e.policy == policy
         for name, number in numbers(e).items()
-        if number is not None and name not in of_itself
+        if number is not None and name not in own_fields
     }
 
 
@@ -217,17 +217,17 @@ def test_before_the_first_event_nothing_is_known(wanted: dict[str, Any]) -> None
     report = Evaluator([CANDIDATE], **wanted).report()
     assert (report.events.accepted, report.events.last_timestamp) == (0, None)
     assert len(report.estimates) == 2 * len(ESTIMATORS) * len(wanted["averages"])
-    assert known(report, CANDIDATE) == known(report, LOGGING) == {}
+    assert known_numbers(report, CANDIDATE) == known_numbers(report, LOGGING) == {}
     assert b"NaN" not in report.to_json()
 
 
 @on_every_average
-def test_rejected_events_are_counted_and_nothing_more(wanted: dict[str, Any]) -> None:
+def test_rejected_events_are_only_counted(wanted: dict[str, Any]) -> None:
     evaluator = Evaluator([CANDIDATE], **wanted)
     evaluator.update(rejected("malformed", "not_finite", "malformed"))
     report = evaluator.report()
     assert (report.events.accepted, dict(report.events.rejected)) == (0, {"malformed": 2, "not_finite": 1})
-    assert known(report, LOGGING) == {}
+    assert known_numbers(report, LOGGING) == {}
     assert dict(resumed(evaluator).report().events.rejected) == {"malformed": 2, "not_finite": 1}
 
 
@@ -243,21 +243,21 @@ def test_a_reward_outside_the_range_is_rejected_and_the_rest_of_the_batch_counts
 
 @pytest.mark.parametrize("n", [1, BLOCK, 10 * BLOCK + 3, 1_503])
 @on_every_average
-def test_a_policy_that_no_event_has_has_no_numbers_and_spoils_no_other(wanted: dict[str, Any], n: int) -> None:
+def test_a_policy_without_events_has_no_numbers_and_changes_no_other(wanted: dict[str, Any], n: int) -> None:
     stream = random_stream(18, n)
     evaluator = Evaluator([CANDIDATE, "absent"], **wanted)
     evaluator.update(stream.batch())
     report = evaluator.report()
-    assert known(report, "absent") == {}
+    assert known_numbers(report, "absent") == {}
     assert {p.policy: (p.events, p.missing) for p in report.policies}["absent"] == (0, n)
     alone = evaluated(stream, **wanted).report()
     for expected in alone.estimates:
-        found = report.get(expected.policy, expected.estimator, expected.average)
-        assert numbers(found) == {name: close(number) for name, number in numbers(expected).items()}
+        estimate = report.get(expected.policy, expected.estimator, expected.average)
+        assert numbers(estimate) == {name: close(number) for name, number in numbers(expected).items()}
 
 
 @on_every_average
-def test_a_policy_that_appears_late_is_as_if_it_had_been_missing(wanted: dict[str, Any]) -> None:
+def test_events_before_a_late_policy_count_as_missing_for_it(wanted: dict[str, Any]) -> None:
     stream = random_stream(19, 400)
     early = EventBatch.from_arrays(reward=stream.reward[:150], propensity=stream.propensity[:150])
     evaluator = Evaluator([CANDIDATE], **wanted)
@@ -299,24 +299,24 @@ def test_a_named_production_policy_is_a_policy_like_the_others() -> None:
 
 def test_the_logging_policy_has_weight_one_and_the_mean_reward() -> None:
     stream = random_stream(21, 333, downsampled=True)
-    found = evaluated(stream, **EVERYTHING).report().get(LOGGING, "ips", "cumulative")
-    assert found.value == pytest.approx(np.average(stream.reward, weights=1 / stream.sampling), rel=1e-12)
-    assert (found.importance_weight_mean, found.importance_weight_max) == (pytest.approx(1.0), 1.0)
+    estimate = evaluated(stream, **EVERYTHING).report().get(LOGGING, "ips", "cumulative")
+    assert estimate.value == pytest.approx(np.average(stream.reward, weights=1 / stream.sampling), rel=1e-12)
+    assert (estimate.importance_weight_mean, estimate.importance_weight_max) == (pytest.approx(1.0), 1.0)
     n_eff = (1 / stream.sampling).sum() ** 2 / (1 / stream.sampling**2).sum()
-    assert found.effective_sample_size == pytest.approx(n_eff, rel=1e-12)
+    assert estimate.effective_sample_size == pytest.approx(n_eff, rel=1e-12)
 
 
-def test_the_effective_number_of_rewarded_events_is_that_of_clicks_where_weights_are_equal() -> None:
-    """Of the candidate's weighted rewards 4, 1 and 0 it is (4 + 1)^2 / (4^2 + 1^2)."""
+def test_the_effective_number_of_rewarded_events_counts_clicks_if_weights_are_equal() -> None:
+    """Weigh the candidate's rewards by 4, 1 and 0, which gives (4 + 1)^2 / (4^2 + 1^2)."""
     evaluator = Evaluator([CANDIDATE], ["ips"], ["cumulative"])
     weights = EventBatch.from_arrays(reward=[1, 1, 0], propensity=[0.25, 0.5, 0.5], policies={CANDIDATE: [1, 0.5, 1]})
     evaluator.update(weights)
     report = evaluator.report()
-    found = {
+    details = {
         name: report.get(name, "ips", "cumulative").details["reward_effective_sample_size"]
         for name in (LOGGING, CANDIDATE)
     }
-    assert found == {LOGGING: 2.0, CANDIDATE: pytest.approx(25 / 17)}
+    assert details == {LOGGING: 2.0, CANDIDATE: pytest.approx(25 / 17)}
 
 
 def test_the_unsupported_probability_is_the_mass_on_actions_that_are_never_logged() -> None:
@@ -331,9 +331,9 @@ def test_the_unsupported_probability_is_the_mass_on_actions_that_are_never_logge
     evaluator.update(batch)
     report = evaluator.report()
     for average in AVERAGES:
-        found = report.get(CANDIDATE, "ips", average.label)
-        assert found.details["unsupported_probability"] == pytest.approx(0.4, rel=1e-12)
-        assert found.value == pytest.approx(0.6, rel=1e-12)
+        estimate = report.get(CANDIDATE, "ips", average.label)
+        assert estimate.details["unsupported_probability"] == pytest.approx(0.4, rel=1e-12)
+        assert estimate.value == pytest.approx(0.6, rel=1e-12)
         assert report.get(LOGGING, "ips", average.label).details["unsupported_probability"] == 0.0
 
 
@@ -341,15 +341,15 @@ def test_the_unsupported_probability_is_the_mass_on_actions_that_are_never_logge
 
 
 def assert_finite(evaluator: Evaluator) -> None:
-    """Every sum in the state and every number of the report is finite."""
+    """Require that every sum in the state and every number of the Report is finite."""
     state = evaluator.state()
-    found = list(arrays(from_plain({name: part for name, part in state.items() if name != "pending"})))
-    assert found
-    for name, array in found:
+    actual = list(arrays(from_plain({name: part for name, part in state.items() if name != "pending"})))
+    assert actual
+    for name, array in actual:
         assert not np.isinf(array).any(), name
         assert name in MAY_BE_UNKNOWN or not np.isnan(array).any(), name
     for policy in evaluator.policies:
-        assert all(math.isfinite(number) for number in known(evaluator.report(), policy).values())
+        assert all(math.isfinite(number) for number in known_numbers(evaluator.report(), policy).values())
 
 
 def test_a_weight_that_overflows_makes_the_event_missing_for_that_candidate_alone() -> None:
@@ -380,11 +380,11 @@ def test_a_large_weight_is_kept_and_everything_stays_finite(weight: float) -> No
     report = evaluator.report()
     counts = {p.policy: p.missing for p in report.policies}
     assert counts[CANDIDATE] == 0
-    found = report.get(CANDIDATE, "ips", "cumulative")
-    assert found.value == pytest.approx(weight / 1_200, rel=1e-6)
-    assert found.importance_weight_max == pytest.approx(weight, rel=1e-12)
-    assert found.effective_sample_size == pytest.approx(1.0, rel=1e-6)
-    assert found.details["largest_term_share"] == pytest.approx(1.0, rel=1e-6)
+    estimate = report.get(CANDIDATE, "ips", "cumulative")
+    assert estimate.value == pytest.approx(weight / 1_200, rel=1e-6)
+    assert estimate.importance_weight_max == pytest.approx(weight, rel=1e-12)
+    assert estimate.effective_sample_size == pytest.approx(1.0, rel=1e-6)
+    assert estimate.details["largest_term_share"] == pytest.approx(1.0, rel=1e-6)
     assert_same(evaluated(stream, every=333, **EVERYTHING).report(), report, rel=1e-6)
 
 
@@ -419,9 +419,9 @@ def test_rewards_at_the_ends_of_a_range_below_zero(end: float) -> None:
     at_end = stream.with_(reward=np.full(1_000, end))
     report = evaluated(at_end, **EVERYTHING, reward_range=(-5.0, 5.0)).report()
     for average in AVERAGES:
-        found = report.get(CANDIDATE, "snips", average.label)
-        assert found.value == pytest.approx(end, rel=1e-12)
-        assert found.lower is None or -5.0 <= found.lower <= found.upper <= 5.0
+        estimate = report.get(CANDIDATE, "snips", average.label)
+        assert estimate.value == pytest.approx(end, rel=1e-12)
+        assert estimate.lower is None or -5.0 <= estimate.lower <= estimate.upper <= 5.0
 
 
 def test_a_reward_range_below_zero_only_moves_snips() -> None:
@@ -470,7 +470,7 @@ def test_wrong_settings_are_refused(wrong: dict[str, Any], message: str) -> None
         Evaluator(**{"candidates": [CANDIDATE]} | wrong)
 
 
-def test_report_get_names_what_there_is() -> None:
+def test_report_get_names_the_rows_that_exist() -> None:
     report = Evaluator([CANDIDATE], estimators=[IPS()], averages=[Cumulative()]).report()
     with pytest.raises(KeyError, match="challenger/ips/cumulative"):
         report.get(CANDIDATE, "ips", "wndow")
@@ -478,7 +478,7 @@ def test_report_get_names_what_there_is() -> None:
 
 @pytest.mark.parametrize("averages", [None, [Mixture()], [Cumulative(), Window(tau=100), AdaptiveDecay(), Mixture()]])
 def test_memory_of_a_fold_is_freed_without_the_garbage_collector(averages: list[AnyAverage] | None) -> None:
-    """Arrays in a reference cycle would stay until a collection, and add up to hundreds of megabytes."""
+    """Avoid reference cycles. Their arrays would stay until a collection, and add up to hundreds of megabytes."""
     evaluator = Evaluator([CANDIDATE], ESTIMATORS, averages, block=BLOCK)
     first, second = pieces(random_stream(1, 20 * BLOCK), [0.5])
     evaluator.update(first.batch())
@@ -493,7 +493,7 @@ def test_memory_of_a_fold_is_freed_without_the_garbage_collector(averages: list[
         gc.enable()
 
 
-def test_a_page_whose_gain_overflows_for_the_order_shown_counts_for_the_candidates() -> None:
+def test_a_page_counts_for_candidates_if_its_gain_overflows_only_for_the_shown_order() -> None:
     clicks = np.zeros((250, 3), dtype=int)
     clicks[::3, 0] = clicks[7, 1] = 1
     ranks = np.tile([1, 3, 2], (250, 1))

@@ -1,4 +1,4 @@
-"""Everything at once: all averages, intervals and rules, units, downsampling, gaps, and a named production."""
+"""Test all at once: averages, intervals and rules, units, downsampling, gaps, and a named production."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ INTERVALS = {
 
 
 def log(seed: int, low: float, high: float) -> dict[str, Any]:
-    """Columns of a log of rewards between `low` and `high`, with every field that an event may have."""
+    """Draw columns of a log with rewards between `low` and `high`, and every field that an event may have."""
     rng = np.random.default_rng(seed)
     propensity = rng.uniform(0.03, 0.6, EVENTS)
     policies = {name: np.minimum(rng.random(EVENTS) * 2 * propensity, 1.0) for name in ("now", "new", "other")}
@@ -72,7 +72,7 @@ def pieces(columns: dict[str, Any], cuts: Sequence[int]) -> Iterator[se.EventBat
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """All numbers, words and Nones of a Report as JSON, with where they stand."""
+    """Yield all numbers, words and Nones of a Report as JSON, with their paths."""
     if isinstance(value, dict | list):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
             yield from leaves(inner, f"{path}/{key}")
@@ -99,7 +99,9 @@ def test_finished_blocks_may_be_folded_early(production: str) -> None:
 
 @pytest.mark.parametrize(("low", "high"), [(-1.0, 1.0), (2.0, 5.0), (-3.0, -1.0)])
 @pytest.mark.parametrize("options", [{"confidence": 0.8}, {"confidence": 0.999999, "block": 250}])
-def test_every_interval_is_one_for_any_range_of_rewards(low: float, high: float, options: dict[str, Any]) -> None:
+def test_every_interval_has_ordered_ends_for_any_range_of_rewards(
+    low: float, high: float, options: dict[str, Any]
+) -> None:
     columns, asked = log(3, low, high), evaluator("now", low, high, **options)
     for piece in pieces(columns, (3, 90, 650)):
         asked.update(piece)

@@ -1,4 +1,4 @@
-"""The two halves of a fold: sums that are a pure function of events, and the state that follows from them alone."""
+"""Test the two halves of a fold: sums as a pure function of events, and the state that follows from sums alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RULES = ["paired", "anytime", "sea", "bsea"]
 
 
 def log(units: bool = False, thinned: bool = False) -> EventBatch:
-    """Events of two candidates, some of which lack the second one."""
+    """Draw events of two candidates. Some events lack the second one."""
     rng = np.random.default_rng(3)
     propensity = rng.uniform(0.1, 1.0, EVENTS)
     policies = {name: np.clip(propensity * rng.gamma(2, 0.5, EVENTS), 0, 1) for name in CANDIDATES}
@@ -31,14 +31,14 @@ def log(units: bool = False, thinned: bool = False) -> EventBatch:
         propensity=propensity,
         policies=policies,
         timestamp=1_000.0 + np.arange(EVENTS),
-        **({"unit": [f"u{place % 40}" for place in range(EVENTS)]} if units else {}),
+        **({"unit": [f"u{index % 40}" for index in range(EVENTS)]} if units else {}),
         **({"sampling_probability": rng.choice([0.5, 1.0], EVENTS)} if thinned else {}),
     )
     return replace(batch, origin=Origin.of("log", [(0, range(EVENTS))]))
 
 
 def slates() -> EventBatch:
-    """Slates of three slots."""
+    """Draw slates of three slots."""
     rng = np.random.default_rng(4)
     shown = rng.integers(0, 2, (EVENTS, 3))
     policies = {name: np.where(shown == 1, share, 1 - share) for name, share in (("one", 0.7), ("two", 0.4))}
@@ -57,20 +57,20 @@ LOGS = {
 
 
 def weighed_by(evaluator: Evaluator, events: EventBatch) -> Weighed:
-    """Events as an evaluator weighs them."""
+    """Return events as an evaluator weighs them."""
     config = evaluator.config
     return weighing.weighed(config, evaluator._grids, evaluator._state, events.with_policies(config.columns))
 
 
 def sums_of(evaluator: Evaluator, events: EventBatch) -> Sums:
-    """Half 1 of some events by what an evaluator knows, without grids, whose coefficients follow the blocks before."""
+    """Compute half 1 of some events, without grids because their coefficients follow the blocks before."""
     weighed = weighed_by(evaluator, events)
-    known = evaluator.config, evaluator._grids, evaluator._state
-    return msgspec.structs.replace(halves.summarise_blocks(*known, weighed, events, evaluator._monitor), grids=())
+    context = evaluator.config, evaluator._grids, evaluator._state
+    return msgspec.structs.replace(halves.summarise_blocks(*context, weighed, events, evaluator._monitor), grids=())
 
 
 def blocks_by_path(value: Any, path: str = "") -> dict[str, Any]:
-    """All arrays and numbers inside a value, by their path."""
+    """Return all arrays and numbers inside a value by their path."""
     if isinstance(value, msgspec.Struct):
         value = {name: getattr(value, name) for name in value.__struct_fields__}
     elif isinstance(value, tuple) and hasattr(value, "_asdict"):
@@ -81,19 +81,19 @@ def blocks_by_path(value: Any, path: str = "") -> dict[str, Any]:
         value = dict(enumerate(value))
     if isinstance(value, dict):
         return {
-            key: each for name, part in value.items() for key, each in blocks_by_path(part, f"{path}/{name}").items()
+            key: inner for name, part in value.items() for key, inner in blocks_by_path(part, f"{path}/{name}").items()
         }
     return {path: value}
 
 
 @pytest.mark.parametrize("case", LOGS)
 def test_the_sums_of_blocks_do_not_depend_on_how_the_stream_is_cut(case: str) -> None:
-    """Signs of units, which depend on the number of events before, are the same if every event has a unit."""
+    """Compare signs of units too, which depend on earlier events. They are equal if every event has a unit."""
     events, options = LOGS[case]
     evaluator = Evaluator(CANDIDATES, block=BLOCK, **cast(Any, options))
     whole = blocks_by_path(sums_of(evaluator, events))
     parts = [blocks_by_path(sums_of(evaluator, events[first : first + 500])) for first in range(0, EVENTS, 500)]
-    blocks = [key for key, each in whole.items() if isinstance(each, np.ndarray) and len(each) == EVENTS // BLOCK]
+    blocks = [key for key, array in whole.items() if isinstance(array, np.ndarray) and len(array) == EVENTS // BLOCK]
     assert len(blocks) > 20
     for key in blocks:
         np.testing.assert_array_equal(np.concatenate([part[key] for part in parts]), whole[key], err_msg=key)
@@ -109,8 +109,8 @@ def test_sums_that_come_from_another_process_make_the_same_state(case: str) -> N
         here.fold_pending()
     with pytest.MonkeyPatch.context() as patch:
 
-        def sent(*given: Any) -> Sums:
-            return received(msgspec.msgpack.encode(whole(*given), enc_hook=to_plain))
+        def sent(*arguments: Any) -> Sums:
+            return received(msgspec.msgpack.encode(whole(*arguments), enc_hook=to_plain))
 
         patch.setattr(halves, "summarise_blocks", sent)
         for first in range(0, EVENTS, 1_000):
@@ -121,7 +121,7 @@ def test_sums_that_come_from_another_process_make_the_same_state(case: str) -> N
 
 
 def received(data: bytes) -> Sums:
-    """The sums in these bytes."""
+    """Decode sums from bytes."""
     return msgspec.msgpack.decode(data, type=Sums, dec_hook=rooms.decoded)
 
 
@@ -130,7 +130,9 @@ def test_numbers_that_are_left_out_because_larger_ones_are_known_change_no_state
     evaluator = Evaluator(CANDIDATES, block=BLOCK, **cast(Any, options))
     evaluator.update(events[:1_000])
     evaluator.fold_pending()
-    known, rest = Known.of(evaluator._state), events[1_000:]
+    knowledge, rest = Known.of(evaluator._state), events[1_000:]
     weighed = weighed_by(evaluator, rest)
-    states = [Counts.of(weighed, each).fold(evaluator._state).weights for each in (known, Known(known.events))]
+    states = [
+        Counts.of(weighed, numbers).fold(evaluator._state).weights for numbers in (knowledge, Known(knowledge.events))
+    ]
     np.testing.assert_array_equal(states[0].largest, states[1].largest)

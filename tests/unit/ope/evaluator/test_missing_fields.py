@@ -1,4 +1,4 @@
-"""Messages about missing fields that an estimator needs: by `check`, by `replay`, and at the start of the daemon."""
+"""Test messages about missing fields that an estimator needs: by `check`, by `replay`, and when the daemon starts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HINT = "hint: log it, or leave these estimators out; `streameval schema` prints 
 
 
 def event(number: int, **other: Any) -> dict[str, Any]:
-    """An event with all fields; None removes a field."""
+    """Return an event with all fields. None removes a field."""
     fields = {"event_id": number, "timestamp": number, "action": "a", "propensity": 0.5, "reward": number % 2, **WHOLE}
     return {name: value for name, value in (fields | other).items() if value is not None}
 
@@ -43,7 +43,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write(log: Path, events: list[dict[str, Any]]) -> None:
-    log.write_text("".join(json.dumps(each) + "\n" for each in events))
+    log.write_text("".join(json.dumps(event) + "\n" for event in events))
 
 
 def check(capfd: pytest.CaptureFixture[str]) -> Outcome:

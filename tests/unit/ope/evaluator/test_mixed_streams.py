@@ -1,4 +1,4 @@
-"""Streams in which some events have full distributions and features, and others the logged action's numbers alone."""
+"""Test streams of events with full distributions, mixed with events that have numbers of the logged action alone."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from streameval.service.status_page.page import chosen
 
 EARLY = {"min_events": 2_000, "hold": 5}
 DR, IPS = 0, 1
-"""Places of the lifts that may be decided by: of `stratified_dr`, of `stratified_ips`."""
+"""Indices of the lifts that may decide, by `stratified_dr` and by `stratified_ips`."""
 EVENTS = 12_000
 
 
 class Log:
-    """Events twice: as they are with full distributions and features, and without."""
+    """Hold events twice, with full distributions and features, and without."""
 
     def __init__(self, count: int, seed: int = 1) -> None:
         rng = np.random.default_rng(seed)
@@ -51,7 +51,7 @@ class Log:
         )
 
     def mixed(self, full: NDArray[np.bool_]) -> se.EventBatch:
-        """The events, those of the mask with all that they have."""
+        """Return the events with full distributions and features if `full`."""
         both = se.EventBatch.concat([self.plain, self.full])
         return both.take(np.arange(len(full)) + len(full) * full)
 
@@ -80,7 +80,7 @@ def reported_by(evaluator: se.Evaluator) -> list[int]:
 
 
 def deciding_pairs(evaluator: se.Evaluator) -> dict[str, tuple[str | None, str | None]]:
-    """The estimator and average whose lift decides each candidate, where one does."""
+    """Return the estimator and average with the deciding lift of each candidate, if there is one."""
     return {row.policy: (row.estimator, row.average) for row in evaluator.report().promotion if row.estimator}
 
 
@@ -93,7 +93,7 @@ def rows(report: se.Report) -> dict[tuple[str, str, str], float | None]:
 
 
 def choices(batch: se.EventBatch, every: int = 100) -> list[int]:
-    """By which lift it was decided for the first candidate, after every block or every few."""
+    """Return which lift decided for the first candidate, after every block or every few."""
     evaluator = se.Evaluator(["better", "worse"], promotion=EARLY, drift=None)
     indices = []
     for first in range(0, len(batch), every):
@@ -128,7 +128,7 @@ def test_rows_and_lifts_are_known_before_the_first_event() -> None:
 
 
 @pytest.mark.parametrize("index", [0, 100, EVENTS - 1])
-def test_one_full_event_among_plain_ones_changes_nothing_that_is_decided(log: Log, index: int) -> None:
+def test_one_full_event_among_plain_ones_changes_no_decision(log: Log, index: int) -> None:
     plain, odd = evaluated(log.plain), evaluated(log.mixed(full_at(index)))
     assert decided_by(odd) == [IPS, IPS]
     assert decisions(odd.report()) == decisions(plain.report())
@@ -146,16 +146,16 @@ def test_one_event_does_not_decide_the_estimator_shown_first(log: Log) -> None:
         assert picture.choice(report) == (shown, "mixture")
 
 
-def test_plans_rest_on_the_estimator_that_has_the_evidence(log: Log) -> None:
+def test_plans_use_the_estimator_with_the_evidence(log: Log) -> None:
     for batch, planned in ((log.mixed(full_at(0)), "stratified_ips"), (log.full, "stratified_dr")):
         every = (se.StratifiedDR(), se.StratifiedIPS(), se.SNIPS(), se.IPS())
-        estimators = {each.label: each for each in every}
+        estimators = {estimator.label: estimator for estimator in every}
         planner = se.Evaluator(["better", "worse"], averages=[se.Cumulative()], intervals={"cumulative": "normal"})
         planner.update(batch)
         summary = LogSummary(("logging", "better", "worse"), {}, (0.0, 1.0))
         summary.update(batch)
-        found = forecast_power(planner.report(), summary, estimators, [TargetLift.read("0.01")], 0.8, {})
-        assert [candidate.estimator for candidate in found.candidates] == [planned, planned]
+        actual = forecast_power(planner.report(), summary, estimators, [TargetLift.read("0.01")], 0.8, {})
+        assert [candidate.estimator for candidate in actual.candidates] == [planned, planned]
 
 
 def test_the_pair_that_decides_follows_the_evidence_and_is_absent_before_it(log: Log) -> None:
@@ -192,18 +192,18 @@ def test_a_configuration_that_names_the_estimators_decides_the_same(log: Log) ->
 
 
 @pytest.mark.parametrize(
-    "order", [pytest.param(order, marks=[pytest.mark.slow] * (place != 1)) for place, order in enumerate(ORDERS)]
+    "order", [pytest.param(order, marks=[pytest.mark.slow] * (index != 1)) for index, order in enumerate(ORDERS)]
 )
-def test_there_is_at_most_one_change_of_what_is_decided_by(log: Log, order: str) -> None:
+def test_the_deciding_lift_changes_at_most_once(log: Log, order: str) -> None:
     path = choices(log.mixed(ORDERS[order]), every=500)
-    changes = [(place, now) for place, (before, now) in enumerate(pairwise(path)) if before != now]
+    changes = [(index, now) for index, (before, now) in enumerate(pairwise(path)) if before != now]
     assert len(changes) <= 1, changes
     if order in ("one in twenty full", "alternating", "full, then plain", "bursts"):
         assert path[-1] == IPS or order == "bursts"
 
 
 @pytest.mark.slow
-def test_a_slow_change_from_one_form_to_the_other_changes_once_what_is_decided_by() -> None:
+def test_a_slow_change_from_one_form_to_the_other_changes_the_deciding_lift_once() -> None:
     long = Log(60_000, seed=3)
     draws = np.random.default_rng(4).random(60_000)
     ramp = np.clip((np.arange(60_000) - 5_000) / 25_000, 0, 1)
@@ -257,12 +257,12 @@ def test_blocks_without_evidence_are_left_out(log: Log) -> None:
     among = se.EventBatch.concat([log.plain[:3_000], alone, log.plain[5_000:]])
     one, other = evaluated(among), evaluated(alone)
     for policy in ("logging", "better", "worse"):
-        values = [each.report().get(policy, "stratified_dr", "mixture").value for each in (one, other)]
-        assert values[0] == pytest.approx(values[1], abs=0.02)  # the start-up value knows the events before, too
+        values = [instance.report().get(policy, "stratified_dr", "mixture").value for instance in (one, other)]
+        assert values[0] == pytest.approx(values[1], abs=0.02)  # the initial value includes earlier events
     assert one.state()["predictions"][0]["model"] == other.state()["predictions"][0]["model"]
 
 
-def test_a_policy_without_evidence_has_no_row_next_to_others_that_have() -> None:
+def test_a_policy_without_evidence_has_no_row() -> None:
     log = Log(500)
     batch = se.EventBatch.from_arrays(
         reward=log.full.reward,
@@ -271,13 +271,13 @@ def test_a_policy_without_evidence_has_no_row_next_to_others_that_have() -> None
         policies={"better": np.full((500, 4), 0.25)},
         features=np.broadcast_to(np.eye(4), (500, 4, 4)),
     )
-    found = {policy for policy, estimator, _ in rows(evaluated(batch).report()) if estimator == "stratified_dr"}
-    assert found == {"logging", "better"}
+    actual = {policy for policy, estimator, _ in rows(evaluated(batch).report()) if estimator == "stratified_dr"}
+    assert actual == {"logging", "better"}
     named = evaluated(batch, estimators=[se.StratifiedDR()], averages=[se.Mixture()])
-    assert {policy for policy, _, _ in rows(named.report())} == {"logging", "better", "worse"}  # as ever
+    assert {policy for policy, _, _ in rows(named.report())} == {"logging", "better", "worse"}  # as before
 
 
-def test_full_events_without_features_are_plain_ones_to_the_best_estimator(log: Log) -> None:
+def test_full_events_without_features_count_as_plain_ones_for_the_best_estimator(log: Log) -> None:
     events = log.full
     assert events.action_sets is not None
     bare = se.EventBatch.from_arrays(
@@ -285,8 +285,8 @@ def test_full_events_without_features_are_plain_ones_to_the_best_estimator(log: 
         action=events.action_sets.index,
         propensities=events.action_sets.propensities.reshape(-1, 4),
         policies={
-            name: events.action_sets.probabilities[:, place].reshape(-1, 4)
-            for place, name in enumerate(events.policies)
+            name: events.action_sets.probabilities[:, index].reshape(-1, 4)
+            for index, name in enumerate(events.policies)
         },
     )
     report = evaluated(bare).report()
@@ -306,24 +306,25 @@ def test_a_late_candidate_has_the_rows_of_a_stream_that_started_then(log: Log, o
     changing.update(batch[5_000:])
     fresh = se.Evaluator(["worse"], promotion=EARLY, drift=None)
     fresh.update(batch[5_000:])
-    found, expected = (
-        {key: value for key, value in rows(each.report()).items() if key[0] == "worse"} for each in (changing, fresh)
+    actual, expected = (
+        {key: value for key, value in rows(instance.report()).items() if key[0] == "worse"}
+        for instance in (changing, fresh)
     )
-    assert found.keys() == expected.keys()
-    for key, value in found.items():  # a mixture starts at the mean of all rewards that came before
+    assert actual.keys() == expected.keys()
+    for key, value in actual.items():  # a mixture starts at the mean of earlier rewards
         assert value == pytest.approx(expected[key], rel=2e-3 if key[2] == "mixture" else 1e-9)
     again = Evaluator.from_state(changing.state())
     assert again.report().to_json() == changing.report().to_json()
 
 
-def test_an_estimator_that_is_not_decided_by_goes_and_disturbs_no_decision(log: Log) -> None:
+def test_removing_an_estimator_that_does_not_decide_changes_no_decision(log: Log) -> None:
     batch = log.mixed(ORDERS["one in twenty full"])
     changing = Evaluator.from_config(se.Evaluator(["better", "worse"], promotion=EARLY, drift=None).config)
     changing.update(batch)
-    before = {each.policy: each for each in changing.report().promotion}
+    before = {decision.policy: decision for decision in changing.report().promotion}
     some = {"estimators": [se.StratifiedIPS()], "averages": [se.Mixture()]}
     changing.apply_config(se.Evaluator(["better", "worse"], promotion=EARLY, drift=None, **some).config)
-    after = {each.policy: each for each in changing.report().promotion}
+    after = {decision.policy: decision for decision in changing.report().promotion}
     for name in before:
         assert after[name].since_event == before[name].since_event
         assert after[name].held == before[name].held
@@ -331,7 +332,7 @@ def test_an_estimator_that_is_not_decided_by_goes_and_disturbs_no_decision(log: 
     assert {estimate.estimator for estimate in changing.report().estimates} == {"stratified_ips"}
 
 
-def test_the_estimator_that_is_decided_by_goes_and_the_other_holds_from_zero(log: Log) -> None:
+def test_removing_the_deciding_estimator_makes_the_other_hold_from_zero(log: Log) -> None:
     changing = Evaluator.from_config(se.Evaluator(["better", "worse"], promotion=EARLY, drift=None).config)
     changing.update(log.full)
     assert changing.report().promotion[0].promotable

@@ -1,4 +1,4 @@
-"""States of other versions are refused; of other states, the code that the caller does not name is left out."""
+"""Test that states of other versions are refused, and that other states run only code that the caller names."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def test_a_state_of_this_version_is_left_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "found", "hint"),
+    ("schema", "finding", "hint"),
     [
         (29, "schema 29; the oldest one that can be read is 30", "or start from zero"),
         (None, "schema None; the oldest one", "or start from zero"),
         (STATE_SCHEMA + 1, f"schema {STATE_SCHEMA + 1}, of a later version; this one reads up to", "or a later one"),
     ],
 )
-def test_a_state_of_an_early_or_a_later_version_is_refused(schema: int | None, found: str, hint: str) -> None:
+def test_a_state_of_an_early_or_a_later_version_is_refused(schema: int | None, finding: str, hint: str) -> None:
     state = changing().state()
     for read in (Evaluator.from_state, partial(Evaluator.from_state, without_code=True)):
-        with pytest.raises(StateError, match=found) as error:
+        with pytest.raises(StateError, match=finding) as error:
             read({**state, "schema": schema})
         assert error.value.hint.endswith(hint)
 
 
-def test_estimators_lose_their_rows_where_their_reward_model_is_code_that_is_not_named() -> None:
+def test_estimators_lose_their_rows_if_their_reward_model_is_code_that_is_not_named() -> None:
     model = PythonModel(target="support.own_models:Mean")
     world = Bandit(logging_with(0.1, 2, 1), np.full((1, 2), 0.5), np.array([[0.2, 0.8]]))
     evaluator = Evaluator.from_config(

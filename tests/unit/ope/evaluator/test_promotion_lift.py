@@ -1,4 +1,4 @@
-"""Decisions of an evaluator: by which lift, whenever asked, over restarts, and when candidates and settings change."""
+"""Test the lift that decides, whenever it is asked, over restarts, and when candidates and settings change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EARLY = se.Promotion(rule=("paired", "anytime", "sea", "bsea"), min_events=2_000
 
 
 def log(events: int, turns: int | None = None, seed: int = 1, timestamp: bool = False) -> se.EventBatch:
-    """A log in which the second action is the best, until after `turns` events it is the worst."""
+    """Draw a log with the second action as the best, until it is the worst after `turns` events."""
     rng = np.random.default_rng(seed)
     action = rng.choice(4, events, p=PROPENSITIES)
     means = np.tile([0.3, 0.6, 0.3, 0.3], (events, 1))
@@ -36,7 +36,7 @@ def log(events: int, turns: int | None = None, seed: int = 1, timestamp: bool = 
 
 
 def evaluated(batch: se.EventBatch, sizes: Sequence[int] = (), ask: bool = False, **options: Any) -> se.Evaluator:
-    """An evaluator of all targets that was given the log in pieces of these sizes, in turn, and the rest at once."""
+    """Return an evaluator of all targets after the log in batches of these sizes, and the rest at once."""
     evaluator = se.Evaluator(list(TARGETS), **{"promotion": EARLY, **options})
     for size in sizes:
         evaluator.update(batch[:size])
@@ -48,12 +48,12 @@ def evaluated(batch: se.EventBatch, sizes: Sequence[int] = (), ask: bool = False
 
 
 def decisions(report: Report) -> dict[tuple[str, str], Any]:
-    return {(each.policy, each.rule): each for each in report.promotion}
+    return {(decision.policy, decision.rule): decision for decision in report.promotion}
 
 
-def test_a_better_candidate_is_found_and_dropped_when_it_has_become_worse() -> None:
+def test_a_better_candidate_is_promotable_until_it_has_become_worse() -> None:
     evaluator = evaluated(log(24_000, turns=12_000))
-    found = decisions(evaluator.report())
+    decided = decisions(evaluator.report())
     for rule in ("paired", "anytime"):
         changes = [
             transition
@@ -63,22 +63,26 @@ def test_a_better_candidate_is_found_and_dropped_when_it_has_become_worse() -> N
         assert [change.promotable for change in changes] == [True, False]
         assert changes[0].event < 8_000
         assert 12_000 < changes[1].event < 16_000
-        assert not found["second", rule].promotable
-        assert found["same", rule].times == 0
-        assert (found["third", rule].first_event or 24_000) > 12_000  # then it is better than what was logged
-    assert found["second", "sea"].promotable_events > 15_000  # on all data it takes long to notice
+        assert not decided["second", rule].promotable
+        assert decided["same", rule].times == 0
+        assert (decided["third", rule].first_event or 24_000) > 12_000  # it is better than logged from then on
+    assert decided["second", "sea"].promotable_events > 15_000  # on all data it takes long to notice
 
 
 def test_rules_agree_with_the_lift_of_the_report() -> None:
     evaluator, batch, names = evaluated(log(0)), log(3_000), list(TARGETS)
     lifts, spreads = np.zeros((2, 30, 3))
-    for place in range(30):
-        evaluator.update(batch[100 * place :][:100])
+    for number in range(30):
+        evaluator.update(batch[100 * number :][:100])
         evaluator.fold_pending()
         report = evaluator.report()
         shown = [report.get(name, "stratified_ips", "mixture") for name in names]
-        lifts[place], spreads[place] = np.transpose([(each.lift, each.details["lift_spread"]) for each in shown])
-    sampling = [each.details["lift_se"] ** 2 * max(1.0, each.details["lift_design_effect"] or 1.0) for each in shown]
+        lifts[number], spreads[number] = np.transpose(
+            [(estimate.lift, estimate.details["lift_spread"]) for estimate in shown]
+        )
+    sampling = [
+        estimate.details["lift_se"] ** 2 * max(1.0, estimate.details["lift_design_effect"] or 1.0) for estimate in shown
+    ]
     weights = np.exp(np.arange(30) / 300)  # a horizon of 30,000 events
 
     def moved(path: np.ndarray) -> float:
@@ -87,8 +91,8 @@ def test_rules_agree_with_the_lift_of_the_report() -> None:
 
     together = 0.6 * 2 / 3 * moved(lifts.mean(axis=1))
     errors = [
-        each + np.average(4 * spread**2, weights=weights) + moved(path) / 9 + together
-        for each, spread, path in zip(sampling, spreads.T, lifts.T, strict=True)
+        variance + np.average(4 * spread**2, weights=weights) + moved(path) / 9 + together
+        for variance, spread, path in zip(sampling, spreads.T, lifts.T, strict=True)
     ]
     decision, last = decisions(report)["second", "paired"], lifts[-1]
     squares = [lift**2 / error if error else 0.0 for lift, error in zip(last, errors, strict=True)]
@@ -128,7 +132,7 @@ def test_stale_data_blocks_promotion_when_the_time_is_known() -> None:
     assert decisions(evaluator.report(now=newest + 60.0))["second", "paired"].promotable
     late = decisions(evaluator.report(now=newest + 7_200.0))["second", "paired"]
     assert not late.promotable
-    assert late.reason == "the newest event is 2 hours old, over 1h"  # of every policy, so it is said once
+    assert late.reason == "the newest event is 2 hours old, over 1h"  # once, because it is about every policy
 
 
 @pytest.mark.parametrize(
@@ -143,7 +147,7 @@ def test_stale_data_blocks_promotion_when_the_time_is_known() -> None:
         ({"averages": [se.Cumulative()]}, ()),
     ],
 )
-def test_the_best_unbiased_lifts_on_a_mixture_are_decided_by(
+def test_the_best_unbiased_lifts_on_a_mixture_decide(
     options: dict[str, Any], cells: tuple[tuple[str, str], ...]
 ) -> None:
     evaluator = se.Evaluator(list(TARGETS), **options)
@@ -198,7 +202,7 @@ def test_an_added_rule_starts_with_the_change_and_a_removed_one_is_not_shown() -
     assert (decision.rule, decision.events) == ("bsea", 2_000)
 
 
-def test_decisions_come_from_a_lift_that_is_added() -> None:
+def test_decisions_may_use_a_lift_that_is_added() -> None:
     few = {"estimators": [se.StratifiedIPS()], "averages": [se.Cumulative()]}
     changing, batch = Evaluator.from_config(config("second", **few)), log(8_000)
     changing.update(batch[:1_000])
@@ -228,8 +232,8 @@ def test_confidence_sequences_share_their_error_among_the_candidates_of_promotio
             promotion=se.Promotion(family_size=family_size),
         )
         evaluator.update(batch)
-        found = [evaluator.report().get(name, "ips", "cumulative") for name in ("a", "b")]
-        widths[family_size] = [each.upper - each.lower for each in found]  # type: ignore[operator]
+        actual = [evaluator.report().get(name, "ips", "cumulative") for name in ("a", "b")]
+        widths[family_size] = [decision.upper - decision.lower for decision in actual]  # type: ignore[operator]
     assert widths[None][0] < widths[None][1]
     assert widths[2][0] == widths[2][1] > widths[None][0]
 
@@ -237,5 +241,9 @@ def test_confidence_sequences_share_their_error_among_the_candidates_of_promotio
 def test_a_candidate_without_events_has_no_lift() -> None:
     evaluator = se.Evaluator(["second", "unheard"], promotion=EARLY)
     evaluator.update(log(1_000))
-    reported = {each.rule: (each.lift, each.lower) for each in evaluator.report().promotion if each.policy == "unheard"}
+    reported = {
+        decision.rule: (decision.lift, decision.lower)
+        for decision in evaluator.report().promotion
+        if decision.policy == "unheard"
+    }
     assert reported == dict.fromkeys((rule.label for rule in EARLY.rules), (None, None))

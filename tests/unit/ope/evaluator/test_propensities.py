@@ -1,4 +1,4 @@
-"""Estimated propensities: of logs that lack them."""
+"""Test estimated propensities of logs that lack them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COUNTRIES = np.array(["de", "fr", "jp"])
 
 
 class Log(NamedTuple):
-    """Choices of a policy that depends on the country, as does the reward; and the true value of the candidate."""
+    """Hold choices of a policy that depends on the country, and the true value of the candidate."""
 
     context: Array
     action: Array
@@ -38,21 +38,21 @@ class Log(NamedTuple):
     truth: float
 
     def batch(self, **columns: Any) -> EventBatch:
-        """The events, with the names of actions in place of propensities."""
-        given = {"action": [f"a{action}" for action in self.action]} | columns
+        """Return the events with names of actions in place of propensities."""
+        filled = {"action": [f"a{action}" for action in self.action]} | columns
         return EventBatch.from_arrays(
             reward=self.reward,
             policies={"challenger": self.candidate[self.context, self.action]},
             segments={"country": COUNTRIES[self.context].tolist()},
-            **{name: column for name, column in given.items() if column is not None},
+            **{name: column for name, column in filled.items() if column is not None},
         )
 
     def with_propensities(self) -> EventBatch:
-        """The same events with their true propensities."""
+        """Return the events with their true propensities."""
         return self.batch(action=None, propensity=self.logging[self.context, self.action])
 
     def listed(self) -> EventBatch:
-        """The events with the positions of their actions, and full distributions of the candidate."""
+        """Return the events with indices of their actions, and full distributions of the candidate."""
         return EventBatch.from_arrays(
             reward=self.reward,
             action=self.action,
@@ -61,23 +61,27 @@ class Log(NamedTuple):
         )
 
     def messages(self) -> list[bytes]:
-        """The events in JSON, which list their actions in turn."""
+        """Return the events in JSON, with actions listed in random order."""
         rng = np.random.default_rng(1)
         names = np.array([f"a{action}" for action in range(ACTIONS)])
         rows = zip(self.context.tolist(), self.action.tolist(), self.reward.tolist(), strict=True)
-        found = []
-        for place, (context, action, reward) in enumerate(rows):
+        results = []
+        for number, (context, action, reward) in enumerate(rows):
             order = rng.permutation(ACTIONS)
-            event = {"event_id": place, "timestamp": place, "action": f"a{action}", "reward": reward}
+            event = {"event_id": number, "timestamp": number, "action": f"a{action}", "reward": reward}
             event |= {"context": {"country": COUNTRIES[context]}, "actions": names[order].tolist()}
             event |= {"features": np.eye(ACTIONS)[order].tolist()}
             event |= {"policies": {"challenger": self.candidate[context][order].tolist()}}
-            found.append(json.dumps(event).encode())
-        return found
+            results.append(json.dumps(event).encode())
+        return results
 
 
 def world(seed: int, events: int = 5_000) -> Log:
-    """A log of the world that all tests share; `seed`: of the events."""
+    """Draw a log of the world that all tests share.
+
+    Args:
+        seed: Seed of the events.
+    """
     fixed, rng = np.random.default_rng(7), np.random.default_rng(seed)
     logging = np.exp(fixed.normal(size=(CONTEXTS, ACTIONS)))
     logging /= logging.sum(axis=1, keepdims=True)
@@ -91,9 +95,9 @@ def world(seed: int, events: int = 5_000) -> Log:
 
 
 def evaluated(batch: EventBatch, propensity: Any = BY_COUNTRY, cuts: Sequence[int] = (), **options: Any) -> Evaluator:
-    """An evaluator of the events, which come cut at these places."""
-    given: dict[str, Any] = {"estimators": ["snips"], "averages": ["cumulative"], "drift": None} | options
-    evaluator = Evaluator(["challenger"], propensity=propensity, **given)
+    """Return an evaluator of the events, cut into batches at these indices."""
+    settings: dict[str, Any] = {"estimators": ["snips"], "averages": ["cumulative"], "drift": None} | options
+    evaluator = Evaluator(["challenger"], propensity=propensity, **settings)
     for first, last in zip((0, *cuts), (*cuts, len(batch)), strict=True):
         evaluator.update(batch[first:last])
     return evaluator
@@ -103,23 +107,23 @@ def challenger_estimate(report: Report, estimator: str = "snips") -> Estimate:
     return report.get("challenger", estimator, "cumulative")
 
 
-def error(found: Estimate) -> float:
-    """The standard error of an estimate, from its interval."""
-    assert found.upper is not None
-    assert found.lower is not None
-    return (found.upper - found.lower) / 2 / 1.96
+def error(estimate: Estimate) -> float:
+    """Return the standard error of an estimate, from its interval."""
+    assert estimate.upper is not None
+    assert estimate.lower is not None
+    return (estimate.upper - estimate.lower) / 2 / 1.96
 
 
 def deviations(
     batch_of: Callable[[Log], EventBatch], propensity: Any, estimator: str = "snips", **options: Any
 ) -> Array:
-    """By how many standard errors the estimate misses the truth, and the squared error, of ten logs."""
+    """Return by how many standard errors the estimate misses the truth, and the squared error, of ten logs."""
     missed = []
     for seed in range(10):
         log = world(seed)
-        found = challenger_estimate(evaluated(batch_of(log), propensity, **options).report(), estimator)
-        assert found.value is not None
-        missed.append([(found.value - log.truth) / error(found), (found.value - log.truth) ** 2])
+        estimate = challenger_estimate(evaluated(batch_of(log), propensity, **options).report(), estimator)
+        assert estimate.value is not None
+        missed.append([(estimate.value - log.truth) / error(estimate), (estimate.value - log.truth) ** 2])
     return np.array(missed).T
 
 
@@ -147,12 +151,12 @@ def test_a_model_that_lacks_the_context_is_biased_and_the_mean_weight_shows_it()
     right, _ = deviations(Log.batch, BY_COUNTRY)
     assert deviation.mean() > 1.5 > 1.0 > abs(right.mean())
     report = evaluated(world(0).batch(), {"kind": "estimated"}).report()
-    assert {each.check for each in report.trust if not each.ok and each.policy == "challenger"} >= {"mean_weight"}
+    assert {check.check for check in report.trust if not check.ok and check.policy == "challenger"} >= {"mean_weight"}
     passing = evaluated(world(0).batch()).report().trust
-    assert all(each.ok for each in passing if each.check == "mean_weight")
+    assert all(check.ok for check in passing if check.check == "mean_weight")
 
 
-def test_lists_of_actions_names_and_positions_give_the_same_estimates() -> None:
+def test_action_lists_names_and_indices_give_equal_estimates() -> None:
     log = world(4, 1_500)
     config = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_CONTEXT).config
     by_list = evaluated(config.decoder().decode_batch(log.messages()), BY_CONTEXT).report()
@@ -166,9 +170,9 @@ def test_propensities_that_events_carry_are_ignored() -> None:
     rows = [json.loads(message) for message in log.messages()]
     wrong = [json.dumps(row | {"propensity": 7.0}).encode() for row in rows]
     decoder = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_CONTEXT).config.decoder()
-    found = [evaluated(decoder.decode_batch(messages), BY_CONTEXT).report() for messages in (log.messages(), wrong)]
-    assert found[0] == found[1]
-    assert found[1].events.accepted == 1_100
+    actual = [evaluated(decoder.decode_batch(messages), BY_CONTEXT).report() for messages in (log.messages(), wrong)]
+    assert actual[0] == actual[1]
+    assert actual[1].events.accepted == 1_100
 
 
 def test_listed_actions_have_an_estimated_distribution_so_that_dr_has_a_lift() -> None:
@@ -194,7 +198,7 @@ def test_the_probability_of_a_candidate_for_actions_that_were_never_logged_is_un
 # --- Events without an estimate ---
 
 
-def test_the_table_estimates_the_share_of_each_action_by_hand() -> None:
+def test_the_table_equals_the_share_of_each_action_by_hand() -> None:
     a, b = fingerprints(["a", "b"])
     two, none = np.array([a, a, b, a]), np.zeros(4, dtype=np.uint64)
     choices = LoggedChoices(two, none, np.ones(4), none, np.arange(4), np.zeros(4, dtype=bool))
@@ -207,7 +211,7 @@ def test_the_table_estimates_the_share_of_each_action_by_hand() -> None:
 def test_the_first_events_and_rare_actions_are_missing_for_candidates_only() -> None:
     log = world(6, 3_000)
     action = np.where(np.arange(3_000) % 1_000 == 7, 9, log.action)  # logged three times
-    batch = log.batch(action=[f"a{each}" for each in action])
+    batch = log.batch(action=[f"a{number}" for number in action])
     report = evaluated(batch, {**BY_COUNTRY, "warm_up": 500}).report()
     production, challenger = report.policies
     assert (production.events, production.missing) == (3_000, 0)
@@ -244,15 +248,15 @@ def test_the_score_of_the_model_shows_that_the_context_helps() -> None:
 
 
 def test_sampling_probabilities_weigh_the_choices() -> None:
-    """A log that keeps half of the events of one action has the propensities before it was downsampled."""
+    """Keep half of the events of one action. The propensities are those from before downsampling."""
     log = world(10, 20_000)
     rng = np.random.default_rng(3)
     sampling = np.where(log.action == 0, 0.5, 1.0)
     kept = rng.random(20_000) < sampling
     part = log._replace(context=log.context[kept], action=log.action[kept], reward=log.reward[kept])
-    found = challenger_estimate(evaluated(part.batch(sampling_probability=sampling[kept])).report())
-    assert found.value is not None
-    assert abs(found.value - log.truth) < 3 * error(found)
+    estimate = challenger_estimate(evaluated(part.batch(sampling_probability=sampling[kept])).report())
+    assert estimate.value is not None
+    assert abs(estimate.value - log.truth) < 3 * error(estimate)
 
 
 # --- A classifier of river ---
@@ -270,9 +274,9 @@ def test_a_classifier_of_river_predicts_the_action_from_the_context() -> None:
     for seed in range(3):
         log = world(seed, 3_000)
         report = evaluated(decoded(log, BY_RIVER), BY_RIVER).report()
-        found, model = challenger_estimate(report), report.propensity_model
-        assert found.value is not None
-        missed.append(abs(found.value - log.truth) / error(found))
+        estimate, model = challenger_estimate(report), report.propensity_model
+        assert estimate.value is not None
+        missed.append(abs(estimate.value - log.truth) / error(estimate))
         assert model is not None
         assert (model.model, model.failures) == ("river", 0)
         assert model.log_loss is not None
@@ -281,7 +285,7 @@ def test_a_classifier_of_river_predicts_the_action_from_the_context() -> None:
     assert max(missed) < 3
 
 
-def test_a_late_candidate_starts_with_the_classifier_and_both_learn_on_their_own() -> None:
+def test_a_late_candidate_starts_with_a_copy_of_the_classifier() -> None:
     options: dict[str, Any] = {"averages": ["cumulative"], "estimators": ["snips"], "propensity": BY_RIVER}
     batch, before = decoded(world(3, 1_300), BY_RIVER), {"challenger": "logged"}
     changing = evaluator_with_late_candidate(batch, 1_100, before, {**before, "even": "uniform"}, **options)
@@ -346,7 +350,7 @@ def test_every_row_says_that_its_propensities_are_estimated() -> None:
     rows = [*report.estimates, *report.segments, *report.promotion]
     assert {type(row).__name__ for row in rows} == {"Estimate", "SegmentEstimate", "Decision"}
     assert {row.propensity for row in rows} == {"estimated"}
-    (reason,) = {each.reason for each in report.trust if each.check == "propensities"}
+    (reason,) = {check.reason for check in report.trust if check.check == "propensities"}
     assert reason == "not checked: they are estimated (tabular), and intervals leave out their error"
     logged = evaluated(world(1, 200).with_propensities(), None).report()
     assert {row.propensity for row in (*logged.estimates, *logged.promotion)} == {"logged"}
@@ -361,10 +365,10 @@ def test_the_comparison_of_a_ramp_shows_whether_its_propensities_are_estimated()
         settings: dict[str, Any] = {"production": "production", "propensity": propensity, "drift": None}
         evaluator = Evaluator(["challenger"], ["snips"], ["cumulative"], **settings)
         evaluator.update(EventBatch.from_arrays(**columns))
-        assert {each.propensity for each in evaluator.report().calibration} == {origin}
+        assert {row.propensity for row in evaluator.report().calibration} == {origin}
 
 
-def test_by_default_the_estimators_are_those_that_take_them() -> None:
+def test_the_default_estimators_accept_estimated_propensities() -> None:
     config = Evaluator(["challenger"], propensity="estimated").config
     assert set(config.estimators) == {"snips", "dr"}
     assert len(config.averages) == 6
@@ -429,9 +433,9 @@ def test_a_candidate_that_is_added_later_starts_with_the_propensities_learned_so
     absent = np.where(np.arange(len(late)) < start, np.nan, late)
     whole = Evaluator(["late"], **options)
     whole.update(EventBatch.from_arrays(policies={"late": absent}, **columns))
-    found, expected = (each.report().get("late", "snips", "cumulative") for each in (changing, whole))
-    assert found.value == pytest.approx(expected.value, rel=1e-12)
-    assert found.importance_weight_mean == pytest.approx(expected.importance_weight_mean, rel=1e-12)
+    actual, expected = (instance.report().get("late", "snips", "cumulative") for instance in (changing, whole))
+    assert actual.value == pytest.approx(expected.value, rel=1e-12)
+    assert actual.importance_weight_mean == pytest.approx(expected.importance_weight_mean, rel=1e-12)
     assert [policy.missing for policy in changing.report().policies if policy.policy == "late"] == [0]
 
 
@@ -446,12 +450,12 @@ def test_a_frozen_copy_starts_with_the_propensities_learned_so_far() -> None:
     changing.update(
         EventBatch.from_arrays(reward=log.reward, action=log.action, features=features, policies={"any": whole})
     )
-    found = {policy.policy: (policy.events, policy.missing) for policy in changing.report().policies}
-    assert (found["apprentice"], found["frozen-1"]) == ((500, 1_000), (300, 0))
+    actual = {policy.policy: (policy.events, policy.missing) for policy in changing.report().policies}
+    assert (actual["apprentice"], actual["frozen-1"]) == ((500, 1_000), (300, 0))
 
 
 def evaluator_with_late_candidate(batch: EventBatch, start: int, before: Any, after: Any, **options: Any) -> Evaluator:
-    """An evaluator of the events to which a candidate is added after the event `start`."""
+    """Return an evaluator of the events that gets a candidate after the event `start`."""
     changing = Evaluator.from_config(Evaluator(before, **options).config)
     changing.update(batch[:start])
     added = changing.change_candidates(Evaluator(after, **options).config)
@@ -469,7 +473,7 @@ def messages(**fields: Any) -> list[bytes]:
     return [json.dumps({name: value for name, value in event.items() if value is not None}).encode()]
 
 
-def test_a_decoder_takes_events_without_propensities_only_where_they_are_estimated() -> None:
+def test_a_decoder_takes_events_without_propensities_only_if_they_are_estimated() -> None:
     (refused,) = JsonDecoder(["challenger"]).decode_batch(messages()).rejected
     assert refused.detail == "propensity: missing, as is `propensities`"
     batch = JsonDecoder(["challenger"], estimated=True).decode_batch(messages())
@@ -479,7 +483,9 @@ def test_a_decoder_takes_events_without_propensities_only_where_they_are_estimat
 
 def test_the_schema_of_events_without_propensities_requires_none() -> None:
     (event,) = messages()
-    required, open_schema = (jsonschema.Draft202012Validator(json_schema(estimated=each)) for each in (False, True))
+    required, open_schema = (
+        jsonschema.Draft202012Validator(json_schema(estimated=estimated)) for estimated in (False, True)
+    )
     assert not required.is_valid(json.loads(event))
     assert open_schema.is_valid(json.loads(event))
     assert not open_schema.is_valid({"event_id": 1, "timestamp": 0, "slots": [{"action": "a"}], "reward": 1})
@@ -498,7 +504,7 @@ def test_slates_and_scored_events_have_no_estimated_propensity(fields: dict[str,
     assert refused.detail == f"{detail}: propensities are estimated for single actions"
 
 
-def test_a_frame_without_propensities_is_read_where_they_are_estimated() -> None:
+def test_a_frame_without_propensities_is_read_if_they_are_estimated() -> None:
     frame = {"action": ["a", "b"], "reward": [1, 0], "challenger": [0.7, 0.2], "country": ["de", "fr"]}
     options: dict[str, Any] = {"policies": ["challenger"], "segments": {"country": "country"}}
     batch = EventBatch.from_frame(frame, estimated=True, **options)
@@ -510,6 +516,6 @@ def test_a_frame_without_propensities_is_read_where_they_are_estimated() -> None
 
 
 def test_the_settings_list_their_fields() -> None:
-    found = EstimatedPropensity()
-    assert found.fields == []
-    assert (found.floor, found.warm_up) == (0.001, 1000)
+    actual = EstimatedPropensity()
+    assert actual.fields == []
+    assert (actual.floor, actual.warm_up) == (0.001, 1000)

@@ -1,4 +1,4 @@
-"""The evaluator as Python code uses it: names for classes, single events, and wrong types."""
+"""Test the evaluator as Python code uses it: names for classes, single events, and wrong types."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_names_and_mappings_stand_for_values() -> None:
         ({"estimators": [se.IPS]}, r"estimators\.0: "),
     ],
 )
-def test_a_name_that_is_not_known_is_refused(options: dict[str, Any], message: str) -> None:
+def test_an_unknown_name_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         evaluator(**options)
 
@@ -115,7 +115,7 @@ def test_an_invalid_event_is_refused_and_changes_nothing(change: dict[str, Any],
         (np.zeros(3), "found ndarray: "),
     ],
 )
-def test_update_names_the_way_from_another_type(value: Any, message: str) -> None:
+def test_update_names_the_conversion_from_another_type(value: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         evaluator().update(value)
 

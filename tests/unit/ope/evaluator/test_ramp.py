@@ -1,4 +1,4 @@
-"""A ramp: what an arm earned itself, the estimate of it from the events of the others, and the checks of both."""
+"""Test a ramp: what an arm earned, its estimate from events of other arms, and the checks of both."""
 
 from __future__ import annotations
 
@@ -22,84 +22,84 @@ def evaluator(**settings: Any) -> Evaluator:
 
 
 def report(columns: dict[str, Any], **settings: Any) -> Report:
-    found = evaluator(**settings)
-    found.update(EventBatch.from_arrays(**columns))
-    return found.report()
+    instance = evaluator(**settings)
+    instance.update(EventBatch.from_arrays(**columns))
+    return instance.report()
 
 
-def checks(found: Report, name: str) -> dict[str, TrustCheck]:
-    return {each.policy: each for each in found.trust if each.check == name}
+def checks(report: Report, name: str) -> dict[str, TrustCheck]:
+    return {check.policy: check for check in report.trust if check.check == name}
 
 
-def test_the_seen_value_is_the_mean_of_an_arms_own_events_and_the_estimated_one_comes_from_the_others() -> None:
+def test_the_observed_value_comes_from_events_of_the_arm_and_the_estimate_from_the_others() -> None:
     columns = three_actions(1, 20_000)
-    found = {(each.policy, each.average): each for each in report(columns).calibration}
-    assert set(found) == {(arm, average) for arm in ARMS for average in ("cumulative", "window", "mixture")}
+    actual = {(row.policy, row.average): row for row in report(columns).calibration}
+    assert set(actual) == {(arm, average) for arm in ARMS for average in ("cumulative", "window", "mixture")}
     reward, own = columns["reward"], columns["logging_policy"] == "challenger"
     weighted = columns["policies"]["challenger"] / columns["propensity"] * reward
-    challenger = found["challenger", "cumulative"]
+    challenger = actual["challenger", "cumulative"]
     assert challenger.value == pytest.approx(reward[own].mean())
     assert challenger.estimated == pytest.approx(weighted[~own].mean())
     assert challenger.error == pytest.approx(weighted[~own].mean() - reward[own].mean())
     assert challenger.lift == pytest.approx(reward[own].mean() - reward[~own].mean())
     assert challenger.lift_estimated == pytest.approx(weighted[~own].mean() - reward[~own].mean())
     late = own[-10_000:]
-    assert found["challenger", "window"].value == pytest.approx(reward[-10_000:][late].mean())
+    assert actual["challenger", "window"].value == pytest.approx(reward[-10_000:][late].mean())
 
 
-def test_the_interval_of_the_error_is_that_of_a_difference_of_independent_means() -> None:
+def test_the_interval_of_the_error_equals_that_for_a_difference_of_independent_means() -> None:
     columns = three_actions(2, 20_000)
-    (found,) = (
-        each for each in report(columns).calibration if (each.policy, each.average) == ("challenger", "cumulative")
+    (actual,) = (
+        row for row in report(columns).calibration if (row.policy, row.average) == ("challenger", "cumulative")
     )
-    assert found.error_lower is not None
-    assert found.error_upper is not None
+    assert actual.error_lower is not None
+    assert actual.error_upper is not None
     reward, own = columns["reward"], columns["logging_policy"] == "challenger"
     weighted = (columns["policies"]["challenger"] / columns["propensity"] * reward)[~own]
     spread = np.sqrt(weighted.var() / len(weighted) + reward[own].var() / own.sum())
-    assert found.error_upper - found.error_lower == pytest.approx(2 * 1.96 * spread, rel=0.15)
+    assert actual.error_upper - actual.error_lower == pytest.approx(2 * 1.96 * spread, rel=0.15)
 
 
 def test_without_events_of_a_candidate_there_is_no_comparison_and_no_state() -> None:
     columns = three_actions(3, 1000)
     for names in (None, ["production"] * 1000, ["another"] * 1000):
-        found = evaluator(logging=None)
-        found.update(EventBatch.from_arrays(**{**columns, "logging_policy": names}))
-        assert (found.report().calibration, found.state()["rooms"]["calibration"]) == ((), None)
+        instance = evaluator(logging=None)
+        instance.update(EventBatch.from_arrays(**{**columns, "logging_policy": names}))
+        assert (instance.report().calibration, instance.state()["rooms"]["calibration"]) == ((), None)
     only = report({**columns, "logging_policy": ["challenger"] * 1000}).calibration
-    assert {(each.policy, each.estimated) for each in only} == {("challenger", None)}
+    assert {(row.policy, row.estimated) for row in only} == {("challenger", None)}
 
 
 def test_without_arms_the_comparison_starts_with_the_first_block_that_has_an_event_of_the_candidate() -> None:
     before, ramp = three_actions(11, 5040, share=0.0), three_actions(12, 20_000)
     joined = {name: np.concatenate([before[name], ramp[name]]) for name in ("reward", "propensity", "logging_policy")}
     joined["policies"] = {arm: np.concatenate([before["policies"][arm], ramp["policies"][arm]]) for arm in ARMS}
-    found = report(joined, logging=None, averages=["cumulative"])
+    actual = report(joined, logging=None, averages=["cumulative"])
     first = int(np.argmax(joined["logging_policy"] == "challenger")) // 100 * 100
     later = {name: values[first:] for name, values in joined.items() if name != "policies"}
     later["policies"] = {arm: values[first:] for arm, values in joined["policies"].items()}
     assert first >= 5000
-    for one, other in zip(found.calibration, report(later, averages=["cumulative"]).calibration, strict=True):
+    for one, other in zip(actual.calibration, report(later, averages=["cumulative"]).calibration, strict=True):
         assert [getattr(one, name) for name in NUMBERS] == pytest.approx([getattr(other, name) for name in NUMBERS])
-    assert {each.policy for each in found.calibration} == set(ARMS)
-    assert set(checks(found, "calibration")) == set(ARMS)
-    assert checks(found, "arm_shares") == {}
+    assert {row.policy for row in actual.calibration} == set(ARMS)
+    assert set(checks(actual, "calibration")) == set(ARMS)
+    assert checks(actual, "arm_shares") == {}
 
 
-def test_a_candidate_is_compared_with_all_other_events_where_production_is_logging() -> None:
+def test_a_candidate_is_compared_with_all_other_events_if_production_is_logging() -> None:
     columns = three_actions(13, 20_000)
-    (found,) = report(columns, logging=None, production="logging", averages=["cumulative"]).calibration
+    (actual,) = report(columns, logging=None, production="logging", averages=["cumulative"]).calibration
     reward, own = columns["reward"], columns["logging_policy"] == "challenger"
     weighted = columns["policies"]["challenger"] / columns["propensity"] * reward
-    assert found.policy == "challenger"
-    assert found.lift == pytest.approx(reward[own].mean() - reward[~own].mean())
-    assert found.lift_estimated == pytest.approx(weighted[~own].mean() - reward[~own].mean())
+    assert actual.policy == "challenger"
+    assert actual.lift == pytest.approx(reward[own].mean() - reward[~own].mean())
+    assert actual.lift_estimated == pytest.approx(weighted[~own].mean() - reward[~own].mean())
 
 
 def test_on_a_mixture_both_values_are_near_the_plain_means_and_have_intervals() -> None:
     columns = three_actions(14, 60_000)
-    found = {(each.policy, each.average): each for each in report(columns, logging=None).calibration}
-    mixed, plain = found["challenger", "mixture"], found["challenger", "cumulative"]
+    actual = {(row.policy, row.average): row for row in report(columns, logging=None).calibration}
+    mixed, plain = actual["challenger", "mixture"], actual["challenger", "cumulative"]
     assert mixed.value == pytest.approx(plain.value, abs=0.01)
     assert mixed.estimated == pytest.approx(plain.estimated, abs=0.01)
     assert mixed.error_lower is not None
@@ -108,7 +108,7 @@ def test_on_a_mixture_both_values_are_near_the_plain_means_and_have_intervals() 
 
 
 def test_on_a_mixture_the_error_of_a_small_arm_is_never_many_times_as_uncertain_as_on_all_events() -> None:
-    """The first block has about five events of the arm, which may all have earned."""
+    """Start with about five events of the arm in the first block, which may all have earned."""
     widths: dict[str, list[float]] = {"cumulative": [], "mixture": []}
     for seed in range(12):
         columns = three_actions(seed, 10_000, share=0.05)
@@ -123,12 +123,14 @@ def test_on_a_mixture_the_error_of_a_small_arm_is_never_many_times_as_uncertain_
 
 
 def test_propensities_of_all_arms_together_give_the_same_estimate_and_pass_the_check() -> None:
-    """Weights of the others alone would be too small: what they lack is in the weights of the own events."""
+    """Use the own events too, because weights of the others alone would be too small."""
     columns = three_actions(15, 60_000)
     mixed = sum(share * columns["policies"][arm] for arm, share in SHARES.items())
-    found, own = (report({**columns, "propensity": each}, logging=None) for each in (mixed, columns["propensity"]))
-    assert all(check.ok for check in checks(found, "calibration").values())
-    for one, other in zip(found.calibration, own.calibration, strict=True):
+    actual, own = (
+        report({**columns, "propensity": propensity}, logging=None) for propensity in (mixed, columns["propensity"])
+    )
+    assert all(check.ok for check in checks(actual, "calibration").values())
+    for one, other in zip(actual.calibration, own.calibration, strict=True):
         assert one.estimated == pytest.approx(other.estimated, abs=0.02)
         assert one.error_lower is not None
         assert one.error_upper is not None
@@ -138,8 +140,8 @@ def test_propensities_of_all_arms_together_give_the_same_estimate_and_pass_the_c
 def test_units_widen_the_intervals_of_both_values_and_of_the_check() -> None:
     columns = sessions(17, 40_000)
     unknown = {name: values for name, values in columns.items() if name != "unit"}
-    with_units, without = (report(each, logging=None, averages=["cumulative"]) for each in (columns, unknown))
-    for one, other in zip(with_units.calibration, without.calibration, strict=True):
+    clustered, independent = (report(log, logging=None, averages=["cumulative"]) for log in (columns, unknown))
+    for one, other in zip(clustered.calibration, independent.calibration, strict=True):
         assert one.value == other.value
         assert None not in (one.lower, one.upper, other.lower, other.upper, one.error_upper, other.error_upper)
         assert one.upper - one.lower > 1.2 * (other.upper - other.lower)
@@ -149,23 +151,23 @@ def test_units_widen_the_intervals_of_both_values_and_of_the_check() -> None:
 def test_balanced_weights_do_not_change_the_comparison() -> None:
     columns = three_actions(4, 5000)
     balanced = report(columns, logging={"arms": SHARES}).calibration
-    for found, expected in zip(balanced, report(columns).calibration, strict=True):
-        assert [getattr(found, name) for name in NUMBERS] == [getattr(expected, name) for name in NUMBERS]
+    for row, expected in zip(balanced, report(columns).calibration, strict=True):
+        assert [getattr(row, name) for name in NUMBERS] == [getattr(expected, name) for name in NUMBERS]
 
 
 def test_wrong_propensities_fail_the_check_and_nothing_is_promotable() -> None:
     right, wrong = (report(three_actions(5, 40_000, wrong=factor), promotion="bsea") for factor in (1.0, 1.2))
     assert all(check.ok for check in checks(right, "calibration").values())
-    found = checks(wrong, "calibration")
-    assert not found["challenger"].ok
-    assert "the propensities are wrong" in found["challenger"].reason
+    by_policy = checks(wrong, "calibration")
+    assert not by_policy["challenger"].ok
+    assert "the propensities are wrong" in by_policy["challenger"].reason
     (decision,) = wrong.promotion
     assert not decision.promotable
-    assert decision.reason.startswith(found["challenger"].reason)
+    assert decision.reason.startswith(by_policy["challenger"].reason)
 
 
 def test_the_reason_names_the_check_that_fails_and_then_a_guardrail_that_is_not_kept() -> None:
-    """Users of the action that the challenger prefers stay less often."""
+    """Let users of the action that the challenger prefers stay less often."""
     columns = three_actions(5, 40_000, wrong=1.2)
     preferred = columns["policies"]["challenger"] == 0.6
     stays = np.random.default_rng(1).uniform(size=40_000) < np.where(preferred, 0.5, 0.9)
@@ -177,24 +179,24 @@ def test_the_reason_names_the_check_that_fails_and_then_a_guardrail_that_is_not_
     assert "guardrail stay: decision bound of lift -0." in rest
 
 
-def test_a_check_that_fails_for_production_is_said_to_be_one_of_production() -> None:
+def test_the_reason_names_production_if_its_check_fails() -> None:
     columns = three_actions(5, 40_000)
     wrong = (columns["logging_policy"] == "challenger") & (columns["policies"]["challenger"] == 0.6)
     columns["propensity"] = np.where(wrong, 0.4, columns["propensity"])
-    found = report(columns)
-    assert {policy: check.ok for policy, check in checks(found, "calibration").items()} == {
+    actual = report(columns)
+    assert {policy: check.ok for policy, check in checks(actual, "calibration").items()} == {
         "production": False,
         "challenger": True,
     }
-    (decision,) = found.promotion
-    assert decision.reason.startswith(f"production: {checks(found, 'calibration')['production'].reason}")
+    (decision,) = actual.promotion
+    assert decision.reason.startswith(f"production: {checks(actual, 'calibration')['production'].reason}")
 
 
 def test_shares_other_than_the_configured_ones_fail_the_check_of_all_policies() -> None:
     columns = three_actions(6, 20_000, share=0.25)
-    found = checks(report(columns), "arm_shares")
-    assert {(policy, check.ok) for policy, check in found.items()} == {(arm, False) for arm in ARMS}
-    assert "configured 80.0 % and 20.0 %" in found["challenger"].reason
+    by_policy = checks(report(columns), "arm_shares")
+    assert {(policy, check.ok) for policy, check in by_policy.items()} == {(arm, False) for arm in ARMS}
+    assert "configured 80.0 % and 20.0 %" in by_policy["challenger"].reason
     right = three_actions(6, 20_000)
     assert all(check.ok for check in checks(report(right), "arm_shares").values())
     measured = {"arms": ARMS, "weights": "logged"}
@@ -202,16 +204,16 @@ def test_shares_other_than_the_configured_ones_fail_the_check_of_all_policies() 
 
 
 def test_rewards_that_drift_while_the_share_grows_pass_the_check() -> None:
-    """Most events of the challenger come late, when everyone earns more: means over all events would differ."""
+    """Let most events of the challenger come late, when everyone earns more. Means over all events would differ."""
     early, late = three_actions(7, 30_000, share=0.05), three_actions(8, 30_000, share=0.5)
     joined: dict[str, Any] = {
         name: np.concatenate([early[name], late[name]]) for name in ("propensity", "logging_policy")
     }
     joined["reward"] = np.concatenate([early["reward"], np.maximum(late["reward"], np.arange(30_000) % 2)])
     joined["policies"] = {arm: np.concatenate([early["policies"][arm], late["policies"][arm]]) for arm in ARMS}
-    found = report(joined, logging={"arms": ARMS, "weights": "logged"})
-    assert all(check.ok for check in checks(found, "calibration").values())
-    (row,) = (each for each in found.calibration if (each.policy, each.average) == ("challenger", "cumulative"))
+    actual = report(joined, logging={"arms": ARMS, "weights": "logged"})
+    assert all(check.ok for check in checks(actual, "calibration").values())
+    (row,) = (row for row in actual.calibration if (row.policy, row.average) == ("challenger", "cumulative"))
     assert row.error_upper is not None
     assert row.error_upper < 0, "the plain means differ"
 
@@ -224,8 +226,8 @@ def test_the_comparison_continues_on_the_averages_that_a_changed_configuration_k
     again = Evaluator.from_state(changing.state())
     assert again.report().calibration == before
     again.apply_config(evaluator(averages=["cumulative"]).config)
-    kept = tuple(each for each in before if each.average == "cumulative")
+    kept = tuple(row for row in before if row.average == "cumulative")
     assert again.report().calibration == kept
     again.apply_config(evaluator(averages=["cumulative", "decay"]).config)
     again.update(batch)
-    assert [each for each in again.report().calibration if each.average == "decay"] == []
+    assert [row for row in again.report().calibration if row.average == "decay"] == []

@@ -1,4 +1,4 @@
-"""Several rewards in one evaluator: each has the numbers of its own evaluator, and guardrails limit promotion."""
+"""Test several rewards: each has the numbers of an evaluator of its own, and guardrails limit promotion."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +23,7 @@ def rewards(seed: int = 1, events: int = EVENTS) -> dict[str, Array]:
 
 
 def batch(columns: Mapping[str, Array], kept: Array | slice = slice(None), seed: int = 2) -> EventBatch:
-    """A log whose first column is the goal."""
+    """Return a log with its first column as the goal."""
     first, *others = columns
     count = len(columns[first])
     rng = np.random.default_rng(seed)
@@ -74,12 +74,12 @@ def test_a_reward_that_events_lack_is_missing_for_this_reward_alone() -> None:
     alone.update(batch({"revenue": columns["revenue"]}, ~lacking))
     for name in ("ips", "snips"):
         own = alone.report().get("one", name, "cumulative")
-        found = report.get("one", name, "cumulative", "revenue")
+        estimate = report.get("one", name, "cumulative", "revenue")
         for number in ("value", "lift", "effective_sample_size", "importance_weight_mean"):
-            assert getattr(found, number) == pytest.approx(getattr(own, number), rel=1e-12), number
+            assert getattr(estimate, number) == pytest.approx(getattr(own, number), rel=1e-12), number
 
 
-def test_the_goal_may_be_missing_too() -> None:
+def test_the_goal_may_be_missing() -> None:
     columns = rewards()
     whole, lacking = Evaluator(["one", "other"], rewards=LIMITS), np.arange(EVENTS) % 3 == 0
     whole.update(batch({**columns, "click": np.where(lacking, np.nan, columns["click"])}))
@@ -116,7 +116,7 @@ def test_wrong_rewards_are_refused(settings: Mapping[str, Any], message: str) ->
 
 
 def slates(columns: Mapping[str, Array]) -> EventBatch:
-    """Slates with two slots, each filled by one of two actions; the first column is the goal."""
+    """Draw slates of two slots with two actions each. The first column is the goal."""
     first, *others = columns
     rng = np.random.default_rng(4)
     return EventBatch.from_arrays(
@@ -144,7 +144,7 @@ def test_each_reward_of_slates_has_the_numbers_of_its_own_evaluator(estimator: s
 
 
 def split_over_slots(columns: Mapping[str, Array]) -> dict[str, Array]:
-    """The rewards shared out over two slots, [n, 2]."""
+    """Split the rewards over two slots, [n, 2]."""
     share = np.random.default_rng(5).choice([0.0, 0.5, 1.0], EVENTS)
     return {name: np.stack([share * column, (1 - share) * column], axis=1) for name, column in columns.items()}
 
@@ -177,12 +177,12 @@ def test_a_reward_that_slots_lack_is_missing_for_this_reward_alone() -> None:
     for name, kept in {"click": lacking | True, "revenue": ~lacking}.items():
         alone = Evaluator(["one", "other"], reward_range=(0.0, 200.0), **parts)
         alone.update(slates({name: np.nan_to_num(columns[name])}).take(np.flatnonzero(kept)))
-        found, own = (
+        actual, own = (
             evaluator.report().get("one", "iips", "cumulative", reward)
             for evaluator, reward in ((together, name), (alone, None))
         )
         for number in ("value", "lift"):
-            assert getattr(found, number) == pytest.approx(getattr(own, number), rel=1e-12), number
+            assert getattr(actual, number) == pytest.approx(getattr(own, number), rel=1e-12), number
 
 
 def test_rewards_of_slots_add_up_to_the_reward_of_their_name() -> None:
@@ -212,7 +212,11 @@ def test_rewards_of_slots_add_up_to_the_reward_of_their_name() -> None:
 
 
 def guarded_log(events: int, harm: float, seed: int) -> EventBatch:
-    """The candidate prefers an action with more clicks, and with fewer users who stay by `harm`."""
+    """Draw a log with a candidate that prefers an action with more clicks.
+
+    Args:
+        harm: How much less often users of that action stay, as a probability.
+    """
     rng = np.random.default_rng(seed)
     better = rng.random(events) < 0.5
     click = rng.random(events) < np.where(better, 0.24, 0.2)
@@ -232,9 +236,10 @@ STAYS = {"click": {}, "stay": {"guardrail": {"max_loss": 0.03}}}
 def promotable_at_any_time(
     log: EventBatch, settings: Mapping[str, Any] | None, every: int = 10_000
 ) -> tuple[bool, str]:
-    """Whether the candidate is ever promotable, and the last reason; the rest of the log is not read if it is.
+    """Return whether the candidate is ever promotable, and the last reason. Stop reading the log once it is.
 
-    Decisions are made at the end of each block, and looked at after `every` events.
+    Args:
+        every: Events between two Reports. Decisions are made at the end of each block.
     """
     kept = {"estimators": ["stratified_ips"], "averages": ["mixture"], "drift": None}
     evaluator = Evaluator(["new"], rewards=settings, **kept)
@@ -256,17 +261,17 @@ def test_a_failing_guardrail_is_named_and_blocks_promotion() -> None:
 
 
 @pytest.mark.parametrize(("harm", "kept"), [(0.2, False), (0.0, True)])
-def test_a_decision_says_of_each_guardrail_whether_it_is_kept_and_by_which_bound(harm: float, kept: bool) -> None:
+def test_a_decision_says_for_each_guardrail_whether_it_is_kept_and_its_bound(harm: float, kept: bool) -> None:
     evaluator = Evaluator(["new"], ["stratified_ips"], ["mixture"], rewards=STAYS, drift=None)
     evaluator.update(guarded_log(30_000, harm, seed=11))
     (decision,) = evaluator.report().promotion
-    (found,) = decision.guardrails
-    assert (found.reward, found.max_loss, found.ok, decision.promotable) == ("stay", 0.03, kept, kept)
-    assert found.lower is not None
-    assert found.lift is not None
-    assert (found.lower > -0.03) is kept
-    assert found.lower < found.lift == evaluator.report().get("new", "stratified_ips", "mixture", "stay").lift
-    assert found.reason.startswith(f"decision bound of lift {found.lower:.2g}"[:24])
+    (actual,) = decision.guardrails
+    assert (actual.reward, actual.max_loss, actual.ok, decision.promotable) == ("stay", 0.03, kept, kept)
+    assert actual.lower is not None
+    assert actual.lift is not None
+    assert (actual.lower > -0.03) is kept
+    assert actual.lower < actual.lift == evaluator.report().get("new", "stratified_ips", "mixture", "stay").lift
+    assert actual.reason.startswith(f"decision bound of lift {actual.lower:.2g}"[:24])
     assert ("guardrail stay" in decision.reason) is not kept
 
 

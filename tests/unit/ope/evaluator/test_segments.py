@@ -1,4 +1,4 @@
-"""Segments: the estimate of a policy, split by the values of fields of the events."""
+"""Test segments: the estimate of a policy, split by the values of fields of the events."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,9 +22,9 @@ CANDIDATES = ["one", "two"]
 
 @pytest.fixture(scope="module")
 def log() -> EventBatch:
-    """A log in which the candidate `two` is missing in a third of the events, and a downsampled one."""
+    """Draw a log with a third of the events without the candidate `two`, and with a downsampled one."""
     rng = np.random.default_rng(7)
-    propensity = rng.choice([0.2, 0.8], EVENTS, p=[0.2, 0.8])  # of two actions, of which production prefers one
+    propensity = rng.choice([0.2, 0.8], EVENTS, p=[0.2, 0.8])  # production prefers one of two actions
     preferred = {name: rng.choice([0.5, 0.7, 0.9], EVENTS) for name in ("named", *CANDIDATES)}
     policies = {name: np.where(propensity == 0.8, share, 1 - share) for name, share in preferred.items()}
     policies["two"][rng.random(EVENTS) < 0.3] = np.nan
@@ -40,7 +40,7 @@ def log() -> EventBatch:
 
 
 def evaluated(log: EventBatch, cuts: Sequence[int] = (), **options: Any) -> Evaluator:
-    """An evaluator of the log, cut into batches at these places."""
+    """Return an evaluator of the log, cut into batches at these indices."""
     evaluator = Evaluator(CANDIDATES, **{"segments": SEGMENTS, "drift": None, "promotion": None, **options})
     for first, last in zip((0, *cuts), (*cuts, len(log)), strict=True):
         evaluator.update(log[first:last])
@@ -48,13 +48,13 @@ def evaluated(log: EventBatch, cuts: Sequence[int] = (), **options: Any) -> Eval
 
 
 def rows_of(report: Report, policy: str, segment: str) -> dict[str, SegmentEstimate]:
-    """The rows of one policy and segment, by value."""
-    found = [each for each in report.segments if (each.policy, each.segment) == (policy, segment)]
-    return {each.segment_value: each for each in found}
+    """Return the rows of one policy and segment by value."""
+    actual = [row for row in report.segments if (row.policy, row.segment) == (policy, segment)]
+    return {row.segment_value: row for row in actual}
 
 
-def only(log: EventBatch, country: str) -> EventBatch:
-    """The events of one country, without segments."""
+def country_events(log: EventBatch, country: str) -> EventBatch:
+    """Return the events of one country, without segments."""
     assert log.segments is not None
     wanted = EventBatch.from_arrays(reward=[0], propensity=[1], segments={"country": [country]}).segments
     assert wanted is not None
@@ -65,14 +65,14 @@ def only(log: EventBatch, country: str) -> EventBatch:
 def test_each_value_has_the_numbers_of_an_evaluator_of_its_events(log: EventBatch) -> None:
     report = evaluated(log).report()
     for country in ("de", "fr", "jp"):
-        alone = evaluated(only(log, country), segments=None).report()
+        alone = evaluated(country_events(log, country), segments=None).report()
         for policy in report.policies:
-            found, own = (
+            actual, own = (
                 rows_of(report, policy.policy, "country")[country],
                 alone.get(policy.policy, "ips", "cumulative"),
             )
-            assert found.value == pytest.approx(own.value, rel=1e-12)
-            assert found.lift == (None if own.lift is None else pytest.approx(own.lift, rel=1e-12, abs=1e-13))
+            assert actual.value == pytest.approx(own.value, rel=1e-12)
+            assert actual.lift == (None if own.lift is None else pytest.approx(own.lift, rel=1e-12, abs=1e-13))
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_shares_times_lifts_add_up_to_the_lift(log: EventBatch, options: Mapping
             estimator, average = {(row.estimator, row.average) for row in rows}.pop()
             whole = report.get(policy, estimator, average)
             assert sum(row.share or 0.0 for row in rows) == pytest.approx(1.0, abs=1e-12)
-            found = sum((row.share or 0.0) * (row.lift or 0.0) for row in rows)
-            assert found == pytest.approx(whole.lift, abs=1e-9)
+            actual = sum((row.share or 0.0) * (row.lift or 0.0) for row in rows)
+            assert actual == pytest.approx(whole.lift, abs=1e-9)
 
 
 def test_no_event_adds_a_value(log: EventBatch) -> None:
@@ -107,7 +107,7 @@ def test_no_event_adds_a_value(log: EventBatch) -> None:
     assert sum(row.share or 0.0 for row in rows if row.policy == "one") < 0.5
     nothing = evaluated(replace(log, segments=None), segments=closed).report().segments
     assert len(nothing) == len(rows)
-    assert all((each.events, each.share, each.value, each.lower) == (None, 0.0, None, None) for each in nothing)
+    assert all((row.events, row.share, row.value, row.lower) == (None, 0.0, None, None) for row in nothing)
 
 
 def test_segments_change_no_estimate(log: EventBatch) -> None:
@@ -135,10 +135,10 @@ def test_a_removed_candidate_leaves_the_others_and_a_late_one_starts_from_zero(l
     report = changing.report()
     expected = evaluated(log).report()
     assert list(dict.fromkeys(segment.policy for segment in report.segments)) == ["logging", "two", "named"]
-    for found, whole in zip(
+    for row, whole in zip(
         rows_of(report, "two", "country").values(), rows_of(expected, "two", "country").values(), strict=True
     ):
-        assert found.lift == pytest.approx(whole.lift, abs=1e-12)
+        assert row.lift == pytest.approx(whole.lift, abs=1e-12)
     assert rows_of(report, "named", "country")["de"].events < rows_of(report, "two", "country")["de"].events
 
 
@@ -155,7 +155,7 @@ def test_a_removed_candidate_leaves_the_others_and_a_late_one_starts_from_zero(l
         ({"ranking": {"metric": "dcg", "examination": "power"}}, "rankings"),
     ],
 )
-def test_segments_that_no_estimate_adds_up_over_are_refused(options: Mapping[str, Any], problem: str) -> None:
+def test_segments_are_refused_if_estimates_do_not_add_up_over_them(options: Mapping[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         Evaluator(CANDIDATES, **{"segments": SEGMENTS, **options})
 
@@ -164,12 +164,12 @@ def test_memory_is_bounded_by_the_listed_values(log: EventBatch) -> None:
     def bytes_of(segments: Mapping[str, Any] | None) -> int:
         return Evaluator(CANDIDATES, segments=segments).full_bytes
 
-    one, two = ({"country": {"values": [str(place) for place in range(count)]}} for count in (10, 20))
+    one, two = ({"country": {"values": [str(number) for number in range(count)]}} for count in (10, 20))
     assert bytes_of(two) - bytes_of(one) == 10 * 3 * 272
 
 
-def a_log_with_a_worse_country(seed: int, events: int = 4_000) -> EventBatch:
-    """The candidate takes the action that users prefer, but in the fifth of the events that are of fr, the other."""
+def worse_country_log(seed: int, events: int = 4_000) -> EventBatch:
+    """Draw a log of users who prefer the candidate's action, except in fr, which has a fifth of the events."""
     rng = np.random.default_rng(seed)
     country = np.where(rng.random(events) < 0.2, "fr", "de")
     action = rng.integers(0, 2, events)
@@ -185,7 +185,7 @@ def a_log_with_a_worse_country(seed: int, events: int = 4_000) -> EventBatch:
 def test_a_candidate_that_is_better_on_average_is_worse_in_one_segment() -> None:
     segments = {"country": {"values": ["de", "fr"]}}
     evaluator = Evaluator(["challenger"], averages=["cumulative"], segments=segments, promotion=None, drift=None)
-    evaluator.update(a_log_with_a_worse_country(1))
+    evaluator.update(worse_country_log(1))
     report = evaluator.report()
     rows = rows_of(report, "challenger", "country")
     assert report.get("challenger", "ips", "cumulative").lift_lower > 0
@@ -197,12 +197,12 @@ def test_a_candidate_that_is_better_on_average_is_worse_in_one_segment() -> None
 
 @pytest.mark.slow
 def test_all_intervals_of_a_policy_hold_together() -> None:
-    """The lifts are .08 in de and -.08 in fr; of 200 runs with 95 % intervals, 13 misses or fewer are 3 sigma."""
+    """Check lifts of .08 in de and -.08 in fr. Of 200 runs with 95 % intervals, 13 misses or fewer are 3 sigma."""
     missed = 0
     for seed in range(200):
         segments = {"country": {"values": ["de", "fr"]}}
         evaluator = Evaluator(["challenger"], ["ips"], ["cumulative"], segments=segments, promotion=None, drift=None)
-        evaluator.update(a_log_with_a_worse_country(1_000 + seed, 1_000))
+        evaluator.update(worse_country_log(1_000 + seed, 1_000))
         rows = rows_of(evaluator.report(), "challenger", "country")
         missed += any(
             not rows[name].lift_lower <= truth <= rows[name].lift_upper for name, truth in (("de", 0.08), ("fr", -0.08))

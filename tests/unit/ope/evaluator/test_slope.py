@@ -1,4 +1,4 @@
-"""The cap of `cap: auto`: SLOPE over the rows of fixed caps chooses it, and the row is that of the chosen cap."""
+"""Test `cap: auto`: SLOPE chooses among rows of fixed caps, and the row equals the row of the chosen cap."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ KERNELS: list[AnyAverage] = [Cumulative(), Window(tau=700), Decay(alpha=0.998)]
 AVERAGES: list[AnyAverage] = [*KERNELS, AdaptiveWindow(), Mixture()]
 KINDS: dict[str, type[Any]] = {"clipped_ips": ClippedIPS, "switch": Switch, "cab": CAB, "cab_dr": CABDR}
 RANGE = (-2.0, 3.0)
-"""So wide that no bound is cut."""
+"""Range of rewards so wide that no bound is cut."""
 
 
 def plain_slope(values: Sequence[float], half_widths: Sequence[float]) -> int:
-    """The last interval before the intersection of all so far is empty."""
+    """Return the index of the last interval that intersects all intervals before it."""
     low, high, width = -math.inf, math.inf, math.inf
-    for place, (value, own) in enumerate(zip(values, half_widths, strict=True)):
+    for index, (value, own) in enumerate(zip(values, half_widths, strict=True)):
         width = min(width, own)
         low, high = max(low, value - width), min(high, value + width)
         if low > high:
-            return place - 1
+            return index - 1
     return len(values) - 1
 
 
 def heavy(events: int = 3_030, seed: int = 3) -> EventBatch:
-    """A log with weights of 0 to several hundred, and two policies that earn more where weights are large."""
+    """Draw a log with weights of 0 to several hundred, and two policies that earn more if weights are large."""
     rng = np.random.default_rng(seed)
     propensity = np.exp(-rng.uniform(0, 7, events))
     weights = [np.minimum(rng.exponential(size=events) ** power, 1 / propensity) for power in (1.0, 3.0)]
     reward = rng.random(events) < np.where(weights[1] > 4, 0.8, 0.2)
-    policies = {f"p{place}": weight * propensity for place, weight in enumerate(weights)}
+    policies = {f"p{index}": weight * propensity for index, weight in enumerate(weights)}
     return EventBatch.from_arrays(reward=reward.astype(float), propensity=propensity, policies=policies)
 
 
@@ -67,7 +67,7 @@ def fixed(kind: str) -> list[AnyEstimator]:
 
 
 def half_widths(rows: Sequence[Estimate], events: float) -> list[float]:
-    """Those that SLOPE gives to rows of falling caps with normal intervals."""
+    """Return the half-widths that SLOPE gives to rows of falling caps with normal intervals."""
     z, widths = NormalDist().inv_cdf(0.975), []
     for row, cap in zip(rows, CAPS, strict=True):
         assert row.value is not None
@@ -78,21 +78,21 @@ def half_widths(rows: Sequence[Estimate], events: float) -> list[float]:
     return widths
 
 
-def assert_equal_but_wider(found: Estimate, row: Estimate, wider: float) -> None:
-    """One row is the other one, with this much added to both sides of its intervals."""
+def assert_equal_but_wider(estimate: Estimate, row: Estimate, wider: float) -> None:
+    """Require equal rows, except for this much added to both sides of the intervals."""
     for name in ("value", "lift", "effective_sample_size", "importance_weight_mean", "importance_weight_max"):
-        assert getattr(found, name) == close(getattr(row, name))
+        assert getattr(estimate, name) == close(getattr(row, name))
     for name, sign in (("lower", -1), ("upper", 1), ("lift_lower", -1), ("lift_upper", 1)):
         bound = getattr(row, name)
-        assert getattr(found, name) == (None if bound is None else close(bound + sign * wider))
-    assert (found.kind, found.covers) == ("normal", "estimand")
+        assert getattr(estimate, name) == (None if bound is None else close(bound + sign * wider))
+    assert (estimate.kind, estimate.covers) == ("normal", "estimand")
 
 
-def effective_events(average: AnyAverage, found: Estimate, events: int) -> float:
+def effective_events(average: AnyAverage, estimate: Estimate, events: int) -> float:
     if isinstance(average, Decay):
         kernel = 0.998 ** np.arange(events)
         return float(kernel.sum() ** 2 / (kernel**2).sum())
-    return float(found.details.get("window_events", events))
+    return float(estimate.details.get("window_events", events))
 
 
 def rows_of(report: Report, kind: str, policy: str, average: str) -> list[Estimate]:
@@ -100,46 +100,46 @@ def rows_of(report: Report, kind: str, policy: str, average: str) -> list[Estima
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_row_is_that_of_the_cap_that_a_plain_slope_chooses(kind: str) -> None:
+def test_the_row_has_the_cap_that_a_plain_slope_chooses(kind: str) -> None:
     batch = heavy() if kind == "clipped_ips" else random_bandit(seed=5, smallest=0.02).log(5_030, seed=1)
     settings: dict[str, Any] = {"averages": KERNELS, "reward_model": Tabular(shrinkage=1e9)}
     report = evaluator_of(batch, [KINDS[kind](cap="auto"), *fixed(kind)], **settings).report()
     shown = set()
     for policy in ("logging", *batch.policies):
         for average in KERNELS:
-            found, rows = report.get(policy, kind, average.label), rows_of(report, kind, policy, average.label)
-            widths = half_widths(rows, effective_events(average, found, len(batch)))
+            estimate, rows = report.get(policy, kind, average.label), rows_of(report, kind, policy, average.label)
+            widths = half_widths(rows, effective_events(average, estimate, len(batch)))
             values = [row.value for row in rows]
-            place = plain_slope(values, widths)
-            assert_equal_but_wider(found, rows[place], widths[place] if len(set(values)) > 1 else 0.0)
-            limit = found.importance_weight_max if math.isinf(CAPS[place]) else CAPS[place]
-            assert found.details["cap"] == limit
+            index = plain_slope(values, widths)
+            assert_equal_but_wider(estimate, rows[index], widths[index] if len(set(values)) > 1 else 0.0)
+            limit = estimate.importance_weight_max if math.isinf(CAPS[index]) else CAPS[index]
+            assert estimate.details["cap"] == limit
             shown.add(limit)
     assert len(shown) > 1, "the log must call for several caps"
 
 
 @pytest.mark.parametrize("average", AVERAGES, ids=lambda average: average.kind)
 @pytest.mark.parametrize("production", ["logging", "p1"])
-def test_the_row_is_that_of_its_cap_for_the_value_and_for_the_lift(average: AnyAverage, production: str) -> None:
+def test_the_row_equals_the_one_of_its_cap_for_the_value_and_for_the_lift(average: AnyAverage, production: str) -> None:
     batch, estimators = heavy(), [ClippedIPS(cap="auto"), *fixed("clipped_ips")]
     candidates = [name for name in ("p0", "p1") if name != production]
     settings: dict[str, Any] = {"candidates": candidates, "production": production, "averages": [average]}
     report = evaluator_of(batch, estimators, **settings).report()
-    found = report.get("p0", "clipped_ips", average.label)
-    row = report.get("p0", f"clipped_ips {found.details['cap']:g}", average.label)
-    assert row.lower > found.lower
-    assert_equal_but_wider(found, row, row.lower - found.lower)
+    estimate = report.get("p0", "clipped_ips", average.label)
+    row = report.get("p0", f"clipped_ips {estimate.details['cap']:g}", average.label)
+    assert row.lower > estimate.lower
+    assert_equal_but_wider(estimate, row, row.lower - estimate.lower)
 
 
 @given(
     values=st.lists(st.floats(-5, 5) | st.just(math.nan), min_size=1, max_size=8),
     widths=st.lists(st.floats(0, 3), min_size=8, max_size=8),
 )
-def test_the_last_overlap_is_that_of_the_definition(values: list[float], widths: list[float]) -> None:
-    known = [0.0 if math.isnan(value) else value for value in values]
+def test_the_last_overlap_equals_the_definition(values: list[float], widths: list[float]) -> None:
+    finite = [0.0 if math.isnan(value) else value for value in values]
     unknown = [math.inf if math.isnan(value) else width for value, width in zip(values, widths, strict=False)]
     if math.inf not in unknown:
-        assert last_overlap(np.array(values), np.array(widths[: len(values)])) == plain_slope(known, unknown)
+        assert last_overlap(np.array(values), np.array(widths[: len(values)])) == plain_slope(finite, unknown)
     many = np.stack([np.array(values), np.zeros(len(values))])
     assert last_overlap(many, np.zeros_like(many))[1] == len(values) - 1
 
@@ -149,8 +149,8 @@ def test_a_choice_from_one_cap_is_that_cap(monkeypatch: pytest.MonkeyPatch) -> N
     report = evaluator_of(heavy(), [ClippedIPS(cap="auto"), ClippedIPS(cap=10, name="ten")]).report()
     for policy in ("logging", "p0", "p1"):
         for average in AVERAGES:
-            found, row = (report.get(policy, name, average.label) for name in ("clipped_ips", "ten"))
-            assert_equal_but_wider(found, row, 0.0)
+            actual, row = (report.get(policy, name, average.label) for name in ("clipped_ips", "ten"))
+            assert_equal_but_wider(actual, row, 0.0)
 
 
 def test_without_large_weights_there_is_nothing_to_choose() -> None:
@@ -186,7 +186,7 @@ def test_a_choice_costs_as_much_memory_as_eight_estimators() -> None:
     assert chosen - none == 8 * (single - none)
 
 
-def test_a_confidence_sequence_is_withheld_where_the_cap_is_chosen() -> None:
+def test_a_confidence_sequence_is_withheld_if_the_cap_is_chosen() -> None:
     estimators = [IPS(), ClippedIPS(cap="auto"), ClippedIPS(cap=10, name="ten")]
     intervals = {"cumulative": "confidence_sequence"}
     report = evaluator_of(heavy(), estimators, averages=[Cumulative()], intervals=intervals).report()

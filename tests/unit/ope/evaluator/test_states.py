@@ -1,4 +1,4 @@
-"""States of this and of earlier versions continue; states that were changed are found."""
+"""Test that states of this and of earlier versions continue, and that changed states are found."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def test_every_schema_has_a_state_of_every_case() -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.partition(".")[0])
 def test_a_kept_state_continues_with_the_recorded_numbers(path: Path) -> None:
     content = read(path)
-    found = continued(path.name.partition(".")[0].partition("-")[2], content["state"])
-    assert found == pytest.approx(content["numbers"], rel=1e-9, abs=1e-12)
+    actual = continued(path.name.partition(".")[0].partition("-")[2], content["state"])
+    assert actual == pytest.approx(content["numbers"], rel=1e-9, abs=1e-12)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_state_is_the_same_after_it_was_read(case: str) -> None:
+def test_reading_a_state_does_not_change_it(case: str) -> None:
     state = written(case)
     again = se.Evaluator.from_state(deepcopy(state))
     assert msgspec.msgpack.encode(again.state()) == msgspec.msgpack.encode(state)
@@ -53,9 +53,9 @@ def test_a_state_of_an_earlier_schema_is_migrated(monkeypatch: pytest.MonkeyPatc
         }
 
     monkeypatch.setattr(evaluator, "migrated", lambda plain: states.migrated(plain, [renamed]))
-    found = se.Evaluator.from_state(early).report()
+    report = se.Evaluator.from_state(early).report()
     monkeypatch.undo()
-    assert found == se.Evaluator.from_state(state).report()
+    assert report == se.Evaluator.from_state(state).report()
 
 
 def entries_in(value: Any) -> Iterator[tuple[Any, Any]]:
@@ -97,7 +97,7 @@ def test_an_entry_of_another_type_is_found_by_its_path(case: str, other: Any) ->
         (("events", "arrivals", "accepted"), "events.arrivals.accepted"),
     ],
 )
-def test_a_key_that_is_missing_is_named(path: tuple[Any, ...], message: str) -> None:
+def test_a_missing_key_is_named(path: tuple[Any, ...], message: str) -> None:
     state = written("everything")
     part: Any = state
     for key in path[:-1]:

@@ -1,4 +1,4 @@
-"""Half 1 in several processes and half 2 in one, against an evaluator of one process."""
+"""Test half 1 in several processes and half 2 in one, against an evaluator of one process."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def batch(columns: logs.Columns) -> se.EventBatch:
 
 
 def case(candidates: list[str], estimators: list[Any], **options: Any) -> EvaluatorConfig:
-    found = {"averages": EVERY_AVERAGE, "promotion": RULES, **options}
-    return se.Evaluator(candidates, estimators, **found).config
+    actual = {"averages": EVERY_AVERAGE, "promotion": RULES, **options}
+    return se.Evaluator(candidates, estimators, **actual).config
 
 
 CASES: dict[str, tuple[EvaluatorConfig, se.EventBatch]] = {
@@ -74,7 +74,7 @@ CASES: dict[str, tuple[EvaluatorConfig, se.EventBatch]] = {
 def summarised(
     evaluator: PartitionedEvaluator, part: se.EventBatch, start: int, partition: int = 0, pieces: int = 1
 ) -> Summary:
-    """The summary of a range in which each offset is an event, by way of bytes."""
+    """Summarise a range with one event at each offset, and return the summary decoded from bytes."""
     summariser = Summariser(evaluator.config, partition, start, evaluator.knowledge(), evaluator.rests().get(partition))
     for piece in np.array_split(np.arange(len(part)), pieces):
         summariser.update(part[piece[0] : piece[-1] + 1])
@@ -82,7 +82,7 @@ def summarised(
 
 
 def reported(report: Report) -> Any:
-    """What an engine knows of a Report: without calibration, and what compares propensities with frequencies."""
+    """Return the fields of a Report that an engine knows: no calibration, and no check that compares propensities."""
     trust = [check for check in report.trust if check.check not in ("propensities", "calibration")]
     return msgspec.to_builtins(msgspec.structs.replace(report, calibration=(), trust=tuple(trust)))
 
@@ -113,7 +113,7 @@ def test_one_range_gives_the_numbers_of_one_process_to_the_last_bit(name: str) -
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_ranges_of_one_partition_give_the_numbers_of_one_process_where_nothing_learns(name: str) -> None:
+def test_ranges_of_one_partition_give_the_numbers_of_one_process_if_nothing_learns(name: str) -> None:
     config, events = CASES[name]
     products = [
         (tuple(kind for kind in estimators if "prediction" not in kind.needs and not kind.start(1)), averages)
@@ -127,8 +127,8 @@ def test_ranges_of_one_partition_give_the_numbers_of_one_process_where_nothing_l
             written_and_read(evaluator.state()), candidates=config.computed_policies
         )
     assert evaluator.offset(0) == EVENTS
-    found, expected = reported(evaluator.report(now=logs.START)), one_process(config, events)
-    assert list(differences(found, expected, tolerance=1e-9)) == []
+    actual, expected = reported(evaluator.report(now=logs.START)), one_process(config, events)
+    assert list(differences(actual, expected, tolerance=1e-9)) == []
 
 
 def partitioned(events: se.EventBatch, partitions: int, seed: int) -> list[se.EventBatch]:
@@ -139,7 +139,7 @@ def partitioned(events: se.EventBatch, partitions: int, seed: int) -> list[se.Ev
 def evaluated_in_batches(
     config: EvaluatorConfig, parts: Iterable[se.EventBatch], size: int, order: tuple[int, ...]
 ) -> PartitionedEvaluator:
-    """The evaluator of several partitions in batches of at most `size` events of each, folded in this order."""
+    """Evaluate several partitions in batches of at most `size` events of each, folded in this order."""
     evaluator, parts = PartitionedEvaluator.from_config(config), list(parts)
     for start in range(0, max(map(len, parts)), size):
         summaries = [
@@ -164,26 +164,26 @@ def test_the_order_of_summaries_changes_no_bit(name: str) -> None:
 
 
 @pytest.mark.parametrize("size", [40, 130, 999])
-def test_the_size_of_batches_changes_nothing_where_nothing_learns(size: int) -> None:
-    """Blocks are folded by the time of their last event, whatever came with the same batch."""
+def test_the_size_of_batches_changes_nothing_if_nothing_learns(size: int) -> None:
+    """Fold blocks by the time of their last event, whatever came with the same batch."""
     columns = logs.without(logs.plain(19, EVENTS), "unit")
     columns["timestamp"] = np.sort(columns["timestamp"])
     config = case(["now", "new"], [se.IPS(), se.SNIPS()], reward_range=(-0.125, 1.125))
     parts = partitioned(batch(columns), 3, seed=3)
-    found, expected = (
+    actual, expected = (
         evaluated_in_batches(config, parts, events, (0, 1, 2)).report(now=logs.START) for events in (size, EVENTS)
     )
-    assert list(differences(reported(found), reported(expected), tolerance=1e-9)) == []
+    assert list(differences(reported(actual), reported(expected), tolerance=1e-9)) == []
 
 
 def test_sums_over_all_events_do_not_depend_on_partitions() -> None:
     events = batch(logs.plain(20, EVENTS))
     config = case(["now", "new"], [se.IPS(), se.SNIPS()], averages=["cumulative"])
-    found = evaluated_in_batches(config, partitioned(events, 4, seed=2), 90, (0, 1, 2, 3)).report()
+    report = evaluated_in_batches(config, partitioned(events, 4, seed=2), 90, (0, 1, 2, 3)).report()
     expected = se.Evaluator.from_config(config)
     expected.update(events)
     for row in expected.report().estimates:
-        mine = found.get(row.policy, row.estimator, row.average)
+        mine = report.get(row.policy, row.estimator, row.average)
         assert mine.value == pytest.approx(row.value, rel=1e-12)
         assert mine.effective_sample_size == pytest.approx(row.effective_sample_size, rel=1e-12)
 
@@ -231,15 +231,15 @@ def test_blocks_wait_for_partitions_of_the_same_batch_and_a_report_has_them_all(
     assert {counts.events for counts in evaluator.report().policies if counts.policy == "logging"} == {900}
     evaluator = PartitionedEvaluator.from_state(written_and_read(evaluator.state()))
     evaluator.fold([summarised(evaluator, behind[300:], 300, 0)])
-    assert evaluator.state()["held"] is not None  # the other partition is still behind the blocks that wait
-    found, one = reported(evaluator.report(now=logs.START)), one_process(config, events)
-    rows = zip(found["estimates"], one["estimates"], strict=True)
+    assert evaluator.state()["held"] is not None  # the other partition is behind the waiting blocks
+    actual, one = reported(evaluator.report(now=logs.START)), one_process(config, events)
+    rows = zip(actual["estimates"], one["estimates"], strict=True)
     for mine, theirs in rows:  # only coefficients lag
         if theirs["estimator"] in ("ips", "snips", "clipped_ips"):
             assert list(differences(mine, theirs, tolerance=1e-9)) == []
 
 
-def test_only_so_many_blocks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_blocks_that_wait_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streameval.ope.evaluator.summaries.MAX_HELD", 6)
     config, events = CASES["defaults"]
     evaluator = PartitionedEvaluator.from_config(config)
@@ -248,7 +248,7 @@ def test_only_so_many_blocks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(evaluator._held.times) == 2
 
 
-def test_transitions_name_the_place_of_the_event() -> None:
+def test_transitions_name_the_partition_and_offset_of_the_event() -> None:
     config = se.Evaluator(
         ["best"], ["ips"], ["cumulative", "mixture"], promotion={"rule": "paired", "min_events": 100, "hold": 1}
     ).config
@@ -279,7 +279,7 @@ def test_transitions_name_the_place_of_the_event() -> None:
         ({"propensity": "estimated", "estimators": ["snips"]}, "propensities are estimated from the events before"),
     ],
 )
-def test_what_needs_all_events_in_order_is_refused_with_a_remedy(options: dict[str, Any], problem: str) -> None:
+def test_options_that_need_all_events_in_order_are_refused_with_a_remedy(options: dict[str, Any], problem: str) -> None:
     settings = {"candidates": ["new"], "estimators": ["ips"], "averages": ["cumulative", "mixture"], **options}
     with pytest.raises(ConfigError, match=problem) as refused:
         require_halves(se.Evaluator(**settings).config)

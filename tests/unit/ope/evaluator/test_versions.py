@@ -1,4 +1,4 @@
-"""Frozen copies of a policy that learns: made at exact events, evaluated from the next one on, and retired."""
+"""Test frozen copies of a learning policy: made at exact events, evaluated from the next one on, and retired."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def config(**changes: Any) -> EvaluatorConfig:
     return Config.model_validate({"policies": {"candidates": candidates}, **settings}).evaluator_config()
 
 
-def given(changing: Evaluator, batch: EventBatch, size: int) -> Evaluator:
+def fed(changing: Evaluator, batch: EventBatch, size: int) -> Evaluator:
     for first in range(0, len(batch), size):
         changing.update(batch[first : min(first + size, len(batch))])
     return changing
@@ -66,9 +66,9 @@ def test_each_version_starts_with_the_next_event_and_the_oldest_is_retired() -> 
     }
 
 
-def test_a_version_is_what_the_policy_was_and_stays_so() -> None:
+def test_a_version_keeps_the_weights_that_the_policy_had() -> None:
     batch = log(1_900)
-    report = given(Evaluator.from_config(config()), batch, 333).report()
+    report = fed(Evaluator.from_config(config()), batch, 333).report()
     apprentice = se.Evaluator({"apprentice": se.Learned()}, drift=None)
     apprentice.update(batch[:1_200])
     state = apprentice.learned("apprentice")
@@ -96,9 +96,9 @@ def model_config(model: Any) -> EvaluatorConfig:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_version_of_the_reward_models_policy_has_the_model_of_then(name: str) -> None:
+def test_a_version_of_the_reward_models_policy_keeps_the_model_that_it_was_made_with(name: str) -> None:
     model, batch = MODELS[name], log(1_900)
-    changing = given(Evaluator.from_config(model_config(model)), batch, 333)
+    changing = fed(Evaluator.from_config(model_config(model)), batch, 333)
     files = [None] * 3 if name == "tabular" else ["frozen-1.npz", "frozen-2.npz", "frozen-3.npz"]
     assert [made.file for made in changing.take_versions()] == files
     sets = batch.action_sets
@@ -118,7 +118,7 @@ def test_a_version_of_the_reward_models_policy_has_the_model_of_then(name: str) 
 @pytest.mark.parametrize("name", MODELS)
 def test_versions_of_the_reward_models_policy_survive_an_interruption_but_not_another_model(name: str) -> None:
     settings, batch = model_config(MODELS[name]), log(1_350)
-    evaluator = given(Evaluator.from_config(settings), batch, 450)
+    evaluator = fed(Evaluator.from_config(settings), batch, 450)
     resumed = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(evaluator.state())))
     resumed.apply_config(settings)
     assert resumed.report() == evaluator.report()
@@ -127,17 +127,17 @@ def test_versions_of_the_reward_models_policy_survive_an_interruption_but_not_an
 
 
 def weights(changing: Evaluator) -> dict[str, bytes]:
-    """Of each policy that learned the bytes of its weights."""
+    """Return the bytes of the weights of each policy that has learned."""
     return {name: learned["weights"]["data"] for name, learned in changing.state()["rooms"]["learning"].items()}
 
 
 def test_versions_share_the_error_of_all_candidates_that_were_ever_added() -> None:
-    changing = given(Evaluator.from_config(config(candidates={"even": "uniform"})), log(1_900), 500)
+    changing = fed(Evaluator.from_config(config(candidates={"even": "uniform"})), log(1_900), 500)
     assert changing.config.candidate_order == {"apprentice": 1, "even": 2, "frozen-2": 4, "frozen-3": 5}
 
 
 def test_a_new_configuration_keeps_versions_of_a_policy_that_it_keeps() -> None:
-    changing = given(Evaluator.from_config(config()), log(1_300), 1_300)
+    changing = fed(Evaluator.from_config(config()), log(1_300), 1_300)
     assert changing.change_candidates(config(candidates={"even": "uniform"})) is not None
     assert changing.policies == ("logging", "apprentice", "frozen-1", "frozen-2")
     changing.change_candidates(config(frozen={"keep": 1}))
@@ -145,14 +145,14 @@ def test_a_new_configuration_keeps_versions_of_a_policy_that_it_keeps() -> None:
     resumed = Evaluator.from_state(changing.state())
     resumed.apply_config(config(frozen={"keep": 1}, estimators=["ips", "snips", "dm"]))
     assert resumed.policies == ("logging", "apprentice", "frozen-2")
-    given(changing, log(600), 200)
+    fed(changing, log(600), 200)
     assert changing.policies == ("logging", "apprentice", "frozen-3")
     changing.change_candidates(config(candidates={"apprentice": {"kind": "learned", "step": 0.5}}))
     assert changing.policies == ("logging",)
 
 
 def test_versions_are_forgotten_when_they_are_made_at_other_events() -> None:
-    changing = given(Evaluator.from_config(config()), log(1_300), 1_300)
+    changing = fed(Evaluator.from_config(config()), log(1_300), 1_300)
     changing.change_candidates(config(frozen={"every": 700}))
     assert changing.policies == ("logging", "apprentice")
     changing.update(log(100))
@@ -160,13 +160,13 @@ def test_versions_are_forgotten_when_they_are_made_at_other_events() -> None:
 
 
 def test_versions_of_a_policy_that_is_reset_are_forgotten() -> None:
-    changing = given(Evaluator.from_config(config()), log(1_300), 1_300)
+    changing = fed(Evaluator.from_config(config()), log(1_300), 1_300)
     changing.reset_policy("apprentice")
     assert changing.policies == ("logging",)
     late = changing.apply_config(config())
     assert late is not None
     changing.activate(late)
-    given(changing, log(600), 100)
+    fed(changing, log(600), 100)
     assert changing.policies == ("logging", "apprentice", "frozen-1")
 
 
@@ -176,8 +176,8 @@ def test_a_candidate_that_is_added_later_has_versions_after_its_own_events() -> 
     late = changing.change_candidates(config(candidates={"even": "uniform"}))
     assert late is not None
     changing.activate(late)
-    given(changing, log(700), 700)
-    # it learns from whole blocks, and starts with the unfinished one
+    fed(changing, log(700), 700)
+    # the candidate learns from whole blocks, and starts with the unfinished one
     assert counts(changing.report()) == {"logging": 950, "even": 950, "apprentice": 750, "frozen-1": 150}
 
 
@@ -192,10 +192,12 @@ def test_transitions_of_a_retired_version_are_still_taken() -> None:
         other.update(batch[first : first + 500])
         other.fold_pending()
         taken += other.take_transitions()
-    found = Evaluator.from_state(one.state()).take_transitions()
+    actual = Evaluator.from_state(one.state()).take_transitions()
     assert one.policies == ("logging", "apprentice", "frozen-3")
-    assert {each.policy for each in found} >= {"frozen-1", "frozen-2"}
-    assert sorted((each.policy, each.event) for each in found) == sorted((each.policy, each.event) for each in taken)
+    assert {transition.policy for transition in actual} >= {"frozen-1", "frozen-2"}
+    assert sorted((transition.policy, transition.event) for transition in actual) == sorted(
+        (transition.policy, transition.event) for transition in taken
+    )
 
 
 @pytest.mark.parametrize(
@@ -212,14 +214,14 @@ def test_transitions_of_a_retired_version_are_still_taken() -> None:
 def test_versions_that_cannot_be_made_are_refused(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValidationError) as error:
         config(**changes)
-    (found,) = problems_of(error.value, Config)
-    assert problem in found.message
-    assert found.path[:2] == ("policies", "candidates")
-    assert "kind: versions_of" in found.hint
+    (actual,) = problems_of(error.value, Config)
+    assert problem in actual.message
+    assert actual.path[:2] == ("policies", "candidates")
+    assert "kind: versions_of" in actual.hint
 
 
 def test_a_report_has_the_steps_the_regret_and_the_newest_version() -> None:
-    changing = given(Evaluator.from_config(config()), log(1_250), 250)
+    changing = fed(Evaluator.from_config(config()), log(1_250), 250)
     report = changing.report()
     rows = {learner.policy: learner for learner in report.learners}
     assert {name: (row.version, row.steps) for name, row in rows.items()} == {
@@ -242,8 +244,8 @@ def test_a_report_has_the_steps_the_regret_and_the_newest_version() -> None:
 
 def test_a_decision_about_a_policy_that_learns_points_to_versions() -> None:
     rule = {"rule": "paired", "min_events": 100, "hold": 1}
-    changing = given(Evaluator.from_config(config(promotion=rule, frozen={"every": 3_000})), log(6_000), 500)
-    decisions = {each.policy: each for each in changing.report().promotion if each.promotable}
+    changing = fed(Evaluator.from_config(config(promotion=rule, frozen={"every": 3_000})), log(6_000), 500)
+    decisions = {decision.policy: decision for decision in changing.report().promotion if decision.promotable}
     assert "`versions_of` makes copies that do not change" in decisions["apprentice"].reason
     assert "versions_of" not in decisions["frozen-1"].reason
 
@@ -252,7 +254,7 @@ def test_every_bound_of_a_policy_that_learns_points_to_versions() -> None:
     settings = config(
         promotion={"rule": "paired", "min_events": 100_000}, candidates={"even": "uniform", "fixed": STILL}
     )
-    report = given(Evaluator.from_config(settings), log(1_300), 500).report()
+    report = fed(Evaluator.from_config(settings), log(1_300), 500).report()
     (apprentice, *others) = report.promotion
     assert (apprentice.policy, apprentice.promotable) == ("apprentice", False)
     assert apprentice.lower is not None

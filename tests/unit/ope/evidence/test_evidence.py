@@ -1,4 +1,4 @@
-"""Recent means of evidence, against arithmetic on its events."""
+"""Test recent means of evidence against arithmetic on its events."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from streameval.ope.evidence.evidence import start_recent
 
 
 @pytest.mark.parametrize(("production", "distance"), [([1.0, 1.0], 2.0), ([0.0, 1.0], 4.0), ([0.0, 0.0], 2.5)])
-def test_weights_are_compared_with_those_of_production_on_the_events_that_have_both(
+def test_weights_are_compared_with_production_on_events_that_have_both(
     production: list[float], distance: float
 ) -> None:
     weights = np.array([[2.0, 2.0], [1.0, -1.0]])
     present = np.array([production, [1.0, 1.0]]).T
     evidence = Evidence.of(weights, np.zeros(2), block=2, sample_weight=present)
-    found, _ = evidence.with_recent_means(start_recent(2))
-    assert found.recent.distance_square[0, 1] == pytest.approx(distance)
+    actual, _ = evidence.with_recent_means(start_recent(2))
+    assert actual.recent.distance_square[0, 1] == pytest.approx(distance)

@@ -1,4 +1,4 @@
-"""The trust check `propensities`: how often a stream chose its actions, and what the logged propensities expect."""
+"""Test the check `propensities`: how often a stream chose its actions, and how often the propensities expect it."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def followed(batches: Sequence[EventBatch]) -> frequencies.FrequencyState:
 
 
 def judged(*batches: EventBatch) -> tuple[bool, str]:
-    found = frequencies.judge(followed(batches), ERROR)
-    assert found is not None
-    return found
+    actual = frequencies.judge(followed(batches), ERROR)
+    assert actual is not None
+    return actual
 
 
 def decoded(evaluator: Evaluator, seed: int, events: int, wrong: float) -> EventBatch:
-    """Events of JSON; the challenger hardly differs from production, so that only this check can fail."""
+    """Decode events of JSON. The challenger hardly differs from production, so that only this check can fail."""
     batch = three_actions(seed, events, wrong)
-    chosen = zip([NAMES[place] for place in action_numbers(batch)], batch.propensity.tolist(), strict=True)
+    chosen = zip([NAMES[index] for index in action_numbers(batch)], batch.propensity.tolist(), strict=True)
     lines = [
         json.dumps(
             {"event_id": n, "timestamp": n, "action": action, "propensity": p, "reward": n % 2, "policies": {"new": p}}
@@ -48,10 +48,10 @@ def action_numbers(batch: EventBatch) -> list[int]:
 
 
 def findings(report: Report) -> set[tuple[str, bool, str]]:
-    return {(each.policy, each.ok, each.reason) for each in report.trust if each.check == "propensities"}
+    return {(check.policy, check.ok, check.reason) for check in report.trust if check.check == "propensities"}
 
 
-def test_the_report_names_the_action_whose_logged_propensities_are_too_low_and_nothing_is_promotable() -> None:
+def test_an_action_with_too_low_propensities_is_named_and_nothing_is_promotable() -> None:
     evaluator = Evaluator(["new"])
     evaluator.update(decoded(evaluator, 1, 6_000, wrong=0.8))
     report = evaluator.report()
@@ -70,8 +70,8 @@ def test_the_report_of_correct_propensities_has_the_check_and_a_resumed_evaluato
     batch = decoded(evaluator, 2, 2_050, wrong=1.0)
     evaluator.update(batch[:1_030])
     resumed = Evaluator.from_state(evaluator.state())
-    for each in (evaluator, resumed):
-        each.update(batch[1_030:])
+    for instance in (evaluator, resumed):
+        instance.update(batch[1_030:])
     reason = "how often actions were chosen agrees with the propensities of 2,000 events"
     assert findings(evaluator.report()) == {("new", True, reason), ("logging", True, reason)}
     assert findings(resumed.report()) == findings(evaluator.report())
@@ -83,15 +83,13 @@ def test_without_promotion_or_action_names_there_is_no_check() -> None:
     unnamed.update(three_actions(3, 300).with_policies(["new"]))
     assert findings(alone.report()) == set()
     plain = EventBatch.from_arrays(reward=np.zeros(300), propensity=np.full(300, 0.5), policies={"new": np.ones(300)})
-    without = Evaluator(["new"])
-    without.update(plain)
-    assert findings(without.report()) == set()
+    unchecked = Evaluator(["new"])
+    unchecked.update(plain)
+    assert findings(unchecked.report()) == set()
 
 
 @pytest.mark.parametrize(("logged", "finding"), [(0.05, "150 % too high"), (0.011, "45 % too low")])
-def test_where_events_list_all_propensities_those_of_a_bucket_are_off_in_either_direction(
-    logged: float, finding: str
-) -> None:
+def test_wrong_propensities_of_a_bucket_are_named_in_either_direction(logged: float, finding: str) -> None:
     second = (np.arange(10_000) % 50 == 0).astype(int)
     lists = np.full((10_000, 2), [1 - logged, logged])
     ok, reason = judged(EventBatch.from_arrays(reward=np.zeros(10_000), action=second, propensities=lists))
@@ -110,7 +108,7 @@ def test_the_comparison_does_not_depend_on_the_cut_of_the_stream_and_ends_after_
 
 
 def test_memory_is_bounded_and_downsampled_events_do_not_count() -> None:
-    names = [f"{'x' * 200}{place}" for place in range(60)] + list(range(2000))
+    names = [f"{'x' * 200}{index}" for index in range(60)] + list(range(2000))
     batch = EventBatch.from_arrays(
         reward=np.zeros(2060), propensity=np.full(2060, 0.5), sampling_probability=np.repeat([0.5, 1.0], 1030)
     )

@@ -1,4 +1,4 @@
-"""A reward that is always 1: `snips` is 1 then, and what each kind of interval says of that."""
+"""Test rewards that are always 1: `snips` is 1, and each kind of interval says how certain that is."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ HONEST: list[AnyInterval] = [EmpiricalBernstein(max_weight=12.0), ConfidenceSequ
 def asked(
     reward: Array, average: AnyAverage, bound: AnyInterval | str | None, reward_range: tuple[float, float] = (0.0, 1.0)
 ) -> Report:
-    """Of events in the seconds of a quarter of an hour, with weights that average to 1; `bound` None: the default."""
+    """Return the Report on events in a quarter of an hour, with weights that average to 1.
+
+    Args:
+        bound: Interval of the average, or None for the default.
+    """
     weight = np.random.default_rng(7).choice([0.0, 0.5, 2.0, 10.0], p=[0.3, 0.5, 0.175, 0.025], size=len(reward)) / 0.85
     evaluator = Evaluator(
         [CANDIDATE],
@@ -47,57 +51,59 @@ def always_one(events: int, average: AnyAverage, bound: AnyInterval | str | None
 
 
 @pytest.mark.parametrize("bound", SPREAD_BASED, ids=str)
-@pytest.mark.parametrize("average", AVERAGES, ids=lambda each: each.label)
+@pytest.mark.parametrize("average", AVERAGES, ids=lambda case: case.label)
 def test_kinds_that_count_observed_rewards_report_1(average: AnyAverage, bound: AnyInterval | str | None) -> None:
     report = always_one(1_234, average, bound)
     for policy in (CANDIDATE, LOGGING):
-        found = report.get(policy, "snips", average.label)
-        for number in (found.value, found.lower, found.upper):
+        estimate = report.get(policy, "snips", average.label)
+        for number in (estimate.value, estimate.lower, estimate.upper):
             assert number == pytest.approx(1.0, abs=1e-9)
 
 
 @pytest.mark.parametrize("reward", [0.3, 0.7, 1.0])
 @pytest.mark.parametrize("bound", ["normal", "drift_aware", "empirical_likelihood"])
 def test_a_candidate_with_equal_rewards_on_a_mixture_has_the_lift_0_exactly(bound: str, reward: float) -> None:
-    found = asked(np.full(5_000, reward), Mixture(), bound).get(CANDIDATE, "snips", "mixture")
-    assert found.lift == 0.0
+    estimate = asked(np.full(5_000, reward), Mixture(), bound).get(CANDIDATE, "snips", "mixture")
+    assert estimate.lift == 0.0
     if bound == "normal":
-        assert (found.lift_lower, found.lift_upper) == (None, None)  # nothing has varied
+        assert (estimate.lift_lower, estimate.lift_upper) == (None, None)  # nothing has varied
     else:
-        assert found.lift_lower is not None
-        assert found.lift_upper is not None
-        assert found.lift_lower < 0.0 < found.lift_upper
+        assert estimate.lift_lower is not None
+        assert estimate.lift_upper is not None
+        assert estimate.lift_lower < 0.0 < estimate.lift_upper
 
 
-@pytest.mark.parametrize("bound", HONEST, ids=lambda each: each.kind)
-@pytest.mark.parametrize("average", [Cumulative(), Window(tau=100_000)], ids=lambda each: each.label)
+@pytest.mark.parametrize("bound", HONEST, ids=lambda case: case.kind)
+@pytest.mark.parametrize("average", [Cumulative(), Window(tau=100_000)], ids=lambda case: case.label)
 def test_kinds_that_promise_more_leave_room_for_a_reward_that_has_not_come(
     average: AnyAverage, bound: AnyInterval
 ) -> None:
     lows = []
     for events in (1_000, 4_000, 16_000):
-        found = always_one(events, average, bound).get(CANDIDATE, "snips", average.label)
-        assert found.value == pytest.approx(1.0, abs=1e-9)
-        assert found.lower is not None
-        assert found.upper == 1.0
-        lows.append(found.lower)
+        estimate = always_one(events, average, bound).get(CANDIDATE, "snips", average.label)
+        assert estimate.value == pytest.approx(1.0, abs=1e-9)
+        assert estimate.lower is not None
+        assert estimate.upper == 1.0
+        lows.append(estimate.lower)
     assert 0.5 < lows[0] < lows[1] < lows[2] < 1.0
 
 
 @pytest.mark.parametrize("bound", [*HONEST, None], ids=str)
 def test_where_the_range_of_rewards_leaves_no_room_all_kinds_report_1(bound: AnyInterval | None) -> None:
-    found = always_one(1_000, Cumulative(), bound, reward_range=(1 - 1e-9, 1.0)).get(CANDIDATE, "snips", "cumulative")
-    assert (found.lower, found.upper) == (pytest.approx(1.0, abs=2e-9), pytest.approx(1.0, abs=2e-9))
+    estimate = always_one(1_000, Cumulative(), bound, reward_range=(1 - 1e-9, 1.0)).get(
+        CANDIDATE, "snips", "cumulative"
+    )
+    assert (estimate.lower, estimate.upper) == (pytest.approx(1.0, abs=2e-9), pytest.approx(1.0, abs=2e-9))
 
 
-@pytest.mark.parametrize("bound", HONEST, ids=lambda each: each.kind)
+@pytest.mark.parametrize("bound", HONEST, ids=lambda case: case.kind)
 def test_the_room_is_needed(bound: AnyInterval) -> None:
-    """Rewards of 1 but once in a thousand events: [1, 1] would be wrong until the first 0 comes."""
+    """Draw rewards of 1 but once in a thousand events. [1, 1] would be wrong until the first 0 comes."""
     reward = (np.random.default_rng(11).random(700) < 0.999).astype(float)
     assert reward.all()
-    found = asked(reward, Cumulative(), bound).get(CANDIDATE, "snips", "cumulative")
-    assert found.lower is not None
-    assert found.lower < 0.999
+    estimate = asked(reward, Cumulative(), bound).get(CANDIDATE, "snips", "cumulative")
+    assert estimate.lower is not None
+    assert estimate.lower < 0.999
 
 
 def test_ips_leaves_room_by_default() -> None:
@@ -107,12 +113,12 @@ def test_ips_leaves_room_by_default() -> None:
     assert 0.8 < lower < 0.999 < upper <= 1.0
 
 
-@pytest.mark.parametrize("average", [Cumulative(), Mixture()], ids=lambda each: each.label)
+@pytest.mark.parametrize("average", [Cumulative(), Mixture()], ids=lambda case: case.label)
 def test_a_reward_that_is_always_0_is_not_certain(average: AnyAverage) -> None:
-    found = asked(np.zeros(1_234), average, None).get(CANDIDATE, "snips", average.label)
-    assert found.value == 0.0
+    estimate = asked(np.zeros(1_234), average, None).get(CANDIDATE, "snips", average.label)
+    assert estimate.value == 0.0
     if average.label == "mixture":
-        assert (found.lower, found.upper) == (None, None)  # no variance is known before the first reward
+        assert (estimate.lower, estimate.upper) == (None, None)  # no variance is known before the first reward
     else:
-        assert found.upper is not None
-        assert found.upper > 0.0
+        assert estimate.upper is not None
+        assert estimate.upper > 0.0

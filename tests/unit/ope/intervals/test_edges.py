@@ -1,4 +1,4 @@
-"""Intervals at the edges: before the first reward, after one very heavy event, far from a mean weight of 1."""
+"""Test intervals before the first reward, after one very heavy event, and far from a mean weight of 1."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEAVIEST = 1e12
 
 
 def worthless(events: int, seed: int) -> Stream:
-    """A candidate that takes a tenth of the actions, none of which earns anything; the others earn half the time."""
+    """Draw a candidate that takes a tenth of the actions, which earn nothing. The others earn half the time."""
     rng = np.random.default_rng([seed, events])
     taken = rng.random(events) < 0.1
     return from_weights(taken * 10.0, (~taken & (rng.random(events) < 0.5)) * 1.0)
@@ -32,7 +32,7 @@ def worthless(events: int, seed: int) -> Stream:
 
 @pytest.mark.parametrize("events", [30, 300])
 def test_a_candidate_without_a_reward_loses_what_production_earns(events: int) -> None:
-    """Its true lift is -.45."""
+    """Compare its lift with the truth, -.45."""
     logs, missed = 25, Counter[tuple[str, str]]()
     for seed in range(logs):
         for estimate in evaluated(worthless(events, seed), estimators=ESTIMATORS, averages=KERNELS).report().estimates:
@@ -45,7 +45,7 @@ def test_a_candidate_without_a_reward_loses_what_production_earns(events: int) -
 
 
 def test_a_production_policy_without_a_reward_has_no_normal_lift() -> None:
-    """Its variance is not known, however much the candidate has earned."""
+    """Withhold the lift, because its variance is not known, however much the candidate has earned."""
     rng = np.random.default_rng(4)
     played = rng.random(500) < 0.5
     batch = EventBatch.from_arrays(
@@ -54,13 +54,13 @@ def test_a_production_policy_without_a_reward_has_no_normal_lift() -> None:
         policies={"current": 1.0 * ~played, CANDIDATE: 1.0 * played},
     )
     settings = {"averages": [Cumulative()], "intervals": {"cumulative": "normal"}}
-    found = evaluated(batch, production="current", **settings).report().get(CANDIDATE, "ips", "cumulative")
-    assert found.lower is not None
-    assert (found.lift_lower, found.lift_upper) == (None, None)
+    estimate = evaluated(batch, production="current", **settings).report().get(CANDIDATE, "ips", "cumulative")
+    assert estimate.lower is not None
+    assert (estimate.lift_lower, estimate.lift_upper) == (None, None)
 
 
 def heavy_stream(weight: float, before: int = 1_000, after: int = 999) -> Stream:
-    """Rewards that weights do not depend on, and in the middle a rewarded event of a very small propensity."""
+    """Draw rewards that weights do not depend on, with a rewarded event of a very small propensity in the middle."""
     rng, events = np.random.default_rng(5), before + 1 + after
     stream = Stream(
         reward=(rng.random(events) < CHANCE) * 1.0,
@@ -78,11 +78,11 @@ def asked(stream: Stream, kind: AnyInterval | str | None, averages: list[AnyAver
     return evaluated(stream, estimators=ESTIMATORS, averages=averages, intervals=intervals).report()
 
 
-def holds(found: Estimate, truth: float) -> bool:
-    """Whether an interval holds the truth, or is withheld."""
-    if found.lower is None or found.upper is None:
+def holds(estimate: Estimate, truth: float) -> bool:
+    """Return whether an interval holds the truth or is withheld."""
+    if estimate.lower is None or estimate.upper is None:
         return True
-    return found.lower <= truth <= found.upper
+    return estimate.lower <= truth <= estimate.upper
 
 
 @pytest.mark.parametrize("weight", [1e3, 1e5, 1e7, 1e9, HEAVIEST, 1e40])
@@ -107,20 +107,20 @@ def test_a_window_that_no_longer_holds_the_heavy_event_is_as_wide_as_if_it_had_n
     stream, windows = heavy_stream(HEAVIEST), [Window(tau=500), Window(tau=200, resolution=1)]
     usual = stream.with_(propensity=np.full(len(stream), 0.5))
     for window in windows:
-        found, expected = (
-            asked(each, kind, [window]).get(CANDIDATE, "snips", window.label) for each in (stream, usual)
-        )
-        assert found.value == expected.value
+        actual, expected = (asked(log, kind, [window]).get(CANDIDATE, "snips", window.label) for log in (stream, usual))
+        assert actual.value == expected.value
         for ends in (("lower", "upper"), ("lift_lower", "lift_upper")):
-            width, usual_width = (getattr(each, ends[1]) - getattr(each, ends[0]) for each in (found, expected))
+            width, usual_width = (
+                getattr(estimate, ends[1]) - getattr(estimate, ends[0]) for estimate in (actual, expected)
+            )
             assert width == pytest.approx(usual_width, rel=0.15)
 
 
 @pytest.mark.parametrize("kind", ["normal", "empirical_likelihood"])
 def test_a_reward_that_has_always_been_1_is_not_certain_if_rounding_could_hide_another(kind: str) -> None:
     always = heavy_stream(HEAVIEST).with_(reward=np.ones(2_000))
-    found = asked(always, kind, [Cumulative()]).get(CANDIDATE, "snips", "cumulative")
-    assert found.lower is None or found.lower < 0.1
+    estimate = asked(always, kind, [Cumulative()]).get(CANDIDATE, "snips", "cumulative")
+    assert estimate.lower is None or estimate.lower < 0.1
 
 
 SKEWED = [("empirical_likelihood", seed) for seed in range(8)] + [("confidence_sequence", seed) for seed in range(8)]
@@ -153,7 +153,7 @@ def test_a_limit_far_above_all_weights_is_as_good_as_none(limit: float) -> None:
         for interval in (EmpiricalLikelihood(max_weight=limit), EmpiricalLikelihood(max_weight=HEAVIEST**3))
     )
     for estimator in ("ips", "snips"):
-        found, expected = (report.get(CANDIDATE, estimator, "cumulative") for report in (limited, unlimited))
-        assert found.lower == pytest.approx(expected.lower, abs=1e-3)
-        assert found.upper == pytest.approx(expected.upper, abs=1e-3)
-        assert found.upper - found.lower < 0.2
+        actual, expected = (report.get(CANDIDATE, estimator, "cumulative") for report in (limited, unlimited))
+        assert actual.lower == pytest.approx(expected.lower, abs=1e-3)
+        assert actual.upper == pytest.approx(expected.upper, abs=1e-3)
+        assert actual.upper - actual.lower < 0.2

@@ -1,4 +1,4 @@
-"""The empirical likelihood interval on its own: six sums in, an interval out; does it hold what it promises?"""
+"""Test the empirical likelihood interval on its own: an interval from six sums, and its coverage."""
 
 from __future__ import annotations
 
@@ -24,29 +24,27 @@ from support.likelihood_worlds import (
 
 
 @pytest.mark.parametrize("world", ["mild", "heavy", "hardly ever heavy"])
-def test_one_more_event_of_the_largest_weight_there_is_will_do_too(world: str) -> None:
+def test_intervals_hold_with_an_extra_event_of_the_largest_weight(world: str) -> None:
     means, truth = simulated(WORLDS[world], 0.03, 300, seed=8)
     assert missed(interval(means, heaviest=max(WORLDS[world].weights)), truth) <= PROMISED
 
 
 def simulated_lift(world: World, value: float, events: int, seed: int, production: Array) -> tuple[Means, float]:
-    """Means of the paired differences to a policy with these weights, of many logs at once, and the true lift."""
+    """Simulate means of paired differences to a policy with these weights, of many logs at once, and the true lift."""
     rng = np.random.default_rng(seed)
     weight, share, chance, _ = world.table(value)
     seen = rng.multinomial(events, share, size=RUNS)
     rewarded = rng.binomial(seen, chance)
     apart = weight - production
     sums = (seen @ weight, seen @ weight**2, rewarded @ apart, rewarded @ (apart * weight), rewarded @ apart**2)
-    return Means(np.full(RUNS, float(events)), *(each / events for each in sums)), float((apart * share) @ chance)
+    return Means(np.full(RUNS, float(events)), *(total / events for total in sums)), float((apart * share) @ chance)
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["the logging policy", "a named policy"])
 @pytest.mark.parametrize("events", [300, 2_000, 20_000])
 @pytest.mark.parametrize("value", [0.3, 0.03])
 @pytest.mark.parametrize("world", [world for world in WORLDS if world != "production"])
-def test_the_lift_over_production_is_missed_no_more_often_either(
-    world: str, value: float, events: int, named: bool
-) -> None:
+def test_the_lift_over_production_is_missed_no_more_often(world: str, value: float, events: int, named: bool) -> None:
     weight, share, _, _ = WORLDS[world].table(value)
     production = np.sqrt(weight) / (np.sqrt(weight) @ share) if named else np.ones(len(weight))
     means, truth = simulated_lift(WORLDS[world], value, events, 10, production)
@@ -55,12 +53,17 @@ def test_the_lift_over_production_is_missed_no_more_often_either(
     lift = reward.over_production(1, heaviest, np.ones(2))
     one = np.ones(RUNS)
     weights = (0.0, 1.0, np.inf)
-    points = any_of([Extra(each * one, lift.lowest(each) * one, lift.highest(each) * one) for each in weights])
+    points = any_of(
+        [
+            Extra(weight_of_extra * one, lift.lowest(weight_of_extra) * one, lift.highest(weight_of_extra) * one)
+            for weight_of_extra in weights
+        ]
+    )
     assert missed(reach(means, points, likely(means, points, CHI_SQUARED)), truth) <= PROMISED
 
 
 def test_mass_that_was_not_seen_counts_as_the_worst_and_as_the_best() -> None:
-    """A third of what the candidate does has not come yet: its reward may be anything."""
+    """Leave out a third of what the candidate does. Its reward may be anything."""
     events = 100_000
     reward = np.random.default_rng(0).random((1, events)) < 0.3
     lower, upper = interval(means_of(np.full((1, events), 2 / 3), reward.astype(float)))
@@ -109,7 +112,7 @@ def test_no_event_and_one_event_give_no_interval() -> None:
     assert np.isnan(interval(means_of(np.ones((1, 1)), np.ones((1, 1))))).all()
 
 
-def test_weights_of_ten_to_the_fiftieth_do_not_break_it() -> None:
+def test_weights_of_ten_to_the_fiftieth_give_an_interval() -> None:
     weight = np.ones((1, 500))
     weight[0, 7] = 1e50
     lower, upper = interval(means_of(weight, np.ones((1, 500))))
@@ -118,7 +121,7 @@ def test_weights_of_ten_to_the_fiftieth_do_not_break_it() -> None:
 
 
 def worst_by_force(weight: Array, term: Array, extra: tuple[float, float], allowed: float) -> float:
-    """The lowest value by looking along every direction of probabilities: projected onto what the constraints leave."""
+    """Return the lowest value over all directions of probabilities that the constraints leave."""
     w, u = np.append(weight, extra[0]), np.append(term, extra[1])
     count = len(w)
     constraints = np.stack([np.ones(count), w])
@@ -130,15 +133,15 @@ def worst_by_force(weight: Array, term: Array, extra: tuple[float, float], allow
     return float(base @ u - np.sqrt(left) / count * np.linalg.norm(direction))
 
 
-def test_it_is_the_worst_of_all_probabilities_near_enough() -> None:
+def test_the_bound_is_near_the_worst_of_all_probabilities() -> None:
     rng = np.random.default_rng(5)
     weight, reward = rng.choice([0.2, 1.0, 4.0], size=60), rng.random(60)
     means = means_of(weight[None], reward[None])
     for extra in ((0.0, 0.0), (1.0, 0.0), (9.0, 4.0)):
-        point = Extra(*(np.array([each]) for each in (extra[0], extra[1], extra[1])))
+        point = Extra(*(np.array([number]) for number in (extra[0], extra[1], extra[1])))
         allowed = distance(means, point) + CHI_SQUARED
-        found = reach(means, any_of([point]), allowed)[0][0]
-        assert found == pytest.approx(worst_by_force(weight, weight * reward, extra, allowed[0]), rel=1e-9)
+        actual = reach(means, any_of([point]), allowed)[0][0]
+        assert actual == pytest.approx(worst_by_force(weight, weight * reward, extra, allowed[0]), rel=1e-9)
 
 
 def test_an_infinite_weight_is_the_limit_of_large_ones() -> None:
@@ -147,7 +150,7 @@ def test_an_infinite_weight_is_the_limit_of_large_ones() -> None:
     huge = Extra(np.array([1e7]), np.array([0.0]), np.array([1e7]))
     endless = Extra(np.array([np.inf]), np.array([0.0]), np.array([1.0]))
     allowed = distance(means, endless) + CHI_SQUARED
-    for found, limit in zip(
+    for actual, limit in zip(
         reach(means, any_of([huge]), allowed), reach(means, any_of([endless]), allowed), strict=True
     ):
-        assert found[0] == pytest.approx(limit[0], abs=1e-5)
+        assert actual[0] == pytest.approx(limit[0], abs=1e-5)

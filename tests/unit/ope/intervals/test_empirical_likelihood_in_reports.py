@@ -1,4 +1,4 @@
-"""The empirical likelihood interval in a Report: from which sums it is made, on which average, for which estimator."""
+"""Test the empirical likelihood interval in a Report: its sums, for each average and estimator."""
 
 from __future__ import annotations
 
@@ -41,45 +41,45 @@ def estimate(
 
 
 def clicks(events: int, seed: int, chance: float = 0.3) -> Stream:
-    """Independent events with weights that average to 1, some of them large."""
+    """Draw independent events with weights that average to 1, some of them large."""
     rng = np.random.default_rng(seed)
     weight = rng.choice([0.0, 0.5, 2.0, 10.0], p=[0.3, 0.5, 0.175, 0.025], size=events)
     return from_weights(weight / 0.85, (rng.random(events) < chance).astype(float))
 
 
-def ends(found: Estimate) -> tuple[float, float]:
-    assert found.lower is not None
-    assert found.upper is not None
-    return found.lower, found.upper
+def ends(estimate: Estimate) -> tuple[float, float]:
+    assert estimate.lower is not None
+    assert estimate.upper is not None
+    return estimate.lower, estimate.upper
 
 
 @pytest.mark.parametrize(("average", "kernel"), AVERAGES, ids=["cumulative", "window", "decay"])
 @pytest.mark.parametrize("estimator", [IPS(), SNIPS()], ids=["ips", "snips"])
-def test_it_is_made_of_six_sums_of_what_the_average_weighs(
+def test_the_interval_comes_from_six_weighted_sums(
     estimator: AnyEstimator, average: AnyAverage, kernel: object
 ) -> None:
     stream = clicks(2_345, seed=1)
-    found = estimate(stream, estimator, average)
+    row = estimate(stream, estimator, average)
     q = kernel(len(stream))  # type: ignore[operator]
     weight, term = stream.weight, stream.weight * stream.reward
     columns = (weight, weight**2, term, term * weight, term**2)
-    independent = q.sum() ** 2 / (q**2).sum() / max(1.0, found.details["design_effect"])
+    independent = q.sum() ** 2 / (q**2).sum() / max(1.0, row.details["design_effect"])
     means = Means(np.array([independent]), *(np.array([column @ q / q.sum()]) for column in columns))
     one = np.ones(1)
     extra = any_of([Extra(0 * one, 0 * one, 0 * one), Extra(one, 0 * one, one), Extra(np.inf * one, 0 * one, one)])
     expected = reach(means, extra, likely(means, extra, NormalDist().inv_cdf(0.975) ** 2))
-    assert ends(found) == (pytest.approx(expected[0][0], rel=1e-9), pytest.approx(expected[1][0], rel=1e-9))
-    assert (found.kind, found.anytime, found.covers) == ("empirical_likelihood", False, "average")
+    assert ends(row) == (pytest.approx(expected[0][0], rel=1e-9), pytest.approx(expected[1][0], rel=1e-9))
+    assert (row.kind, row.anytime, row.covers) == ("empirical_likelihood", False, "average")
 
 
-@pytest.mark.parametrize("average", [Cumulative(), Mixture()], ids=lambda each: each.label)
+@pytest.mark.parametrize("average", [Cumulative(), Mixture()], ids=lambda case: case.label)
 @pytest.mark.parametrize("chance", [0.3, 1.0])
 def test_a_candidate_that_was_never_logged_has_no_interval_on_any_average(average: AnyAverage, chance: float) -> None:
     reward = (np.random.default_rng(3).random(1_000) < chance).astype(float)
-    found = estimate(from_weights(np.zeros(1_000), reward), IPS(), average)
-    assert ends(found) == (0.0, 1.0)
-    assert found.value is not None
-    assert 0.0 <= found.value < 0.5
+    row = estimate(from_weights(np.zeros(1_000), reward), IPS(), average)
+    assert ends(row) == (0.0, 1.0)
+    assert row.value is not None
+    assert 0.0 <= row.value < 0.5
 
 
 CONSTANT = [
@@ -88,11 +88,11 @@ CONSTANT = [
 ]
 
 
-@pytest.mark.parametrize(("average", "kind"), CONSTANT, ids=lambda each: getattr(each, "label", each))
+@pytest.mark.parametrize(("average", "kind"), CONSTANT, ids=lambda case: getattr(case, "label", case))
 def test_snips_of_a_constant_reward_of_1_is_exactly_1(average: AnyAverage, kind: str) -> None:
-    found = estimate(clicks(1_230, seed=2, chance=2.0), SNIPS(), average, kind)
-    assert found.value == pytest.approx(1.0, abs=1e-9)
-    assert ends(found) == (pytest.approx(1.0, abs=1e-9), pytest.approx(1.0, abs=1e-9))
+    row = estimate(clicks(1_230, seed=2, chance=2.0), SNIPS(), average, kind)
+    assert row.value == pytest.approx(1.0, abs=1e-9)
+    assert ends(row) == (pytest.approx(1.0, abs=1e-9), pytest.approx(1.0, abs=1e-9))
 
 
 def test_a_reward_that_has_always_been_0_may_yet_be_more() -> None:
@@ -103,25 +103,25 @@ def test_a_reward_that_has_always_been_0_may_yet_be_more() -> None:
 
 
 def test_before_ten_events_there_are_no_bounds() -> None:
-    for events, known in ((9, False), (10, True)):
-        found = estimate(clicks(events, seed=4), IPS(), Cumulative())
-        assert (found.lower is not None, found.upper is not None) == (known, known)
+    for events, is_known in ((9, False), (10, True)):
+        row = estimate(clicks(events, seed=4), IPS(), Cumulative())
+        assert (row.lower is not None, row.upper is not None) == (is_known, is_known)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_it_lies_inside_the_range_of_rewards_and_holds_the_value_of_ips_unless_that_lies_outside(seed: int) -> None:
+def test_the_interval_lies_in_the_range_of_rewards_and_holds_the_value_of_ips_if_that_does(seed: int) -> None:
     rng = np.random.default_rng(seed)
     weight = rng.choice([0.0, 0.5, 50.0], p=[0.1, 0.889, 0.011], size=400)
     stream = from_weights(weight / weight.mean(), (rng.random(400) < 0.8).astype(float))
-    found = estimate(stream, IPS(), Cumulative())
-    lower, upper = ends(found)
+    row = estimate(stream, IPS(), Cumulative())
+    lower, upper = ends(row)
     assert 0 <= lower < upper <= 1
-    assert found.value is not None
-    assert lower <= min(max(found.value, 0.0), 1.0) <= upper
+    assert row.value is not None
+    assert lower <= min(max(row.value, 0.0), 1.0) <= upper
 
 
 def test_actions_that_are_never_logged_may_be_worth_nothing_or_everything() -> None:
-    """The candidate gives a third of its probability to actions that are never logged."""
+    """Give a third of the candidate's probability to actions that are never logged."""
     rng = np.random.default_rng(6)
     stream = from_weights(np.full(50_000, 2 / 3), (rng.random(50_000) < 0.3).astype(float))
     assert ends(estimate(stream, IPS(), Cumulative())) == (pytest.approx(0.2, abs=0.01), pytest.approx(0.533, abs=0.01))
@@ -130,19 +130,19 @@ def test_actions_that_are_never_logged_may_be_worth_nothing_or_everything() -> N
 def test_an_estimator_that_is_biased_by_intent_is_not_held_to_the_mean_weight() -> None:
     rng = np.random.default_rng(6)
     stream = from_weights(np.full(50_000, 2 / 3), (rng.random(50_000) < 0.3).astype(float))
-    found = estimate(stream, ClippedIPS(cap=5), Cumulative())
-    assert found.covers == "estimand"
-    assert ends(found) == (pytest.approx(0.2, abs=0.01), pytest.approx(0.2, abs=0.01))
+    row = estimate(stream, ClippedIPS(cap=5), Cumulative())
+    assert row.covers == "estimand"
+    assert ends(row) == (pytest.approx(0.2, abs=0.01), pytest.approx(0.2, abs=0.01))
 
 
 def test_a_largest_weight_that_is_known_makes_it_narrower() -> None:
     stream = clicks(20_000, seed=7, chance=0.03)
-    unknown = ends(estimate(stream, IPS(), Cumulative()))
-    known = ends(estimate(stream, IPS(), Cumulative(), EmpiricalLikelihood(max_weight=12.0)))
-    assert known[1] - known[0] < 0.6 * (unknown[1] - unknown[0])
+    unlimited = ends(estimate(stream, IPS(), Cumulative()))
+    limited = ends(estimate(stream, IPS(), Cumulative(), EmpiricalLikelihood(max_weight=12.0)))
+    assert limited[1] - limited[0] < 0.6 * (unlimited[1] - unlimited[0])
 
 
-def test_a_largest_weight_that_is_exceeded_is_not_believed() -> None:
+def test_a_largest_weight_that_is_exceeded_is_ignored() -> None:
     stream = clicks(5_000, seed=8)
     believed, seen = (
         ends(estimate(stream, IPS(), Cumulative(), EmpiricalLikelihood(max_weight=limit)))
@@ -152,7 +152,7 @@ def test_a_largest_weight_that_is_exceeded_is_not_believed() -> None:
 
 
 def test_the_weight_is_a_control_variate_in_all_of_them() -> None:
-    """Wherever the weight explains a term, `ips` has no wider interval than the control variate."""
+    """Compare `ips` with the control variate: its interval is no wider if the weight explains a term."""
     stream = clicks(20_000, seed=9, chance=0.9)
     plain, controlled, gaussian = (
         ends(estimate(stream, estimator, Cumulative(), bound))
@@ -176,32 +176,30 @@ def test_events_of_one_session_are_worth_fewer() -> None:
     assert wider == pytest.approx(np.sqrt(together.details["design_effect"]), rel=0.1)
 
 
-@pytest.mark.parametrize("average", [*(average for average, _ in AVERAGES), Mixture()], ids=lambda each: each.label)
+@pytest.mark.parametrize("average", [*(average for average, _ in AVERAGES), Mixture()], ids=lambda case: case.label)
 @pytest.mark.parametrize(
-    "estimator", [IPS(), SNIPS(), ClippedIPS(cap=3), ControlVariate()], ids=lambda each: each.label
+    "estimator", [IPS(), SNIPS(), ClippedIPS(cap=3), ControlVariate()], ids=lambda case: case.label
 )
-def test_a_lift_has_an_interval_too(estimator: AnyEstimator, average: AnyAverage) -> None:
-    found = estimate(clicks(4_000, seed=11), estimator, average)
-    assert found.lift is not None
-    assert found.lift_lower is not None
-    assert found.lift_upper is not None
-    assert -1 <= found.lift_lower < found.lift_upper <= 1
-    assert found.lift_lower - 0.02 <= found.lift <= found.lift_upper + 0.02
+def test_a_lift_has_an_interval(estimator: AnyEstimator, average: AnyAverage) -> None:
+    row = estimate(clicks(4_000, seed=11), estimator, average)
+    assert row.lift is not None
+    assert row.lift_lower is not None
+    assert row.lift_upper is not None
+    assert -1 <= row.lift_lower < row.lift_upper <= 1
+    assert row.lift_lower - 0.02 <= row.lift <= row.lift_upper + 0.02
 
 
-def test_a_candidate_that_does_what_production_does_has_no_lift_but_for_one_event() -> None:
+def test_a_candidate_that_equals_production_has_no_lift_but_for_one_event() -> None:
     rng = np.random.default_rng(12)
-    found = estimate(from_weights(np.ones(5_000), (rng.random(5_000) < 0.3).astype(float)), IPS(), Cumulative())
-    assert found.lift == 0
-    assert found.lift_lower is not None
-    assert found.lift_upper is not None
-    assert -0.001 < found.lift_lower <= 0 <= found.lift_upper < 0.001
+    row = estimate(from_weights(np.ones(5_000), (rng.random(5_000) < 0.3).astype(float)), IPS(), Cumulative())
+    assert row.lift == 0
+    assert row.lift_lower is not None
+    assert row.lift_upper is not None
+    assert -0.001 < row.lift_lower <= 0 <= row.lift_upper < 0.001
 
 
 @pytest.mark.parametrize(("estimator", "value"), [(IPS(), 1.0), (SNIPS(), 0.9)], ids=["ips", "snips"])
-def test_the_mean_weight_does_not_correct_a_mixture_which_it_does_not_belong_to(
-    estimator: AnyEstimator, value: float
-) -> None:
+def test_the_mean_weight_does_not_correct_a_mixture(estimator: AnyEstimator, value: float) -> None:
     rng = np.random.default_rng(13)
     events, propensity, candidates = 1_000, 0.1, [f"c{number}" for number in range(20)]
     batch = EventBatch.from_arrays(

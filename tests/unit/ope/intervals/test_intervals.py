@@ -1,4 +1,4 @@
-"""Intervals: their formulas, guarantees and coverage."""
+"""Test formulas, guarantees and coverage of intervals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from support.strategies import examples
 from support.streams import CANDIDATE, Array, Stream, evaluated, from_weights, random_stream, streams
 
 WIDE = (-1e6, 1e6)
-"""A range of rewards that clips no interval."""
+"""Range of rewards that clips no interval."""
 ESTIMATORS: list[AnyEstimator] = [IPS(), SNIPS(), ClippedIPS(cap=2.5), ControlVariate()]
 BLOCK = 20
 
@@ -38,7 +38,7 @@ BLOCK = 20
 def estimates(
     stream: Stream, average: AnyAverage, bound: AnyInterval | str = "normal", **settings: Any
 ) -> dict[str, Estimate]:
-    """The candidate's estimates by estimator."""
+    """Return the candidate's estimates by estimator."""
     settings = {"estimators": ESTIMATORS, "block": BLOCK} | settings
     report = evaluated(stream, averages=[average], intervals={average.label: bound}, **settings).report()
     return {e.estimator: e for e in report.estimates if e.policy == CANDIDATE}
@@ -53,7 +53,7 @@ def half_width(estimate: Estimate) -> float:
 
 
 def standard_error(n_eff: float, variance: float, n: float, *, ratio: bool) -> float:
-    """`sqrt(s2 / n_eff)`; a mean divides by n - 1, a ratio by n."""
+    """Return `sqrt(s2 / n_eff)` of a mean, with s2 divided by n - 1, or of a ratio, with s2 divided by n."""
     return math.sqrt((variance if ratio else variance * n / (n - 1)) / n_eff)
 
 
@@ -62,7 +62,7 @@ def terms_of(estimator: AnyEstimator, stream: Stream) -> brute_force.Terms:
 
 
 def fading(n: int, horizon: float) -> Array:
-    """A memory that fades at block ends; the unfinished block has not faded."""
+    """Return weights that fade at block ends. The unfinished block has not faded."""
     ends_since = n // BLOCK - 1 - np.arange(n) // BLOCK
     return np.exp(-BLOCK / horizon) ** np.maximum(ends_since, 0)
 
@@ -73,15 +73,15 @@ def test_the_normal_interval_is_z_standard_errors_wide(stream: Stream) -> None:
     n, everything = len(stream), brute_force.cumulative(len(stream))
     z = NormalDist().inv_cdf(0.975)
     for estimator in ESTIMATORS:
-        found = estimates(stream, Cumulative(), reward_range=WIDE)[estimator.label]
+        estimate = estimates(stream, Cumulative(), reward_range=WIDE)[estimator.label]
         terms = terms_of(estimator, stream)
         denominators = terms.q * terms.v if estimator.label == "snips" else terms.q
         if np.count_nonzero(terms.q * terms.u) < 10 or denominators.sum() ** 2 < 10 * (denominators**2).sum():
-            assert (found.lower, found.upper) == (None, None)
+            assert (estimate.lower, estimate.upper) == (None, None)
         elif n < 10 * BLOCK:  # too few blocks for a design effect
             m = brute_force.moments(everything, terms)
             expected = z * standard_error(m.n_eff, m.variance, m.total, ratio=estimator.label == "snips")
-            assert half_width(found) == pytest.approx(expected, rel=1e-7)
+            assert half_width(estimate) == pytest.approx(expected, rel=1e-7)
 
 
 def test_an_interval_outside_the_reward_range_stays_there() -> None:
@@ -89,8 +89,8 @@ def test_an_interval_outside_the_reward_range_stays_there() -> None:
     batch = EventBatch.from_arrays(reward=everything, propensity=everything / 2, policies={"new": everything})
     evaluator = Evaluator(["new"], estimators=["ips"], averages=["cumulative"], intervals={"cumulative": "normal"})
     evaluator.update(batch)
-    found = evaluator.report().get("new", "ips", "cumulative")
-    assert (found.lower, found.value, found.upper) == (2.0, 2.0, 2.0)
+    estimate = evaluator.report().get("new", "ips", "cumulative")
+    assert (estimate.lower, estimate.value, estimate.upper) == (2.0, 2.0, 2.0)
 
 
 @pytest.mark.parametrize(
@@ -101,17 +101,17 @@ def test_an_interval_outside_the_reward_range_stays_there() -> None:
     ],
     ids=["window", "decay"],
 )
-def test_on_windows_and_decays_the_variance_comes_from_a_horizon_ten_times_longer(
+def test_the_variance_of_windows_and_decays_comes_from_a_horizon_ten_times_longer(
     average: AnyAverage, kernel: Any, horizon: float
 ) -> None:
     stream = random_stream(17, 9 * BLOCK + 7)
     n, z = len(stream), NormalDist().inv_cdf(0.975)
     for estimator in ESTIMATORS:
-        found = estimates(stream, average, reward_range=WIDE)[estimator.label]
+        estimate = estimates(stream, average, reward_range=WIDE)[estimator.label]
         terms, memory = terms_of(estimator, stream), fading(n, horizon)
         n_eff, variance = brute_force.moments(kernel(n), terms).n_eff, brute_force.moments(memory, terms).variance
         expected = z * standard_error(n_eff, variance, memory.sum(), ratio=estimator.label == "snips")
-        assert half_width(found) == pytest.approx(expected, rel=1e-9)
+        assert half_width(estimate) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -124,13 +124,13 @@ def test_on_windows_and_decays_the_variance_comes_from_a_horizon_ten_times_longe
     ids=["cumulative", "window", "decay"],
 )
 @pytest.mark.parametrize("max_weight", [None, 2.5])
-def test_empirical_bernstein_is_the_theorem_s_on_the_sample_s_own_variance(
+def test_empirical_bernstein_equals_the_theorem_with_the_sample_variance(
     average: AnyAverage, kernel: Any, max_weight: float | None
 ) -> None:
     rng = np.random.default_rng(18)
     stream = from_weights(rng.uniform(0, 2, 1_390), rng.uniform(size=1_390) * np.linspace(0.5, 1, 1_390))
     own, log_term = kernel(len(stream)), math.log(4 / 0.05)
-    found = estimates(stream, average, EmpiricalBernstein(max_weight=max_weight), block=200)
+    actual = estimates(stream, average, EmpiricalBernstein(max_weight=max_weight), block=200)
     for estimator in (IPS(), SNIPS(), ClippedIPS(cap=1.5)):
         terms = brute_force.terms(estimator.label, stream.present, stream.weight, stream.reward, cap=1.5, block=200)
         moments = brute_force.moments(own, terms)
@@ -139,7 +139,7 @@ def test_empirical_bernstein_is_the_theorem_s_on_the_sample_s_own_variance(
         error = standard_error(moments.n_eff, moments.variance, moments.n_eff, ratio=estimator.label == "snips")
         expected = math.sqrt(2 * log_term) * error
         expected += 7 * term_range * log_term / (3 * (moments.total / moments.largest_q - 1))
-        estimate = found[estimator.label] if estimator.label != "clipped_ips" else clipped(stream, average, max_weight)
+        estimate = actual[estimator.label] if estimator.label != "clipped_ips" else clipped(stream, average, max_weight)
         assert half_width(estimate) == pytest.approx(expected, rel=1e-9)
         assert estimate.details["largest_weight"] == ("seen" if max_weight is None else "configured")
 
@@ -151,8 +151,8 @@ def clipped(stream: Stream, average: AnyAverage, max_weight: float | None) -> Es
 
 def test_empirical_bernstein_needs_more_than_one_event() -> None:
     for n in (1, 2):
-        found = estimates(from_weights([1.0] * n, [0.5] * n), Cumulative(), "empirical_bernstein")["ips"]
-        assert (found.lower is None) == (n == 1)
+        estimate = estimates(from_weights([1.0] * n, [0.5] * n), Cumulative(), "empirical_bernstein")["ips"]
+        assert (estimate.lower is None) == (n == 1)
 
 
 def test_a_larger_possible_weight_widens_empirical_bernstein_only() -> None:
@@ -185,12 +185,12 @@ def test_empirical_bernstein_has_no_range_of_terms_before_the_log_shows_an_actio
     batch = EventBatch.from_arrays(
         reward=np.arange(n) % 3 == 0, propensity=np.full(n, 0.5), policies={CANDIDATE: np.zeros(n)}
     )
-    for bound, known in ((EmpiricalBernstein(), False), (EmpiricalBernstein(max_weight=2.0), True)):
+    for bound, is_known in ((EmpiricalBernstein(), False), (EmpiricalBernstein(max_weight=2.0), True)):
         evaluator = Evaluator([CANDIDATE], [IPS()], [Cumulative()], intervals={"cumulative": bound})
         evaluator.update(batch)
-        found = evaluator.report().get(CANDIDATE, "ips", "cumulative")
-        ends = (found.lower, found.upper, found.lift_lower, found.lift_upper)
-        assert [end is not None for end in ends] == [known] * 4
+        estimate = evaluator.report().get(CANDIDATE, "ips", "cumulative")
+        ends = (estimate.lower, estimate.upper, estimate.lift_lower, estimate.lift_upper)
+        assert [end is not None for end in ends] == [is_known] * 4
 
 
 def test_empirical_bernstein_is_withheld_while_the_mean_weight_of_slates_is_negative() -> None:
@@ -199,9 +199,9 @@ def test_empirical_bernstein_is_withheld_while_the_mean_weight_of_slates_is_nega
     bound = EmpiricalBernstein()
     evaluator = Evaluator([CANDIDATE], [WeightedPseudoInverse()], [Cumulative()], intervals={"cumulative": bound})
     evaluator.update(batch)
-    found = evaluator.report().get(CANDIDATE, "weighted_pseudo_inverse", "cumulative")
-    assert found.importance_weight_mean == pytest.approx(2 / 9 - 1)
-    assert [found.lower, found.upper, found.lift_lower, found.lift_upper] == [None] * 4
+    estimate = evaluator.report().get(CANDIDATE, "weighted_pseudo_inverse", "cumulative")
+    assert estimate.importance_weight_mean == pytest.approx(2 / 9 - 1)
+    assert [estimate.lower, estimate.upper, estimate.lift_lower, estimate.lift_upper] == [None] * 4
 
 
 def test_a_normal_interval_is_withheld_until_ten_terms_differ_from_zero() -> None:
@@ -213,7 +213,7 @@ def test_a_normal_interval_is_withheld_until_ten_terms_differ_from_zero() -> Non
     assert after.lower is not None
 
 
-def test_a_term_is_zero_only_where_the_weight_or_the_reward_is() -> None:
+def test_a_term_is_zero_only_if_the_weight_or_the_reward_is() -> None:
     stream = from_weights([0.0] * 50 + [1.0] * 9 + [0.0], [1.0] * 60)
     assert estimates(stream, Cumulative(), estimators=[IPS()])["ips"].lower is None
     one_more = from_weights([0.0] * 50 + [1.0] * 10, [1.0] * 60)
@@ -222,12 +222,12 @@ def test_a_term_is_zero_only_where_the_weight_or_the_reward_is() -> None:
 
 def test_exported_bounds_stay_in_the_reward_range_and_values_do_not() -> None:
     stream = from_weights([6.0] * 10 + [0.5] * 10, [1.0] * 20)
-    found = estimates(stream, Cumulative(), estimators=[IPS()])["ips"]
-    assert found.value == pytest.approx(3.25)
+    estimate = estimates(stream, Cumulative(), estimators=[IPS()])["ips"]
+    assert estimate.value == pytest.approx(3.25)
     low = estimates(stream, Cumulative(), estimators=[IPS()], reward_range=WIDE)["ips"].lower
     assert low is not None
     assert low > 1.0
-    assert found.lower == pytest.approx(low), "nothing would be left of it: it is shown as it is"
+    assert estimate.lower == pytest.approx(low), "nothing would be left of it: it is shown as it is"
     wide = estimates(from_weights([6.0] * 10 + [0.0] * 50, [1.0] * 60), Cumulative(), estimators=[IPS()])["ips"]
     assert wide.value == pytest.approx(1.0)
     assert wide.upper == 1.0
@@ -238,23 +238,23 @@ def test_exported_bounds_stay_in_the_reward_range_and_values_do_not() -> None:
 def test_an_interval_below_the_reward_range_is_clipped_on_that_side() -> None:
     rng = np.random.default_rng(6)
     stream = from_weights(rng.choice([0.0, 20.0], 60, p=[0.8, 0.2]), rng.choice([-5.0, 5.0], 60))
-    found = estimates(stream, Cumulative(), estimators=[IPS()], reward_range=(-5.0, 5.0))["ips"]
-    assert found.lower == -5.0
+    estimate = estimates(stream, Cumulative(), estimators=[IPS()], reward_range=(-5.0, 5.0))["ips"]
+    assert estimate.lower == -5.0
 
 
 def test_the_description_of_an_interval() -> None:
     stream = random_stream(1, 400)
     for drift, covers in (("export", "average"), ("include", "current")):
-        found = estimates(
+        actual = estimates(
             stream, Window(tau=100), TypeAdapter(AnyInterval).validate_python({"kind": "normal", "drift": drift})
         )
-        assert {label: (e.kind, e.anytime, e.covers) for label, e in found.items()} == {
+        assert {label: (e.kind, e.anytime, e.covers) for label, e in actual.items()} == {
             "ips": ("normal", False, covers),
             "snips": ("normal", False, covers),
             "control_variate": ("normal", False, covers),
             "clipped_ips": ("normal", False, "estimand"),
         }
-        assert found["ips"].interval.covers == covers
+        assert actual["ips"].interval.covers == covers
 
 
 def test_drift_included_adds_the_bias_bound_and_waits_for_it() -> None:
@@ -278,20 +278,20 @@ def test_drift_included_adds_the_bias_bound_and_waits_for_it() -> None:
 INCLUDED = {"cumulative": Normal(drift="include")}
 
 
-def test_the_bias_of_a_cumulative_mean_reaches_its_bound_where_the_value_moves_steadily() -> None:
+def test_the_bias_of_a_cumulative_mean_reaches_its_bound_if_the_value_moves_steadily() -> None:
     n, slope = 90_130, 4e-6
     stream = from_weights(np.ones(n), 0.2 + slope * np.arange(n))
     settings: dict[str, Any] = {"estimators": [IPS()], "averages": [Cumulative()]}
     plain = evaluated(stream, **settings, intervals={"cumulative": "normal"}).report()
     included = evaluated(stream, **settings, intervals=INCLUDED, every=7_777).report()
     early = evaluated(stream[:59_900], **settings, intervals=INCLUDED).report()
-    exported, found, first = (report.get(CANDIDATE, "ips", "cumulative") for report in (plain, included, early))
-    bias = 0.2 + slope * (n - 1) - found.value
-    assert found.details["lipschitz_per_event"] == pytest.approx(slope, rel=1e-9)
-    assert found.details["bias_bound"] == pytest.approx(slope * (n - 1) / 2, rel=1e-9)
-    assert bias == pytest.approx(found.details["bias_bound"], rel=1e-9)
-    assert half_width(found) == pytest.approx(half_width(exported) + bias, rel=1e-9)
-    assert (found.covers, exported.covers) == ("current", "average")
+    exported, actual, first = (report.get(CANDIDATE, "ips", "cumulative") for report in (plain, included, early))
+    bias = 0.2 + slope * (n - 1) - actual.value
+    assert actual.details["lipschitz_per_event"] == pytest.approx(slope, rel=1e-9)
+    assert actual.details["bias_bound"] == pytest.approx(slope * (n - 1) / 2, rel=1e-9)
+    assert bias == pytest.approx(actual.details["bias_bound"], rel=1e-9)
+    assert half_width(actual) == pytest.approx(half_width(exported) + bias, rel=1e-9)
+    assert (actual.covers, exported.covers) == ("current", "average")
     assert (exported.details["bias_bound"], first.lower, first.details["bias_bound"]) == (None, None, None)
     assert "lipschitz_per_event" not in exported.details
 
@@ -305,9 +305,9 @@ def test_the_bias_bound_of_a_cumulative_mean_does_not_forget_that_values_moved_l
         evaluator.update(stream[first : first + step].batch())
         evaluator.fold_pending()
         report = evaluator.report()
-        found, window = (report.get(CANDIDATE, "ips", average) for average in ("cumulative", "window"))
+        actual, window = (report.get(CANDIDATE, "ips", average) for average in ("cumulative", "window"))
         if first + step >= 60_000:
-            assert reward[first + step - 1] - found.value <= found.details["bias_bound"] * (1 + 1e-9)
+            assert reward[first + step - 1] - actual.value <= actual.details["bias_bound"] * (1 + 1e-9)
     assert window.details["lipschitz_per_event"] == 0
 
 
@@ -318,12 +318,12 @@ def test_an_interval_that_includes_the_bias_of_a_cumulative_mean_covers_the_pres
     value = 0.2 + 0.4 * np.minimum(np.arange(n) / 80_000, 1.0)
     stream = from_weights(rng.choice([0.5, 1.5], n), rng.binomial(1, value).astype(float))
     report = evaluated(stream, estimators=[IPS()], averages=[Cumulative()], intervals=INCLUDED).report()
-    found = report.get(CANDIDATE, "ips", "cumulative")
-    assert found.value < value[-1] - 0.1
-    assert found.lower < value[-1] < found.upper < 0.8
+    estimate = report.get(CANDIDATE, "ips", "cumulative")
+    assert estimate.value < value[-1] - 0.1
+    assert estimate.lower < value[-1] < estimate.upper < 0.8
 
 
-def test_an_interval_that_includes_drift_later_measures_it_from_then_on() -> None:
+def test_an_interval_that_includes_drift_later_measures_it_from_the_change_on() -> None:
     n = 150_000
     stream = from_weights(np.ones(n), np.linspace(0.2, 0.8, n))
     evaluator = evaluated(stream[:60_000], estimators=[IPS()], averages=[Cumulative()])
@@ -332,8 +332,8 @@ def test_an_interval_that_includes_drift_later_measures_it_from_then_on() -> Non
     assert evaluator.report().get(CANDIDATE, "ips", "cumulative").lower is None
     evaluator.update(stream[60_000:].batch())
     again = Evaluator.from_state(evaluator.state()).report()
-    found = again.get(CANDIDATE, "ips", "cumulative").details
-    assert found["bias_bound"] == pytest.approx(0.6 / 2, rel=1e-4)
+    details = again.get(CANDIDATE, "ips", "cumulative").details
+    assert details["bias_bound"] == pytest.approx(0.6 / 2, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -344,30 +344,30 @@ def test_wrong_bounds_are_refused(wrong: dict[str, Any]) -> None:
         TypeAdapter(AnyInterval).validate_python(wrong)
 
 
-def test_intervals_name_averages_that_are_there() -> None:
+def test_intervals_name_averages_that_exist() -> None:
     with pytest.raises(ValueError, match="wndow"):
         Evaluator([CANDIDATE], averages=[Window()], intervals={"wndow": "normal"})
 
 
 def test_a_design_effect_below_one_does_not_narrow_the_interval() -> None:
     stream = from_weights(np.ones(2_000), [0.0, 1.0] * 1_000)
-    found = estimates(stream, Cumulative(), estimators=[IPS()])["ips"]
-    assert found.details["design_effect"] == pytest.approx(0.0, abs=1e-9)
-    assert half_width(found) == pytest.approx(1.959964 * 0.5 / math.sqrt(1_999), rel=1e-6)
+    estimate = estimates(stream, Cumulative(), estimators=[IPS()])["ips"]
+    assert estimate.details["design_effect"] == pytest.approx(0.0, abs=1e-9)
+    assert half_width(estimate) == pytest.approx(1.959964 * 0.5 / math.sqrt(1_999), rel=1e-6)
 
 
 def test_the_design_effect_is_unknown_before_ten_blocks() -> None:
     stream = random_stream(5, 10 * BLOCK)
-    for n, known in ((10 * BLOCK - 1, False), (10 * BLOCK, True)):
-        found = estimates(stream[:n], Cumulative(), estimators=[IPS()])["ips"]
-        assert (found.details["design_effect"] is not None) == known
+    for n, is_known in ((10 * BLOCK - 1, False), (10 * BLOCK, True)):
+        estimate = estimates(stream[:n], Cumulative(), estimators=[IPS()])["ips"]
+        assert (estimate.details["design_effect"] is not None) == is_known
 
 
 @pytest.mark.parametrize(
     "average", [AdaptiveWindow(drift_span=500), AdaptiveDecay(drift_span=500)], ids=["window", "decay"]
 )
 def test_adaptive_averages_have_intervals_around_their_values(average: AnyAverage) -> None:
-    for found in estimates(random_stream(9, 3_000), average).values():
-        assert found.lower is not None
-        assert found.lower < found.value < found.upper
-        assert found.details["bias_bound"] >= 0
+    for row in estimates(random_stream(9, 3_000), average).values():
+        assert row.lower is not None
+        assert row.lower < row.value < row.upper
+        assert row.details["bias_bound"] >= 0

@@ -1,4 +1,4 @@
-"""`max_weight: auto`: the largest weight that the logged propensities allow, and the interval that uses it."""
+"""Test `max_weight: auto`: the largest weight that logged propensities allow, and the interval that uses it."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ def limit(evaluator: Evaluator, average: str = "cumulative", policy: str = NEW) 
 
 
 def explored(events: int, floor: float, seed: int = 1) -> tuple[Array, Array]:
-    """Propensities and probabilities of a candidate that prefers the action which the log explores with this floor."""
+    """Draw propensities, and probabilities of a candidate that prefers the action explored with this floor."""
     rare = np.random.default_rng(seed).random(events) < floor
     return np.where(rare, floor, 1 - floor), np.where(rare, 0.75, 0.25)
 
 
 def test_a_floor_that_ten_events_show_limits_the_weight_to_the_probability_of_the_policy_over_the_floor() -> None:
     propensity, probability = explored(2_000, 0.2)
-    found = limit(evaluated(log(propensity, probability)))
+    actual = limit(evaluated(log(propensity, probability)))
     weight = probability / propensity
     below = max(0.0, (1 - weight.mean()) / (weight.std() / np.sqrt(2_000)))
-    assert found == pytest.approx(3.75 ** (1 - min(1, below)) * 5 ** min(1, below))
+    assert actual == pytest.approx(3.75 ** (1 - min(1, below)) * 5 ** min(1, below))
 
 
 def test_a_limit_that_few_events_show_is_larger_by_its_ratio_to_the_tenth() -> None:
@@ -124,16 +124,16 @@ def test_the_weight_of_the_logging_policy_is_1() -> None:
     assert limit(evaluated(log(*explored(2_000, 0.02))), policy="logging") == 1
 
 
-def test_a_policy_of_which_the_mean_weight_is_too_low_may_have_any_probability() -> None:
-    """It may take in other events what is rarely logged."""
-    found = limit(evaluated(log(explored(2_000, 0.02)[0], np.full(2_000, 0.1))))
-    assert found == pytest.approx(50)
+def test_a_policy_with_a_too_low_mean_weight_may_have_any_probability() -> None:
+    """Let it take rarely logged actions in other events."""
+    actual = limit(evaluated(log(explored(2_000, 0.02)[0], np.full(2_000, 0.1))))
+    assert actual == pytest.approx(50)
 
 
-@pytest.mark.parametrize(("given", "found"), [("none", None), (None, None), (8.0, 8.0)])
-def test_the_report_shows_the_limit_in_use(given: Any, found: Any) -> None:
-    assert limit(evaluated(log(*explored(500, 0.2)), max_weight=given)) == found
-    assert EmpiricalLikelihood(max_weight=given).max_weight == ("none" if given is None else given)
+@pytest.mark.parametrize(("configured", "in_use"), [("none", None), (None, None), (8.0, 8.0)])
+def test_the_report_shows_the_limit_in_use(configured: Any, in_use: Any) -> None:
+    assert limit(evaluated(log(*explored(500, 0.2)), max_weight=configured)) == in_use
+    assert EmpiricalLikelihood(max_weight=configured).max_weight == ("none" if configured is None else configured)
 
 
 def test_no_limit_is_reported_for_other_intervals_and_before_the_first_event() -> None:
@@ -149,31 +149,31 @@ def test_the_default_interval_is_as_narrow_as_with_the_right_limit_and_half_as_w
     reward = (rng.random(10_000) < 0.03).astype(float)
     events = log(propensity, np.where(propensity == 0.02, 0.95, 0.05), reward)
     widths = {}
-    for given in ("auto", "none", 47.5):
-        found = row(evaluated(events, max_weight=given))
-        assert found.lower is not None
-        assert found.upper is not None
-        widths[given] = found.upper - found.lower
+    for max_weight in ("auto", "none", 47.5):
+        actual = row(evaluated(events, max_weight=max_weight))
+        assert actual.lower is not None
+        assert actual.upper is not None
+        widths[max_weight] = actual.upper - actual.lower
     assert widths["auto"] < 1.1 * widths[47.5]
     assert widths["auto"] < 0.5 * widths["none"]
 
 
 def test_a_rare_action_of_production_widens_the_lift_before_it_is_logged() -> None:
-    """Production takes with .5 an action that the log has shown for another policy only."""
+    """Let production take with .5 an action that the log has shown for another policy only."""
     events = 400
     propensity = np.where(np.arange(events) % 50 == 7, 0.02, 0.98)
     reward = np.arange(events) % 3 == 0
     policies = {"now": np.where(propensity == 0.02, 0.0, 0.5), NEW: np.where(propensity == 0.02, 0.02, 0.98)}
     events_of_both = EventBatch.from_arrays(reward=reward, propensity=propensity, policies=policies)
 
-    def width(given: Any) -> float:
-        interval = {"cumulative": EmpiricalLikelihood(max_weight=given)}
+    def width(max_weight: Any) -> float:
+        interval = {"cumulative": EmpiricalLikelihood(max_weight=max_weight)}
         evaluator = Evaluator([NEW], [IPS()], [Cumulative()], production="now", intervals=interval)
         evaluator.update(events_of_both)
-        found = row(evaluator)
-        assert found.lift_lower is not None
-        assert found.lift_upper is not None
-        return found.lift_upper - found.lift_lower
+        actual = row(evaluator)
+        assert actual.lift_lower is not None
+        assert actual.lift_upper is not None
+        return actual.lift_upper - actual.lift_lower
 
     not_wider = width(1.0)
     assert min(map(width, ("auto", 25.0, "none"))) > 1.2 * not_wider
@@ -184,8 +184,8 @@ def test_the_weight_of_a_slate_by_its_slots_is_limited_by_the_sum_over_slots() -
     evaluator = Evaluator(["tilted", "any"], [PseudoInverse(), IPS()], [Cumulative()])
     evaluator.update(batch(logs.slots(11, 3_030)))
     for policy in ("tilted", "any"):
-        found = row(evaluator, policy=policy, estimator="pseudo_inverse")
-        assert found.importance_weight_max is not None
-        assert found.importance_weight_max <= found.details["max_weight"] < 100
+        actual = row(evaluator, policy=policy, estimator="pseudo_inverse")
+        assert actual.importance_weight_max is not None
+        assert actual.importance_weight_max <= actual.details["max_weight"] < 100
         whole = row(evaluator, policy=policy).details["max_weight"]
-        assert whole >= found.details["max_weight"]
+        assert whole >= actual.details["max_weight"]

@@ -1,4 +1,4 @@
-"""The interval of a ratio, and relative lifts in Reports: those of Fieller, also for intervals of other kinds."""
+"""Test the interval of a ratio, and relative lifts in Reports by Fieller for intervals of any kind."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import streameval as se
 from streameval.ope.intervals.base import ratio_bounds
 
 Z = NormalDist().inv_cdf(0.975)
-known = st.floats(-2, 2)
+numbers = st.floats(-2, 2)
 width = st.floats(0.001, 3)
 
 
 def bounds(value: tuple[float, ...], base: tuple[float, ...], correlation: float) -> tuple[float, float]:
-    columns = [tuple(np.array([number]) for number in each) for each in (value, base)]
+    columns = [tuple(np.array([number]) for number in interval) for interval in (value, base)]
     lower, upper = ratio_bounds(*columns, np.array([correlation]))
     return float(lower[0]), float(upper[0])
 
@@ -28,7 +28,7 @@ def around(value: float, below: float, above: float | None = None) -> tuple[floa
 
 
 def fieller(value: float, base: float, variances: tuple[float, float], covariance: float) -> tuple[float, float]:
-    """The textbook formula, with `g = z^2 var(base) / base^2`."""
+    """Compute the textbook formula, with `g = z^2 var(base) / base^2`."""
     first, second = variances
     ratio, g = value / base, Z**2 * second / base**2
     root = np.sqrt(first - 2 * ratio * covariance + ratio**2 * second - g * (first - covariance**2 / second))
@@ -36,16 +36,18 @@ def fieller(value: float, base: float, variances: tuple[float, float], covarianc
     return (centre - Z / base * root) / (1 - g), (centre + Z / base * root) / (1 - g)
 
 
-@given(known, st.floats(0.5, 3), width, st.floats(0.01, 0.2), st.floats(-0.95, 0.95))
-def test_of_normal_intervals_it_is_that_of_fieller(
-    value: float, base: float, error: float, of_base: float, correlation: float
+@given(numbers, st.floats(0.5, 3), width, st.floats(0.01, 0.2), st.floats(-0.95, 0.95))
+def test_the_interval_of_a_ratio_of_normal_intervals_equals_fieller(
+    value: float, base: float, error: float, base_error: float, correlation: float
 ) -> None:
-    found = bounds(around(value, Z * error), around(base, Z * of_base), correlation)
-    assert found == pytest.approx(fieller(value, base, (error**2, of_base**2), correlation * error * of_base), 1e-6)
+    interval = bounds(around(value, Z * error), around(base, Z * base_error), correlation)
+    assert interval == pytest.approx(
+        fieller(value, base, (error**2, base_error**2), correlation * error * base_error), 1e-6
+    )
 
 
-@given(known, width, width, st.floats(1, 3), st.floats(0.001, 0.9), st.floats(0.001, 5), st.floats(-1, 1))
-def test_it_has_the_sign_of_the_interval_of_the_value(
+@given(numbers, width, width, st.floats(1, 3), st.floats(0.001, 0.9), st.floats(0.001, 5), st.floats(-1, 1))
+def test_the_interval_of_a_ratio_has_the_sign_of_the_interval_of_the_value(
     value: float, below: float, above: float, base: float, least: float, most: float, correlation: float
 ) -> None:
     lower, upper = bounds(around(value, below, above), around(base, least, most), correlation)
@@ -62,7 +64,9 @@ def test_a_certain_ratio_is_its_own_interval() -> None:
 
 
 @pytest.mark.parametrize("base", [(0.1, -0.01, 0.2), (0.1, 0.0, 0.2), (0.1, 0.2, 0.15), (np.nan, np.nan, np.nan)])
-def test_it_is_withheld_unless_the_interval_of_the_base_is_above_zero(base: tuple[float, ...]) -> None:
+def test_the_interval_of_a_ratio_is_withheld_unless_the_interval_of_the_base_is_above_zero(
+    base: tuple[float, ...],
+) -> None:
     assert np.isnan(bounds(around(0.5, 0.2), base, 0.0)).all()
 
 
@@ -70,7 +74,7 @@ def test_it_is_withheld_unless_the_interval_of_the_base_is_above_zero(base: tupl
 
 
 def log(events: int, seed: int, rewards: tuple[float, float] = (0.3, 0.6), sign: float = 1.0) -> se.EventBatch:
-    """Two actions, the first one logged in 70 of 100 events; the challenger takes it in 30."""
+    """Draw two actions. The first is logged in 70 of 100 events, and the challenger takes it in 30."""
     rng = np.random.default_rng(seed)
     is_first = rng.random(events) < 0.7
     reward = rng.random(events) < np.where(is_first, *rewards)
@@ -85,7 +89,7 @@ TRUTH = (0.3 * 0.3 + 0.7 * 0.6) / (0.7 * 0.3 + 0.3 * 0.6) - 1
 
 
 def estimates(batch: se.EventBatch, **options: object) -> dict[str, se.Estimate]:
-    """By estimator, those of the challenger."""
+    """Return the challenger's estimates by estimator."""
     settings = {"estimators": ["ips", "snips"], "averages": ["cumulative"], "promotion": "off", "drift": None}
     evaluator = se.Evaluator(["challenger"], **{**settings, **options})  # type: ignore[arg-type]
     evaluator.update(batch)
@@ -96,16 +100,16 @@ def estimates(batch: se.EventBatch, **options: object) -> dict[str, se.Estimate]
 
 def test_a_report_has_the_interval_of_fieller_with_the_covariance_of_both_terms() -> None:
     batch = log(4_000, seed=5)
-    found = estimates(batch, intervals={"cumulative": "normal"})["ips"]
+    estimate = estimates(batch, intervals={"cumulative": "normal"})["ips"]
     own, production = batch.reward * np.where(batch.propensity > 0.5, 0.3 / 0.7, 0.7 / 0.3), batch.reward
     (first, covariance), (_, second) = np.cov(own - production, production) / len(batch)
-    assert found.lift_ratio == pytest.approx((own - production).mean() / production.mean(), 1e-12)
+    assert estimate.lift_ratio == pytest.approx((own - production).mean() / production.mean(), 1e-12)
     expected = fieller((own - production).mean(), production.mean(), (first, second), covariance)
     # the design effects of the lift and of production widen their intervals
-    assert (found.lift_ratio_lower, found.lift_ratio_upper) == pytest.approx(expected, rel=0.05)
+    assert (estimate.lift_ratio_lower, estimate.lift_ratio_upper) == pytest.approx(expected, rel=0.05)
 
 
-def test_of_losses_the_ratio_is_positive_where_less_is_lost() -> None:
+def test_the_ratio_of_losses_is_positive_if_less_is_lost() -> None:
     gains, losses = (
         estimates(log(4_000, 5, sign=sign), reward_range=(min(0, sign), max(0, sign)))["ips"] for sign in (1.0, -1.0)
     )
@@ -115,26 +119,26 @@ def test_of_losses_the_ratio_is_positive_where_less_is_lost() -> None:
     assert gains.lift_ratio_upper == pytest.approx(-losses.lift_ratio_lower)
 
 
-def test_it_is_withheld_where_the_value_of_production_may_be_zero() -> None:
+def test_a_relative_lift_is_withheld_if_the_value_of_production_may_be_zero() -> None:
     for estimate in estimates(log(4_000, 5, rewards=(0.0, 0.001))).values():
         assert estimate.lift is not None
         assert (estimate.lift_ratio, estimate.lift_ratio_lower, estimate.lift_ratio_upper) == (None, None, None)
 
 
-def test_production_has_none() -> None:
+def test_production_has_no_relative_lift() -> None:
     evaluator = se.Evaluator(["challenger"])
     evaluator.update(log(2_000, 5))
-    of_production = [estimate for estimate in evaluator.report().estimates if estimate.policy == "logging"]
-    assert {(each.lift_ratio, each.lift_ratio_upper) for each in of_production} == {(None, None)}
+    production_rows = [estimate for estimate in evaluator.report().estimates if estimate.policy == "logging"]
+    assert {(row.lift_ratio, row.lift_ratio_upper) for row in production_rows} == {(None, None)}
 
 
-def test_on_every_average_it_is_the_lift_over_the_value_of_production() -> None:
+def test_a_relative_lift_divides_the_lift_by_the_value_of_production_on_every_average() -> None:
     evaluator = se.Evaluator(["challenger"])
     evaluator.update(log(5_000, 6))
     report = evaluator.report()
     compared = [estimate for estimate in report.estimates if estimate.policy == "challenger"]
-    for each in compared:
-        production = report.get("logging", each.estimator, each.average).value
-        assert each.lift_ratio == pytest.approx(each.lift / production)
-        assert each.lift_ratio_lower < each.lift_ratio < each.lift_ratio_upper
-    assert {each.average for each in compared} >= {"cumulative", "mixture", "adaptive_window"}
+    for row in compared:
+        production = report.get("logging", row.estimator, row.average).value
+        assert row.lift_ratio == pytest.approx(row.lift / production)
+        assert row.lift_ratio_lower < row.lift_ratio < row.lift_ratio_upper
+    assert {row.average for row in compared} >= {"cumulative", "mixture", "adaptive_window"}

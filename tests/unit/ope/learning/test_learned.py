@@ -1,4 +1,4 @@
-"""Policies that learn: gradients of the objectives, predictions before learning, any cut of the stream, resumption."""
+"""Test policies that learn: gradients of objectives, predictions before learning, cuts of the stream, resumption."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def scored(events: int, actions: int = ACTIONS, seed: int = 3) -> ScoredEvents:
     propensities /= np.repeat(propensities.reshape(events, actions).sum(axis=1), actions)
     propensities[logged] = propensity
     sizes = np.full(events, actions)
-    known = (propensity, reward, np.ones(events), prediction, propensities)
-    return ScoredEvents(features, start, starts, sizes, logged, *known)
+    columns = (propensity, reward, np.ones(events), prediction, propensities)
+    return ScoredEvents(features, start, starts, sizes, logged, *columns)
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_gradient_is_that_of_finite_differences(name: str) -> None:
+def test_the_gradient_equals_finite_differences(name: str) -> None:
     policy, events = EVERY[name], scored(12)
     events.reward[2] = np.nan
     events.weight[:] = np.random.default_rng(4).uniform(0.5, 1.5, 12)
@@ -75,11 +75,11 @@ def test_gradient_is_that_of_finite_differences(name: str) -> None:
         return policy.objective_of(events, events.probabilities(at), baseline)[0]
 
     _, by_score = policy.objective_of(events, events.probabilities(weights), baseline)
-    found = events.gradient(weights, by_score)
-    for place in np.ndindex(*weights.shape):
+    actual = events.gradient(weights, by_score)
+    for index in np.ndindex(*weights.shape):
         step = np.zeros_like(weights)
-        step[place] = 1e-5
-        assert found[place] == pytest.approx((objective(weights + step) - objective(weights - step)) / 2e-5, abs=1e-8)
+        step[index] = 1e-5
+        assert actual[index] == pytest.approx((objective(weights + step) - objective(weights - step)) / 2e-5, abs=1e-8)
 
 
 ESTIMATORS = {
@@ -92,20 +92,22 @@ ESTIMATORS = {
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda estimator: estimator.kind)
-def test_an_objective_is_the_estimate_of_its_name(estimator: Estimator) -> None:
+def test_an_objective_equals_the_estimate_of_its_name(estimator: Estimator) -> None:
     rng, shape = np.random.default_rng(2), (30, ACTIONS)
-    target, propensities, prediction = (each / each.sum(axis=1, keepdims=True) for each in rng.random((3, *shape)))
+    target, propensities, prediction = (
+        weights / weights.sum(axis=1, keepdims=True) for weights in rng.random((3, *shape))
+    )
     action, reward, starts = rng.integers(ACTIONS, size=30), rng.random(30), np.arange(30) * ACTIONS
     evidence = Evidence.of_actions(reward, action, propensities, target, prediction, block=30)
     logged, nothing = starts + action, np.zeros((30 * ACTIONS, WIDTH))
     rows = propensities.ravel()
-    known = (rows[logged], reward, np.ones(30), prediction.ravel(), rows)
-    events = ScoredEvents(nothing, rows, starts, np.full(30, ACTIONS), logged, *known)
+    columns = (rows[logged], reward, np.ones(30), prediction.ravel(), rows)
+    events = ScoredEvents(nothing, rows, starts, np.full(30, ACTIONS), logged, *columns)
     value, _ = ESTIMATORS[estimator].objective_of(events, target.ravel(), 0.0)
     assert value == pytest.approx(estimator.terms(evidence, estimator.start(1))[0].numerator.mean(), rel=1e-12)
 
 
-def test_the_penalty_is_that_of_the_variance_of_the_terms_and_nothing_without_lambda() -> None:
+def test_the_penalty_follows_the_variance_of_the_terms_and_is_zero_without_lambda() -> None:
     events, weights = scored(25), np.full((1, WIDTH), 0.3)
     importance = events.probabilities(weights)[events.logged] / events.propensity
     terms = importance * events.reward
@@ -121,7 +123,7 @@ def test_best_baseline_gives_the_policy_of_the_best_self_normalised_value(penalt
     events, policy = scored(40, seed=8), Learned(objective="snips", variance=penalty)
 
     def self_normalised(at: np.ndarray) -> float:
-        """The objective of Norm-POEM: SNIPS less its standard error times the penalty."""
+        """Return the objective of Norm-POEM: SNIPS less its standard error times the penalty."""
         importance = events.probabilities(at.reshape(1, -1))[events.logged] / events.propensity
         value = importance @ events.reward / importance.sum()
         error = np.sqrt(importance**2 @ (events.reward - value) ** 2) / importance.sum()
@@ -143,9 +145,9 @@ def test_a_reward_does_not_touch_predictions_of_its_own_block(name: str) -> None
     batch = log(300)
     other = log(300, reward=np.where(np.arange(300) < 200, batch.reward, 1 - batch.reward))
     policy = EVERY[name]
-    weights = [evaluated(policy, each[:200], each[200:]).report().policies[1] for each in (batch, other)]
+    weights = [evaluated(policy, events[:200], events[200:]).report().policies[1] for events in (batch, other)]
     assert weights[0] == weights[1]
-    reports = [evaluated(policy, each).report() for each in (batch, other)]
+    reports = [evaluated(policy, events).report() for events in (batch, other)]
     means = [report.get("apprentice", "ips", "cumulative").importance_weight_mean for report in reports]
     assert means[0] == means[1]
     assert value(reports[0]) != value(reports[1])
@@ -185,8 +187,8 @@ def test_a_policy_that_forgets_follows_a_world_that_turns_around() -> None:
 
 def test_the_first_block_is_uniform() -> None:
     batch = log(100)
-    found, uniform = (evaluated(policy, batch).report() for policy in (Learned(), "uniform"))
-    assert value(found) == pytest.approx(value(uniform), rel=1e-12)
+    actual, uniform = (evaluated(policy, batch).report() for policy in (Learned(), "uniform"))
+    assert value(actual) == pytest.approx(value(uniform), rel=1e-12)
 
 
 def test_a_policy_that_starts_from_the_logging_policy_has_its_value_at_first() -> None:
@@ -230,7 +232,7 @@ def test_a_downsampled_event_counts_as_the_events_that_it_stands_for() -> None:
     for policy in EVERY.values():
         weights = np.ones((ACTIONS if policy.per_action else 1, WIDTH))
         (one, by_one), (other, by_other) = (
-            policy.objective_of(each, each.probabilities(weights), 0.2) for each in (events, doubled)
+            policy.objective_of(log, log.probabilities(weights), 0.2) for log in (events, doubled)
         )
         assert one == pytest.approx(other, rel=1e-12)
         expected = doubled.gradient(weights, by_other)
@@ -275,10 +277,10 @@ def test_events_in_json_are_learned_from() -> None:
     assert sets.features is not None
     features = sets.features.values.reshape(250, ACTIONS, WIDTH).tolist()
     evaluator = evaluated(Learned())
-    for place, table in enumerate(features):
-        event = {"action": int(sets.index[place]), "actions": list(range(ACTIONS)), "features": table}
-        propensities = sets.propensities[place * ACTIONS : (place + 1) * ACTIONS].tolist()
-        evaluator.update_one({**event, "propensities": propensities, "reward": float(batch.reward[place])})
+    for index, table in enumerate(features):
+        event = {"action": int(sets.index[index]), "actions": list(range(ACTIONS)), "features": table}
+        propensities = sets.propensities[index * ACTIONS : (index + 1) * ACTIONS].tolist()
+        evaluator.update_one({**event, "propensities": propensities, "reward": float(batch.reward[index])})
     assert value(evaluator.report()) == pytest.approx(value(expected), rel=1e-9)
 
 

@@ -1,4 +1,4 @@
-"""The policy of the reward model: its distributions, its order of prediction and learning, and its needs."""
+"""Test the policy of the reward model: its distributions, its order of prediction and learning, and its needs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVERY = {
 
 
 def log(events: int, seed: int = 1, **changes: Any) -> EventBatch:
-    """A log of a bandit: the mean reward is linear in the features of the action."""
+    """Draw a log of a bandit with a mean reward that is linear in the features of the action."""
     rng = np.random.default_rng(seed)
     features = rng.uniform(-0.5, 0.5, size=(events, ACTIONS, WIDTH))
     chance = 0.5 + features @ np.array([0.4, -0.4, 0.1])
@@ -50,16 +50,16 @@ def value(evaluator: Evaluator, estimator: str = "ips") -> float | None:
 
 
 def chosen(policy: OfRewardModel, prediction: list[float], *sizes: int) -> tuple[list[float], dict[int, Any]]:
-    """The distributions over events of these numbers of actions, the first of which is logged."""
+    """Return distributions over events of these numbers of actions. The first action of each is logged."""
     numbers, index = np.array(sizes), np.where(np.array(sizes) > 0, 0, -1)
     offsets = np.concatenate([[0], np.cumsum(numbers)])
     sets = ActionSets(offsets, index, np.full(numbers.sum(), 0.5), None, np.empty((0, numbers.sum())).T)
-    of_events = np.ones(len(sizes))
-    (rows, faults), _ = policy.fold({}, Log(sets, of_events, of_events, of_events, 100, np.array(prediction)))
+    ones = np.ones(len(sizes))
+    (rows, faults), _ = policy.fold({}, Log(sets, ones, ones, ones, 100, np.array(prediction)))
     return rows.tolist(), faults
 
 
-def test_greedy_takes_the_best_action_and_several_best_ones_alike() -> None:
+def test_greedy_takes_the_best_action_or_shares_between_several_best_ones() -> None:
     rows, faults = chosen(OfRewardModel(), [0.1, 0.3, 0.0, 0.2, 0.2, 0.2 + 1e-12], 2, 0, 4)
     assert rows == pytest.approx([0, 1, 0, 1 / 3, 1 / 3, 1 / 3])
     assert faults == {}
@@ -68,8 +68,8 @@ def test_greedy_takes_the_best_action_and_several_best_ones_alike() -> None:
 def test_epsilon_is_spread_over_all_actions_and_temperature_over_the_better_ones() -> None:
     assert chosen(OfRewardModel(epsilon=0.3), [0.1, 0.3, 0.2], 3)[0] == pytest.approx([0.1, 0.8, 0.1])
     powers = np.exp(np.array([0.1, 0.3, 0.2]) / 0.5)
-    found, _ = chosen(OfRewardModel(temperature=0.5), [0.1, 0.3, 0.2], 3)
-    assert found == pytest.approx(powers / powers.sum())
+    actual, _ = chosen(OfRewardModel(temperature=0.5), [0.1, 0.3, 0.2], 3)
+    assert actual == pytest.approx(powers / powers.sum())
     mixed, _ = chosen(OfRewardModel(epsilon=0.3, temperature=0.5), [0.1, 0.3, 0.2], 3)
     assert mixed == pytest.approx(0.1 + 0.7 * powers / powers.sum())
 
@@ -81,7 +81,7 @@ def test_an_event_without_a_prediction_is_missing_and_no_other() -> None:
     assert list(faults) == [1]
 
 
-def test_rewards_below_zero_have_a_best_action_too() -> None:
+def test_rewards_below_zero_have_a_best_action() -> None:
     assert chosen(OfRewardModel(), [-0.5, -0.2, -0.9], 3)[0] == [0, 1, 0]
 
 
@@ -89,10 +89,10 @@ def test_the_first_block_is_uniform_and_later_ones_are_better_than_the_logging_p
     batch = log(6_000)
     uniform = evaluated("uniform", batch[:100])
     assert value(evaluated(OfRewardModel(), batch[:100])) == pytest.approx(value(uniform), rel=1e-12)
-    found = evaluated(OfRewardModel(), batch)
-    logging = found.report().get("logging", "ips", "cumulative").value
-    assert (value(found) or 0) > (logging or 1) + 0.1
-    assert found.report().get("apprentice", "ips", "cumulative").importance_weight_mean == pytest.approx(1, abs=0.1)
+    evaluator = evaluated(OfRewardModel(), batch)
+    logging = evaluator.report().get("logging", "ips", "cumulative").value
+    assert (value(evaluator) or 0) > (logging or 1) + 0.1
+    assert evaluator.report().get("apprentice", "ips", "cumulative").importance_weight_mean == pytest.approx(1, abs=0.1)
 
 
 @pytest.mark.parametrize("model", [Ridge(), Tabular()])
@@ -100,8 +100,8 @@ def test_the_first_block_is_uniform_and_later_ones_are_better_than_the_logging_p
 def test_a_reward_does_not_touch_predictions_of_its_own_block(name: str, model: Any) -> None:
     batch = log(300)
     other = log(300, reward=np.where(np.arange(300) < 200, batch.reward, 1 - batch.reward))
-    found = [evaluated(EVERY[name], each, reward_model=model).report() for each in (batch, other)]
-    means = [report.get("apprentice", "ips", "cumulative").importance_weight_mean for report in found]
+    actual = [evaluated(EVERY[name], events, reward_model=model).report() for events in (batch, other)]
+    means = [report.get("apprentice", "ips", "cumulative").importance_weight_mean for report in actual]
     assert means[0] == means[1]
 
 
@@ -111,40 +111,40 @@ def test_the_model_is_the_one_that_dr_uses_and_learns_each_event_once() -> None:
     logged = {"apprentice": np.full((2_000, ACTIONS), 1 / ACTIONS)}
     alone = Evaluator(["apprentice"], estimators=["ips", DR()], averages=["cumulative"], drift=None)
     alone.update(log(2_000, policies=logged))
-    one, other = (each.state()["predictions"][0]["model"] for each in (among, alone))
+    one, other = (instance.state()["predictions"][0]["model"] for instance in (among, alone))
     assert one == other
-    model, compared = (each.report().reward_model for each in (among, alone))
+    model, compared = (instance.report().reward_model for instance in (among, alone))
     assert model == compared
     assert model is not None
 
 
 def test_a_policy_of_the_model_has_the_value_that_the_model_expects_of_its_best_actions() -> None:
-    found = evaluated(OfRewardModel(), log(6_000), estimators=["ips", DM()])
-    assert value(found, "dm") == pytest.approx(value(found, "ips"), abs=0.05)
+    evaluator = evaluated(OfRewardModel(), log(6_000), estimators=["ips", DM()])
+    assert value(evaluator, "dm") == pytest.approx(value(evaluator, "ips"), abs=0.05)
 
 
 def test_a_model_without_features_serves_events_without_features() -> None:
     batch = log(4_000, features=None, reward=(log(4_000).action_sets.index == 2).astype(float))  # type: ignore[union-attr]
-    found = evaluated(OfRewardModel(), batch, reward_model=Tabular())
-    assert value(found) == pytest.approx(1, abs=0.1)
+    evaluator = evaluated(OfRewardModel(), batch, reward_model=Tabular())
+    assert value(evaluator) == pytest.approx(1, abs=0.1)
     lacking = evaluated(OfRewardModel(), batch).report().policies[1]
     assert lacking.missing == 4_000
     assert [(failure.reason, failure.count) for failure in lacking.failures] == [("missing_field", 4_000)]
 
 
-def test_several_rewards_are_chosen_by_the_goal() -> None:
+def test_the_goal_of_several_rewards_decides_the_action() -> None:
     batch = log(3_000)
     rewards = {"click": {"max": 1}, "buy": {"max": 1}}
     several = Evaluator({"apprentice": OfRewardModel()}, ["ips"], ["cumulative"], rewards=rewards, drift=None)
     several.update(log(3_000, rewards={"buy": 1 - batch.reward}))
-    found = {row.reward: row.value for row in several.report().estimates if row.policy == "apprentice"}
+    actual = {row.reward: row.value for row in several.report().estimates if row.policy == "apprentice"}
     alone = evaluated(OfRewardModel(), batch)
-    assert found["click"] == pytest.approx(value(alone), rel=1e-9)
-    assert found["buy"] == pytest.approx(1 - (value(alone) or 0), abs=0.1)
+    assert actual["click"] == pytest.approx(value(alone), rel=1e-9)
+    assert actual["buy"] == pytest.approx(1 - (value(alone) or 0), abs=0.1)
 
 
 class Counting:
-    """A reward model in code that counts what it is given."""
+    """Count the events that a reward model in code is given."""
 
     def __init__(self) -> None:
         self.taught = 0
@@ -213,7 +213,7 @@ def test_a_removed_candidate_leaves_the_model_to_the_others() -> None:
     assert value(two) == pytest.approx(value(one), rel=1e-9)
 
 
-def test_a_configuration_of_an_experiment_refuses_it() -> None:
+def test_a_configuration_of_an_experiment_refuses_the_policy_of_a_reward_model() -> None:
     with pytest.raises(ConfigError, match="apprentice learns from the stream"):
         LogSummary(("logging", "apprentice"), {"apprentice": OfRewardModel()}, (0.0, 1.0))
 

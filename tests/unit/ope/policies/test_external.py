@@ -1,4 +1,4 @@
-"""Policies that learn in code of users and of river: after each block, resumed to the last bit, and never fatal."""
+"""Test policies that learn in code of users and of river: after each block, resumed to the last bit, never fatal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from streameval.ope.report import Report
 
 ACTIONS = ["a", "b", "c"]
 GAIN = {"contextual bandit": 0.25, "classes": 0.1, "two classes": 0.1, "random bandit": -0.1}
-"""By how much each must exceed the logging policy; one that ignores the context gains little."""
+"""Least gain over the logging policy by kind. A policy that ignores the context gains little."""
 TREE = {"model": "tree.HoeffdingTreeClassifier", "parameters": {"grace_period": 50}}
 LINEAR = {
     "model": "multiclass.OneVsRestClassifier",
@@ -37,7 +37,7 @@ EVERY: dict[str, dict[str, Any]] = {
 
 
 def log(events: int, seed: int = 1) -> EventBatch:
-    """Users of two countries; `c` is best in one, and `a` in the other."""
+    """Draw users of two countries. `c` is best in one, and `a` in the other."""
     rng = np.random.default_rng(seed)
     country = rng.choice(["de", "fr"], events)
     propensities = rng.dirichlet(np.full(3, 5.0), events)
@@ -65,7 +65,7 @@ def packed(evaluator: Evaluator) -> Any:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_it_becomes_better_than_the_logging_policy(name: str) -> None:
+def test_a_policy_in_code_becomes_better_than_the_logging_policy(name: str) -> None:
     report = evaluated(EVERY[name], log(3_000)).report()
     (learner,) = report.learners
     assert (learner.steps, learner.failures) == (30, 0)
@@ -74,7 +74,7 @@ def test_it_becomes_better_than_the_logging_policy(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["python", "contextual bandit", "random bandit", "tree", "classes"])
-def test_a_frozen_copy_stays_what_it_was(name: str) -> None:
+def test_a_frozen_copy_does_not_change(name: str) -> None:
     frozen = {"kind": "versions_of", "policy": "apprentice", "every": 400, "keep": 1}
     candidates = {"apprentice": EVERY[name], "frozen": frozen}
     settings: dict[str, Any] = {"estimators": ["ips"], "averages": ["cumulative"], "drift": "off"}
@@ -112,13 +112,13 @@ def test_a_reward_does_not_touch_predictions_of_its_own_block() -> None:
     assert means[0] == means[1]
 
 
-def test_events_that_it_cannot_learn_from_are_counted_and_still_evaluated() -> None:
+def test_events_that_a_policy_cannot_learn_from_are_counted_and_evaluated() -> None:
     report = evaluated({**EVERY["python"], "target": "support.coded_policies:Forgetful"}, log(450)).report()
     (learner,) = report.learners
     assert (learner.steps, learner.failures, report.policies[1].missing) == (4, 400, 0)
 
 
-def test_one_that_cannot_be_pickled_cannot_be_saved() -> None:
+def test_a_policy_that_cannot_be_pickled_cannot_be_saved() -> None:
     evaluator = evaluated({**EVERY["python"], "target": "support.coded_policies:Unsaved"}, log(100))
     evaluator.fold_pending()
     with pytest.raises(StateError, match="a policy that learns cannot be saved"):
@@ -134,9 +134,9 @@ def test_one_that_cannot_be_pickled_cannot_be_saved() -> None:
         ({"kind": "river", "model": "bandit.Absent"}, "model", "cannot be made with the parameters {}"),
     ],
 )
-def test_one_that_cannot_be_made_is_refused(policy: dict[str, Any], option: str, problem: str) -> None:
+def test_a_policy_that_cannot_be_made_is_refused(policy: dict[str, Any], option: str, problem: str) -> None:
     with pytest.raises(ValidationError) as error:
         Config.model_validate({"policies": {"candidates": {"apprentice": policy}}})
-    (found,) = problems_of(error.value, Config)
-    assert found.path == ("policies", "candidates", "apprentice", option)
-    assert problem in found.message
+    (actual,) = problems_of(error.value, Config)
+    assert actual.path == ("policies", "candidates", "apprentice", option)
+    assert problem in actual.message

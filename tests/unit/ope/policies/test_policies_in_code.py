@@ -1,4 +1,4 @@
-"""Candidates that are code: what they are asked, what becomes of their answers, and of their faults."""
+"""Test candidates in code: what they are asked, and what becomes of their answers and faults."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FAVOURITE = PythonPolicy("support.coded_policies:favourite", {"share": 0.6})
 
 
 def choice(**changes: Any) -> bytes:
-    """A choice among three actions, with scores and a context."""
+    """Return a choice among three actions, with scores and a context."""
     sets = {"actions": ["a", "b", "c"], "propensities": [0.25, 0.5, 0.25], "scores": [1.0, 3.0, 2.0]}
     fields = {"action": "b", "propensity": ..., "context": {"likes": "b"}} | sets
     return message(1, **(fields | changes))
@@ -49,11 +49,11 @@ def evaluated(policies: Any, *messages: bytes) -> Report:
 
 
 def counts(report: Report, policy: str) -> PolicyCounts:
-    return next(each for each in report.policies if each.policy == policy)
+    return next(row for row in report.policies if row.policy == policy)
 
 
 def weight(policy: Any, event: bytes) -> float | None:
-    """The importance weight of the logged action, which has a propensity of one half."""
+    """Return the importance weight of the logged action, which has a propensity of one half."""
     return evaluated({"p": policy}, event).get("p", "ips", "cumulative").importance_weight_mean
 
 
@@ -74,7 +74,7 @@ def test_a_policy_in_code_gives_the_probability_of_the_logged_action(policy: Any
     assert weight(policy, choice()) == pytest.approx(probability / 0.5)
 
 
-def test_of_equal_scores_the_first_is_the_greedy_one() -> None:
+def test_the_greedy_policy_takes_the_first_of_equal_scores() -> None:
     assert weight(EpsilonGreedy(epsilon=0), choice(scores=[1, 5, 5])) == 2
     assert weight(EpsilonGreedy(epsilon=0), choice(scores=[5, 5, 1])) == 0
 
@@ -85,10 +85,10 @@ def test_scores_may_be_read_from_any_field_even_from_the_propensities() -> None:
 
 
 @pytest.mark.parametrize("policy", [Uniform(), First(), EpsilonGreedy(epsilon=0.3), Softmax(), FAVOURITE])
-def test_events_of_which_none_has_actions_are_missing(policy: Any) -> None:
+def test_events_without_actions_are_missing(policy: Any) -> None:
     plain = choice(actions=..., propensities=..., propensity=0.5)
-    found = counts(evaluated({"p": policy}, plain, plain), "p")
-    assert (found.events, found.missing) == (0, 2)
+    actual = counts(evaluated({"p": policy}, plain, plain), "p")
+    assert (actual.events, actual.missing) == (0, 2)
 
 
 def test_scores_far_apart_do_not_overflow() -> None:
@@ -170,7 +170,7 @@ def test_a_policy_without_a_distribution_misses_the_event_with_a_reason(
 
 def test_an_event_that_makes_a_policy_raise_costs_no_other() -> None:
     good, bad = choice(), choice(context={})
-    report = evaluated({"p": FAVOURITE}, *[bad if place in (3, 77) else good for place in range(150)])
+    report = evaluated({"p": FAVOURITE}, *[bad if index in (3, 77) else good for index in range(150)])
     assert (counts(report, "p").events, counts(report, "p").missing) == (148, 2)
     assert report.get("p", "ips", "cumulative").importance_weight_mean == pytest.approx(1.2)
 
@@ -179,8 +179,8 @@ def test_an_event_that_makes_a_policy_raise_costs_no_other() -> None:
 def test_how_the_stream_is_cut_changes_nothing(cuts: list[int], bad: set[int]) -> None:
     policies = {"mine": FAVOURITE, "soft": Softmax(), "shadow": Logged()}
     messages = [
-        choice(context={} if place in bad else {"likes": "b"}, policies={"shadow": [0.1, 0.4, 0.5]})
-        for place in range(60)
+        choice(context={} if index in bad else {"likes": "b"}, policies={"shadow": [0.1, 0.4, 0.5]})
+        for index in range(60)
     ]
     whole, parts = (Evaluator(policies, averages=[Cumulative()], block=10) for _ in range(2))
     whole.update(reading(policies).decode_batch(messages))
@@ -200,7 +200,7 @@ def test_names_alone_are_logged_probabilities_as_before() -> None:
     assert Evaluator({"a": Logged()}).state()["settings"]["computed_policies"] == {}
 
 
-def test_code_has_the_last_word_where_events_carry_the_same_name() -> None:
+def test_code_overrides_events_that_have_the_same_policy() -> None:
     report = evaluated({"even": Uniform()}, choice(policies={"even": [1, 0, 0]}))
     assert report.get("even", "ips", "cumulative").importance_weight_mean == pytest.approx(2 / 3)
 
@@ -223,7 +223,7 @@ def test_arrays_with_action_sets_and_features_serve_policies_in_code() -> None:
 def test_answers_are_full_distributions_for_estimators_that_need_them() -> None:
     policies = {"even": Uniform()}
     evaluator = Evaluator(policies, estimators=[IPS(), DM()], averages=[Cumulative()])
-    messages = [choice(features=[[0], [1], [2]], reward=place % 2) for place in range(300)]
+    messages = [choice(features=[[0], [1], [2]], reward=index % 2) for index in range(300)]
     evaluator.update(reading(policies).decode_batch(messages))
     assert evaluator.report().get("even", "dm", "cumulative").effective_sample_size == pytest.approx(300)
 
@@ -263,7 +263,7 @@ def test_code_named_in_a_state_runs_only_if_the_caller_names_it(candidates: Any)
         ),
     ],
 )
-def test_code_that_is_not_there_stops_the_start(target: str, options: dict[str, Any], problem: str) -> None:
+def test_missing_code_stops_the_start(target: str, options: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Evaluator({"mine": PythonPolicy(target, options)})
     assert problem in caught.value.message
@@ -325,7 +325,7 @@ def test_contexts_are_decoded_only_for_policies_that_look_at_them(tmp_path: Path
         ("{}", "policies.candidates (line 1): expected a mapping that is not empty, found an empty mapping"),
     ],
 )
-def test_a_problem_with_a_policy_has_its_place(tmp_path: Path, candidates: str, complaint: str) -> None:
+def test_a_problem_with_a_policy_has_its_path(tmp_path: Path, candidates: str, complaint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         configured(tmp_path, f"policies: {{candidates: {candidates}}}")
     assert complaint in caught.value.message
@@ -348,7 +348,7 @@ def test_the_daemon_counts_and_logs_the_failures_of_policies() -> None:
     with structlog.testing.capture_logs() as logs:
         daemon.run()
     failed = [log for log in logs if log["event"] == "policy_failed"]
-    assert [(each["policy"], each["reason"], each["count"]) for each in failed] == [("mine", "raised", 1)]
+    assert [(entry["policy"], entry["reason"], entry["count"]) for entry in failed] == [("mine", "raised", 1)]
     page = metrics_text(daemon.published).decode()
     assert 'streameval_policy_failures_total{policy="mine",reason="raised"} 1' in page
     assert 'streameval_policy_events_missing_total{policy="mine"} 1' in page

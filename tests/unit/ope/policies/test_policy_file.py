@@ -1,4 +1,4 @@
-"""Policy files: what is written is read again, a recommender reads them with numpy, and wrong ones are refused."""
+"""Test that policy files are read again, also by a recommender with numpy, and that wrong ones are refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WEIGHTS = np.array([[0.5, -1.25], [2.0, 1e-17]])
 
 
 def log(events: int) -> EventBatch:
-    """Two actions with two features, the first of which the reward follows."""
+    """Draw two actions with two features. The reward follows the first feature."""
     rng = np.random.default_rng(1)
     features = rng.normal(size=(events, 2, 2))
     action = rng.integers(2, size=events)

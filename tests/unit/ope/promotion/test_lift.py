@@ -1,4 +1,4 @@
-"""The lift of the mixture that rules read after each block."""
+"""Test the lift of the mixture that rules read after each block."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def test_a_block_without_evidence_leaves_the_lift_as_it_was() -> None:
     whole = path(5)
     for column in whole:
         column[left_out] = np.nan
-    found, _, state = follow(whole, start(2), BLOCK)
+    actual, _, state = follow(whole, start(2), BLOCK)
     expected, _, alone = follow(Lift(*(column[kept] for column in whole)), start(2), BLOCK)
-    assert found[:, kept] == pytest.approx(expected)
-    assert found[:, left_out] == pytest.approx(expected[:, [0, 2]])
+    assert actual[:, kept] == pytest.approx(expected)
+    assert actual[:, left_out] == pytest.approx(expected[:, [0, 2]])
     assert state.sums == pytest.approx(alone.sums)
     assert (state.recent < alone.recent).all()
 
@@ -38,9 +38,9 @@ def test_candidates_that_start_later_do_not_change_the_error_of_a_lift() -> None
     *_, before = follow(Lift(*(column[:4] for column in early)), start(2), BLOCK)
     three = joined(before, start(1), Company(before=3, late=2, new=1))
     columns = (np.concatenate([first[4:], second], axis=1) for first, second in zip(early, late, strict=True))
-    found, _, _ = follow(Lift(*columns), three, BLOCK)
-    assert found[:, :, :2] == pytest.approx(expected[:, 4:])
-    assert found[:, :, 2:] == pytest.approx(alone)
+    actual, _, _ = follow(Lift(*columns), three, BLOCK)
+    assert actual[:, :, :2] == pytest.approx(expected[:, 4:])
+    assert actual[:, :, 2:] == pytest.approx(alone)
 
 
 def test_a_candidate_that_leaves_does_not_move_the_others() -> None:

@@ -1,4 +1,4 @@
-"""Weights that are alike within a unit: the trust check of the mean weight uses the units of events."""
+"""Test that the check of the mean weight uses units of events, if weights are alike within a unit."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from streameval.ope.promotion.block_sums import BlockSums
 from support.kernels import uncompiled
 
 Array = NDArray[np.float64]
-NAMES = [f"c{place}" for place in range(20)]
+NAMES = [f"c{number}" for number in range(20)]
 EVENTS = 6_000
 
 
 def sessions(rng: np.random.Generator) -> NDArray[np.int64]:
-    """The session of each event: fifty are open at a time, of about twenty events each."""
+    """Return the session of each event. Fifty are open at a time, with about twenty events each."""
     return np.arange(EVENTS) // 1_000 * 50 + rng.integers(0, 50, EVENTS)
 
 
 def blamed(weights: dict[str, Array], units: list[str] | None) -> set[str]:
-    """The candidates that are ever blamed for their mean weight."""
-    rng, found = np.random.default_rng(3), set()
+    """Return the candidates that are ever blamed for their mean weight."""
+    rng, results = np.random.default_rng(3), set()
     reward = (rng.random(EVENTS) < 0.3).astype(float)
     evaluator = Evaluator(list(weights), [StratifiedIPS()], [Cumulative()], drift=None, promotion="bsea")
     for first in range(0, EVENTS, 500):
@@ -40,20 +40,20 @@ def blamed(weights: dict[str, Array], units: list[str] | None) -> set[str]:
             EventBatch.from_arrays(reward=reward[part], propensity=np.full(500, 0.4), policies=policies, unit=reported)
         )
         evaluator.fold_pending()
-        found |= {each.policy for each in evaluator.report().trust if each.check == "mean_weight" and not each.ok}
-    return found
+        results |= {check.policy for check in evaluator.report().trust if check.check == "mean_weight" and not check.ok}
+    return results
 
 
 def test_a_log_that_draws_once_for_a_whole_session_is_sound_if_it_names_its_sessions() -> None:
     rng = np.random.default_rng(1)
     session = sessions(rng)
     weights = {name: rng.choice([0.5, 1.5], 300)[session] for name in NAMES}
-    assert len(blamed(weights, [str(each) for each in session])) <= 1
+    assert len(blamed(weights, [str(number) for number in session])) <= 1
     assert len(blamed(weights, None)) >= 5
 
 
 @pytest.mark.parametrize("wrong", [0.85, 1.15])
-def test_propensities_that_are_wrong_are_found_in_a_log_that_names_its_sessions(wrong: float) -> None:
+def test_wrong_propensities_are_found_in_a_log_that_names_its_sessions(wrong: float) -> None:
     rng = np.random.default_rng(2)
     weights = {name: rng.choice([0.5, 1.5], EVENTS) * wrong for name in NAMES}
     assert blamed(weights, [str(session) for session in sessions(rng)]) == set(NAMES)
@@ -85,7 +85,7 @@ def test_the_design_effect_of_weights_is_the_sum_over_sessions_of_squared_sums()
 
 
 @pytest.mark.parametrize("mean", [0.6, 1.4])
-def test_bets_are_the_same_whatever_number_of_events_each_event_stands_for(mean: float) -> None:
+def test_bets_do_not_depend_on_how_many_events_each_event_stands_for(mean: float) -> None:
     rng = np.random.default_rng(5)
     weight, reward = mean * rng.choice([0.8, 1.2], (1_000, 1)), np.ones(1_000)
     gains = []

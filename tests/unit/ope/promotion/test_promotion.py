@@ -1,4 +1,4 @@
-"""Promotion: rules against plain loops over events, holding, and trust."""
+"""Test promotion: rules against plain loops over events, holding, and trust."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OPEN_BANDIT = ROOT / "examples" / "open_bandit" / "data" / "bts_men.ndjson.gz"
 
 
 class Log:
-    """Random events of some policies, production first, and a made-up path of the lift."""
+    """Draw random events of some policies, production first, and make up a path of the lift."""
 
     def __init__(self, blocks: int, candidates: int = 2, seed: int = 1, missing: float = 0.1) -> None:
         rng = np.random.default_rng(seed)
@@ -48,7 +48,7 @@ class Log:
         self.variance[1] /= 4.0
 
     def folded(self, monitor: PromotionMonitor, state: Any = None, first: int = 0, last: int | None = None) -> Any:
-        """The promotion state after the blocks from `first` to `last`."""
+        """Return the promotion state after the blocks from `first` to `last`."""
         blocks = slice(first, len(self.value) if last is None else last)
         events = slice(blocks.start * BLOCK, blocks.stop * BLOCK)
         counts = self.present[:, 1:].reshape(len(self.value), BLOCK, -1).sum(axis=1)
@@ -59,14 +59,14 @@ class Log:
         return monitor.fold(state, sums, [[path]])
 
 
-def found(monitor: PromotionMonitor, state: Any, **more: Any) -> dict[tuple[str, str], Any]:
-    """The decisions by candidate and rule."""
+def decided(monitor: PromotionMonitor, state: Any, **more: Any) -> dict[tuple[str, str], Any]:
+    """Return the decisions by candidate and rule."""
     decisions = decide(monitor, state, **trust_figures(**more))[0]
     return {(decision.policy, decision.rule): decision for decision in decisions}
 
 
 def history(monitor: PromotionMonitor, log: Log, step: int = 7) -> list[tuple[Any, ...]]:
-    """All transitions of a log that is folded `step` blocks at a time."""
+    """Return all transitions of a log that is folded `step` blocks at a time."""
     state = None
     for first in range(0, len(log.value), step):
         state = log.folded(monitor, state, first, min(first + step, len(log.value)))
@@ -74,7 +74,7 @@ def history(monitor: PromotionMonitor, log: Log, step: int = 7) -> list[tuple[An
 
 
 def bernstein_by_hand(terms: list[float], largest: float, error: float) -> tuple[float, float]:
-    """Mean and half-width of the one-sided empirical Bernstein bound, from the events themselves."""
+    """Return the mean and half-width of the one-sided empirical Bernstein bound, from the events themselves."""
     n = len(terms)
     mean = math.fsum(terms) / n
     variance = math.fsum((term - mean) ** 2 for term in terms) / (n - 1)
@@ -83,7 +83,7 @@ def bernstein_by_hand(terms: list[float], largest: float, error: float) -> tuple
 
 
 def sea_by_hand(log: Log, candidate: int, error: float, bounded: bool) -> list[float]:
-    """Lower bound of the candidate minus upper bound of production at every block end."""
+    """Return the lower bound of the candidate minus the upper bound of production at every block end."""
     lowers = []
     for end in range(BLOCK, len(log.reward) + 1, BLOCK):
         ends = []
@@ -97,14 +97,14 @@ def sea_by_hand(log: Log, candidate: int, error: float, bounded: bool) -> list[f
 
 
 def spans_by_hand(passed: list[bool], hold: int, kept: list[bool] | None = None) -> list[tuple[int, bool]]:
-    """The block ends at which a candidate became promotable, or ceased to be."""
+    """Return the block ends at which a candidate became promotable, or ceased to be."""
     changes, run, promotable = [], 0, False
-    for place, ok in enumerate(passed, start=1):
+    for index, ok in enumerate(passed, start=1):
         run = run + 1 if ok else 0
-        stays = promotable and (kept or passed)[place - 1]
+        stays = promotable and (kept or passed)[index - 1]
         if (run >= hold or stays) != promotable:
             promotable = not promotable
-            changes.append((place * BLOCK, promotable))
+            changes.append((index * BLOCK, promotable))
     return changes
 
 
@@ -121,22 +121,22 @@ def test_sea_and_bsea_equal_loops_over_the_events(rule: str) -> None:
         assert changes == spans_by_hand([lower >= 0.0 for lower in lowers], hold=3)
 
 
-def test_a_bound_that_wavers_about_the_margin_does_not_ring_each_time() -> None:
-    """Three block ends pass, then every other one; the narrower interval is above the margin all the while."""
+def test_a_bound_that_wavers_around_the_margin_makes_one_transition() -> None:
+    """Pass three block ends, then every other one. The narrower interval stays above the margin."""
     log, monitor = Log(blocks=20, seed=2), make_monitor(rule="paired", hold=3, min_events=0)
     log.variance[:] = np.array([1e-4, 0.0])[:, None, None]
     log.value[:] = 0.019
     log.value[:3] = log.value[3::2] = 0.0225
     changes = [(t.event, t.starts) for t in log.folded(monitor).transitions if t.candidate == 0]
     assert changes == [(3 * BLOCK, True)]
-    decision = found(monitor, log.folded(monitor, last=19))["candidate-1", "paired"]
+    decision = decided(monitor, log.folded(monitor, last=19))["candidate-1", "paired"]
     assert decision.promotable
     log.value[18] = 0.019
-    still = found(monitor, log.folded(monitor, last=19))["candidate-1", "paired"]
+    still = decided(monitor, log.folded(monitor, last=19))["candidate-1", "paired"]
     assert still.promotable
     assert "0.0048 over margin 0 in the narrower interval" in still.reason
     log.value[18] = 0.008
-    assert not found(monitor, log.folded(monitor, last=19))["candidate-1", "paired"].promotable
+    assert not decided(monitor, log.folded(monitor, last=19))["candidate-1", "paired"].promotable
 
 
 def test_sea_finds_a_much_better_candidate_and_bsea_is_sooner() -> None:
@@ -148,14 +148,14 @@ def test_sea_finds_a_much_better_candidate_and_bsea_is_sooner() -> None:
 
 
 def recent(values: Sequence[float] | Array) -> float:
-    """The mean over blocks, in which the latest count most."""
+    """Return the mean over blocks, with more weight for later ones."""
     weights = [math.exp(-age * BLOCK / 30_000) for age in range(len(values))]
     return sum(value * weight for value, weight in zip(reversed(values), weights, strict=True)) / sum(weights)
 
 
 def moved(lifts: Array) -> float:
-    """The mean squared distance of the latest part of a path from its own mean."""
-    return recent([(lift - recent(lifts[: place + 1])) ** 2 for place, lift in enumerate(lifts)])
+    """Return the mean squared distance of a recent path from its own mean."""
+    return recent([(lift - recent(lifts[: index + 1])) ** 2 for index, lift in enumerate(lifts)])
 
 
 def test_paired_equals_a_loop_over_the_path() -> None:
@@ -184,14 +184,14 @@ def test_paired_equals_a_loop_over_the_path() -> None:
 
 
 def best_of(candidates: int, lead: float, others: float) -> float:
-    """The lower bound of one candidate with this lift in units of its error, next to others."""
+    """Return the lower bound of one candidate next to others, with its lift in units of its error."""
     lift = np.full((1, candidates), others)
     lift[0, 0] = lead
     path = Lift(lift, np.ones_like(lift), np.zeros_like(lift), np.full_like(lift, 20_000.0))
     return float(lower_bound(path, 0.0, 0.95, ENTERING)[0, 0])
 
 
-def test_the_best_of_many_needs_a_larger_lift_unless_others_differ_from_production_too() -> None:
+def test_the_best_of_many_needs_a_larger_lift_unless_others_differ_from_production() -> None:
     assert best_of(1, 2.2, 0.0) < 0 < best_of(1, 2.3, 0.0)
     assert best_of(20, 4.0, 0.86) < 0 < best_of(20, 4.3, 0.86)
     assert best_of(20, 1.7, 5.0) < 0 < best_of(20, 1.9, 5.0)
@@ -226,7 +226,7 @@ def test_holding_counts_block_ends_in_a_row(passed: list[bool], before: int) -> 
 
 
 def constant_path(lowers: list[float], candidates: int = 1) -> Log:
-    """A log of one candidate whose lift is known exactly after each block."""
+    """Make a log of candidates with exactly known lifts after each block."""
     log = Log(blocks=len(lowers), candidates=candidates)
     log.value = np.tile(np.array(lowers)[:, None], (1, candidates))
     log.variance = np.zeros((2, len(lowers), candidates))
@@ -239,7 +239,7 @@ def test_a_candidate_that_falls_must_hold_again() -> None:
     changes = [(t[2], t[4]) for t in history(monitor, log)]
     assert changes == [(300, True), (500, False), (800, True)]
     state = log.folded(monitor)
-    decision = found(monitor, state)["candidate-1", "paired"]
+    decision = decided(monitor, state)["candidate-1", "paired"]
     assert (decision.promotable, decision.held, decision.times) == (True, 4, 2)
     assert (decision.first_event, decision.since_event, decision.promotable_events) == (300, 800, 400)
     assert decision.first_lift == 0.1
@@ -251,7 +251,7 @@ def test_a_candidate_that_falls_must_hold_again() -> None:
 
 @pytest.mark.parametrize("logged", [True, False])
 def test_a_candidate_that_is_production_is_promotable_by_no_rule(logged: bool) -> None:
-    """Not even where a lift of 0 is enough, or where only the lack of some events tells them apart."""
+    """Allow a lift of 0, and let only missing events distinguish the policies."""
     log = Log(blocks=40, candidates=2, seed=23, missing=0.3)
     log.present[:, 2] = 1.0
     log.weight[:, 0] = 1.0 if logged else log.weight[:, 0]
@@ -261,21 +261,21 @@ def test_a_candidate_that_is_production_is_promotable_by_no_rule(logged: bool) -
     monitor = make_monitor(logged=logged, rule=("paired", "anytime", "sea", "bsea"), margin=-0.1)
     state = log.folded(monitor)
     assert not state.transitions
-    assert {each.reason for each in found(monitor, state).values()} == {
+    assert {decision.reason for decision in decided(monitor, state).values()} == {
         "it has had the same weighted reward as production on every event"
     }
     log.weight[np.flatnonzero(log.reward * log.present[:, 1])[-1], 1] *= 1.01
-    then = found(monitor, log.folded(monitor))
-    assert {key for key, each in then.items() if each.promotable} >= {
+    then = decided(monitor, log.folded(monitor))
+    assert {key for key, decision in then.items() if decision.promotable} >= {
         ("candidate-1", "paired"),
         ("candidate-1", "bsea"),
     }
-    assert not any(each.promotable for (candidate, _), each in then.items() if candidate == "candidate-2")
+    assert not any(decision.promotable for (candidate, _), decision in then.items() if candidate == "candidate-2")
 
 
 def test_before_it_has_held_long_enough_the_reason_gives_the_remaining_blocks() -> None:
     monitor = make_monitor(candidates=1, rule="paired", hold=10)
-    decision = found(monitor, constant_path([-0.1, 0.2, 0.2, 0.2, 0.2]).folded(monitor))["candidate-1", "paired"]
+    decision = decided(monitor, constant_path([-0.1, 0.2, 0.2, 0.2, 0.2]).folded(monitor))["candidate-1", "paired"]
     assert not decision.promotable
     assert decision.reason == "decision bound of lift 0.13 over margin 0, held for 4 of 10 block ends"
 
@@ -284,7 +284,7 @@ def test_too_few_events_are_reported_before_anything_else() -> None:
     monitor = make_monitor(candidates=1, rule="paired", min_events=10_000, trust=Trust())
     log = constant_path([0.2] * 5)
     log.present[:] = 1.0
-    decision = found(monitor, log.folded(monitor))["candidate-1", "paired"]
+    decision = decided(monitor, log.folded(monitor))["candidate-1", "paired"]
     assert not decision.promotable
     assert decision.reason == "only 500 of 10,000 events"
 
@@ -304,7 +304,7 @@ def test_paired_gives_the_number_of_missing_events() -> None:
     log.variance[0] = (
         1e-4 * 3.9 / 5.09
     )  # 3.9 times the events make the lift the root of 5.09 times its error: see paired
-    decision = found(monitor, log.folded(monitor))["candidate-1", "paired"]
+    decision = decided(monitor, log.folded(monitor))["candidate-1", "paired"]
     assert decision.reason.startswith("decision bound of lift -0.01 under margin 0; needs about 3,100 more events")
 
 
@@ -322,14 +322,14 @@ def test_paired_reports_when_more_events_do_not_help(lift: float, spread2: float
     log.variance[0], log.variance[1] = 1e-4, spread2
     state = monitor.start()
     state.lifts["lift"].sums[:, 0] = 30_000  # events
-    assert text in found(monitor, log.folded(monitor, state))["candidate-1", "paired"].reason
+    assert text in decided(monitor, log.folded(monitor, state))["candidate-1", "paired"].reason
 
 
 def test_early_on_paired_does_not_report_more_events_as_useless() -> None:
     monitor = make_monitor(candidates=1, rule="paired")
     log = constant_path([0.01] * 10)
     log.variance[:] = 1e-3
-    reason = found(monitor, log.folded(monitor))["candidate-1", "paired"].reason
+    reason = decided(monitor, log.folded(monitor))["candidate-1", "paired"].reason
     assert reason.endswith("under margin 0; too early to know how much the lift, 0.01, varies over time")
 
 
@@ -349,7 +349,7 @@ def test_without_a_mixture_paired_reports_that_no_lift_is_known() -> None:
     monitor, log = make_monitor(candidates=1, rule="paired"), Log(blocks=3, candidates=1)
     evidence = Evidence.of(log.weight, log.reward, BLOCK)
     state = monitor.fold(monitor.start(), monitor.summarise(evidence, log.timestamp, log.propensity), [[]])
-    decision = found(monitor, state)["candidate-1", "paired"]
+    decision = decided(monitor, state)["candidate-1", "paired"]
     assert not decision.promotable
     assert decision.lift is None
     assert "lift is not known" in decision.reason
@@ -364,12 +364,12 @@ def test_anytime_equals_its_confidence_sequence() -> None:
     state, passed = None, []
     for block in range(60):
         state = log.folded(monitor, state, block, block + 1)
-        passed.append([(each.lower or -1.0) > 0.01 for each in found(monitor, state).values()])
+        passed.append([(decision.lower or -1.0) > 0.01 for decision in decided(monitor, state).values()])
     for candidate in (0, 1):
         changes = [(t.event, t.starts) for t in state.transitions if t.candidate == candidate]
         assert changes == spans_by_hand([ok[candidate] for ok in passed], hold=1)
         assert bool(changes) == (candidate == 0)
-    decisions = found(monitor, state)
+    decisions = decided(monitor, state)
     assert decisions["candidate-1", "anytime"].promotable
     assert "over margin 0.01, decision bound of present lift 0.05 over margin 0.01" in (
         decisions["candidate-1", "anytime"].reason
@@ -377,7 +377,7 @@ def test_anytime_equals_its_confidence_sequence() -> None:
     assert "decision bound of average lift -0." in decisions["candidate-2", "anytime"].reason
 
 
-def test_anytime_drops_a_candidate_whose_present_lift_has_gone() -> None:
+def test_anytime_drops_a_candidate_once_its_present_lift_has_gone() -> None:
     log = Log(blocks=60, candidates=1, seed=19)
     log.weight[:, 1] = np.where(log.reward > 0, 1.9, 0.6)
     log.variance[:] = 0.0
@@ -385,13 +385,13 @@ def test_anytime_drops_a_candidate_whose_present_lift_has_gone() -> None:
     monitor = make_monitor(candidates=1, rule="anytime")
     last = history(monitor, log)[-1]
     assert last[2:5] == (4100, last[3], False)
-    decision = found(monitor, log.folded(monitor))["candidate-1", "anytime"]
+    decision = decided(monitor, log.folded(monitor))["candidate-1", "anytime"]
     assert "decision bound of present lift -0.0317 under margin 0; the present lift, -0.01, is not above it either" in (
         decision.reason
     )
 
 
-def test_anytime_over_recent_events_forgets_what_once_was_better() -> None:
+def test_anytime_over_recent_events_forgets_an_earlier_lift() -> None:
     log = Log(blocks=200, candidates=1, seed=20, missing=0.0)
     better = np.where(log.reward > 0, 1.9, 0.6)
     log.weight[:, 1] = np.where(np.arange(len(log.reward)) < 10_000, better, 2.0 - better)
@@ -399,7 +399,7 @@ def test_anytime_over_recent_events_forgets_what_once_was_better() -> None:
     held_for = {}
     for tau in (None, 2_000):
         monitor = make_monitor(candidates=1, rule="anytime", tau=tau)
-        decision = found(monitor, log.folded(monitor))["candidate-1", "anytime"]
+        decision = decided(monitor, log.folded(monitor))["candidate-1", "anytime"]
         held_for[tau] = decision.promotable_events
     assert held_for[2_000] < 14_000 < held_for[None]
 
@@ -412,7 +412,7 @@ def test_anytime_over_recent_events_needs_of_the_present_lift_what_a_promotable_
         log.value[:], log.variance[0], log.variance[1] = 0.05, (0.05 / errors) ** 2, 0.0
         for tau in (None, 2_000):
             monitor = make_monitor(candidates=1, rule=("paired", "anytime"), tau=tau)
-            decisions = found(monitor, log.folded(monitor))
+            decisions = decided(monitor, log.folded(monitor))
             promotable[errors, tau] = [decisions["candidate-1", rule].promotable for rule in ("paired", "anytime")]
     assert promotable == {
         (1.5, None): [False, False], (1.5, 2_000): [False, False],
@@ -429,15 +429,17 @@ def test_all_candidates_ever_added_share_one_error() -> None:
 
 
 def checks_of(monitor: PromotionMonitor, state: Any, policy: str = "candidate-1", **more: Any) -> dict[str, Any]:
-    """The trust checks of a policy by name."""
-    return {each.check: each for each in decide(monitor, state, **trust_figures(**more))[1] if each.policy == policy}
+    """Return the trust checks of a policy by name."""
+    return {
+        check.check: check for check in decide(monitor, state, **trust_figures(**more))[1] if check.policy == policy
+    }
 
 
 def test_a_sound_log_passes_every_check() -> None:
     monitor = make_monitor(trust=Trust())
     log = Log(blocks=60, seed=10)
     checks = checks_of(monitor, log.folded(monitor), newest=100.0, now=160.0)
-    assert {name: each.ok for name, each in checks.items()} == dict.fromkeys(
+    assert {name: check.ok for name, check in checks.items()} == dict.fromkeys(
         ["mean_weight", "effective_sample_size", "largest_share", "rejected_share", "stale", "reward_range"], True
     )
 
@@ -448,7 +450,7 @@ def test_wrong_propensities_block_promotion_with_a_reason() -> None:
     log.value[:], log.variance[:] = 0.1, 0.0
     log.weight[:, 1] *= 1.31
     state = log.folded(monitor)
-    wrong, right = found(monitor, state)["candidate-1", "paired"], found(monitor, state)["candidate-2", "paired"]
+    wrong, right = decided(monitor, state)["candidate-1", "paired"], decided(monitor, state)["candidate-2", "paired"]
     assert right.promotable
     assert not wrong.promotable
     assert wrong.reason.startswith("mean weight 1.3")
@@ -460,12 +462,12 @@ def test_a_failed_check_of_production_blocks_all_candidates() -> None:
     log = Log(blocks=60, seed=12)
     log.value[:], log.variance[:] = 0.1, 0.0
     log.weight[:, 0] = 0.72 * log.weight[:, 2]
-    decision = found(monitor, log.folded(monitor))["candidate-1", "paired"]
+    decision = decided(monitor, log.folded(monitor))["candidate-1", "paired"]
     assert not decision.promotable
     assert decision.reason.startswith("production: mean weight 0.7")
 
 
-def test_one_event_that_carries_much_of_all_weights_blocks_promotion() -> None:
+def test_one_event_with_much_of_all_weight_blocks_promotion() -> None:
     monitor = make_monitor(rule="paired", trust=Trust(error=1e-9))
     log = Log(blocks=60, seed=13)
     log.weight[1234, 1], log.reward[1234] = 5_000.0, 0.0
@@ -479,14 +481,14 @@ def test_one_event_that_carries_much_of_all_weights_blocks_promotion() -> None:
     assert "of the value, over 10%" in check.reason
 
 
-def test_where_one_event_may_carry_everything_the_only_reward_of_a_log_is_enough() -> None:
+def test_one_reward_is_enough_if_one_event_may_have_all_weight() -> None:
     monitor, log = make_monitor(candidates=1, rule="paired", trust=replace(LENIENT, largest_share=1.0)), Log(20, 1)
     log.value[:], log.variance[:], log.present[:] = 0.1, 0.0, 1.0
     log.reward = 1.0 * (np.arange(2_000) == 70)
-    assert found(monitor, log.folded(monitor))["candidate-1", "paired"].promotable
+    assert decided(monitor, log.folded(monitor))["candidate-1", "paired"].promotable
 
 
-def test_checks_of_the_moment_block_what_the_blocks_allow() -> None:
+def test_present_checks_block_promotion_that_the_blocks_allow() -> None:
     monitor = make_monitor(candidates=1, rule="paired", trust=Trust(effective_sample_size=0))
     state = constant_path([0.1] * 20).folded(monitor)
     outside = make_estimate("candidate-1", "ips", "window", 1.3, lower=1.2, upper=1.4)
@@ -496,12 +498,12 @@ def test_checks_of_the_moment_block_what_the_blocks_allow() -> None:
         "the newest event is 6 hours old, over 1h": {"newest": 0.0, "now": 21_600.0},
         "the interval of ips on window, 1.2 to 1.4, lies outside": {"estimates": (outside,)},
     }
-    assert found(monitor, state)["candidate-1", "paired"].promotable
+    assert decided(monitor, state)["candidate-1", "paired"].promotable
     seen_before = fold_arrivals(start_arrivals(), 80, {"duplicate": 90_000})
-    assert found(monitor, state, arrivals=seen_before)["candidate-1", "paired"].promotable
-    assert found(monitor, state, newest=0.0, now=3_599.0)["candidate-1", "paired"].promotable
+    assert decided(monitor, state, arrivals=seen_before)["candidate-1", "paired"].promotable
+    assert decided(monitor, state, newest=0.0, now=3_599.0)["candidate-1", "paired"].promotable
     for sentence, moment in sentences.items():
-        decision = found(monitor, state, **moment)["candidate-1", "paired"]
+        decision = decided(monitor, state, **moment)["candidate-1", "paired"]
         assert not decision.promotable
         assert decision.held == 20
         assert sentence in decision.reason
@@ -521,7 +523,7 @@ def test_an_interval_that_holds_no_value_at_all_blocks_promotion() -> None:
     assert estimate.lower is not None
     assert estimate.upper is not None
     assert 0 < estimate.upper < estimate.lower < 1
-    check = next(each for each in report.trust if (each.policy, each.check) == ("a", "reward_range"))
+    check = next(check for check in report.trust if (check.policy, check.check) == ("a", "reward_range"))
     assert not check.ok
     assert "is empty: its lower bound is above its upper bound" in check.reason
     crossed = make_estimate("candidate-1", "ips", "window", 0.5, lift=0.1, lift_lower=0.2, lift_upper=0.1)
@@ -531,11 +533,11 @@ def test_an_interval_that_holds_no_value_at_all_blocks_promotion() -> None:
 
 
 def rejected_check(evaluator: Evaluator) -> Any:
-    """The check of rejected events of the logging policy."""
-    return next(each for each in evaluator.report().trust if each.check == "rejected_share")
+    """Return the check of rejected events of the logging policy."""
+    return next(check for check in evaluator.report().trust if check.check == "rejected_share")
 
 
-def test_rejects_of_long_ago_are_forgotten_and_a_burst_of_them_is_seen_at_once() -> None:
+def test_old_rejections_are_forgotten_and_a_burst_is_seen_at_once() -> None:
     ones = np.ones(20_000)
     batch = EventBatch.from_arrays(reward=ones, propensity=ones, policies={"a": ones})
     burst = replace(batch[:100], rejected=(Rejected("malformed", "not JSON", b""),) * 20_000)
@@ -552,7 +554,7 @@ def test_rejects_of_long_ago_are_forgotten_and_a_burst_of_them_is_seen_at_once()
     assert evaluator.report().events.rejected == {"malformed": 40_000}
 
 
-def test_rewards_without_a_decision_block_promotion_and_say_so() -> None:
+def test_rewards_without_a_decision_block_promotion_with_a_reason() -> None:
     monitor = make_monitor(trust=Trust())
     folded = Log(blocks=60, seed=10).folded(monitor)
     for share, ok, reason in (
@@ -566,14 +568,18 @@ def test_rewards_without_a_decision_block_promotion_and_say_so() -> None:
 
 def test_an_effective_sample_that_is_too_small_blocks_promotion() -> None:
     monitor = make_monitor(candidates=1, rule="paired", trust=Trust(largest_share=1.0, effective_sample_size=9_000))
-    decision = found(monitor, constant_path([0.1] * 60).folded(monitor))["candidate-1", "paired"]
+    decision = decided(monitor, constant_path([0.1] * 60).folded(monitor))["candidate-1", "paired"]
     assert not decision.promotable
     assert decision.reason.startswith("effective sample size 4,0")
     assert decision.reason.endswith("under 9,000")
 
 
 def open_bandit_checks(planted: float | None) -> dict[str, Any]:
-    """The checks of the uniform policy on a real log (men); one propensity is `planted`."""
+    """Return the checks of the uniform policy on a real log (men).
+
+    Args:
+        planted: Propensity that replaces one in the log, or None.
+    """
     batch = EventBatch.concat(list(read_events(OPEN_BANDIT)))
     propensity = batch.propensity.copy()
     if planted is not None:

@@ -1,4 +1,4 @@
-"""Tables, river's regressors and code of users as reward models: what they know, when, and what their faults cost."""
+"""Test tables, river's regressors and code of users as reward models: what they know, and what faults cost."""
 
 from __future__ import annotations
 
@@ -69,15 +69,17 @@ def dm(report: Any) -> float:
 
 
 def accuracy(evaluated: Evaluator) -> RewardModelAccuracy:
-    found = evaluated.report().reward_model
-    assert found is not None
-    return found
+    actual = evaluated.report().reward_model
+    assert actual is not None
+    return actual
 
 
 def named(batch: EventBatch, names: list[Any], contexts: list[Any] | None = None) -> EventBatch:
-    """The batch with names for the actions of each event."""
-    known = contexts or [None] * len(batch)
-    return replace(batch, raw_fields=RawFields([{"context": each, "actions": list(names)} for each in known]))
+    """Return the batch with names for the actions of each event."""
+    all_contexts = contexts or [None] * len(batch)
+    return replace(
+        batch, raw_fields=RawFields([{"context": context, "actions": list(names)} for context in all_contexts])
+    )
 
 
 @by_kind
@@ -91,7 +93,7 @@ def test_no_reward_touches_a_prediction_of_its_own_block(model: AnyRewardModel) 
 
 
 @by_kind
-def test_a_model_that_is_asked_for_nothing_is_not_asked_and_not_in_the_report(model: AnyRewardModel) -> None:
+def test_a_model_that_no_estimator_needs_is_not_asked_and_not_in_the_report(model: AnyRewardModel) -> None:
     own_models.Witness.seen = ()
     assert fed(model, REWARDING.log(100, seed=4), estimators=[IPS()]).report().reward_model is None
     fed(PythonModel(target="support.own_models:Witness"), REWARDING.log(100, seed=4), estimators=[IPS()])
@@ -117,14 +119,14 @@ def test_the_error_and_its_baseline_are_means_over_all_events_after_the_first_bl
         past, now = reward[: block * BLOCK], reward[block * BLOCK : (block + 1) * BLOCK]
         errors += ((now - np.clip(past.mean() + 0.1, 0, 1)) ** 2).tolist()
         baseline += ((now - past.mean()) ** 2).tolist()
-    found = accuracy(fed(PythonModel(target="support.own_models:Mean", options={"offset": 0.1}), batch))
-    assert found.squared_error == pytest.approx(np.mean(errors), rel=1e-3)  # the past fades over 100,000 events
-    assert found.baseline_squared_error == pytest.approx(np.mean(baseline), rel=1e-3)
+    actual = accuracy(fed(PythonModel(target="support.own_models:Mean", options={"offset": 0.1}), batch))
+    assert actual.squared_error == pytest.approx(np.mean(errors), rel=1e-3)  # the past fades over 100,000 events
+    assert actual.baseline_squared_error == pytest.approx(np.mean(baseline), rel=1e-3)
 
 
 def test_before_a_block_has_ended_the_error_is_not_known() -> None:
-    found = accuracy(fed(Tabular(), REWARDING.log(BLOCK - 1, seed=7)))
-    assert (found.squared_error, found.baseline_squared_error) == (None, None)
+    actual = accuracy(fed(Tabular(), REWARDING.log(BLOCK - 1, seed=7)))
+    assert (actual.squared_error, actual.baseline_squared_error) == (None, None)
 
 
 def test_a_table_has_the_shrunken_means_of_the_definition() -> None:
@@ -133,16 +135,16 @@ def test_a_table_has_the_shrunken_means_of_the_definition() -> None:
     assert sets is not None
     weight = np.random.default_rng(8).choice([1.0, 2.0], len(batch))
     model = Tabular(shrinkage=3.0, horizon=500.0)
-    found, _ = model.fold(model.start(), LoggedActions(sets, batch.reward, weight, BLOCK, (0.0, 1.0)))
+    actual, _ = model.fold(model.start(), LoggedActions(sets, batch.reward, weight, BLOCK, (0.0, 1.0)))
     for event in range(len(batch)):
         done = event // BLOCK * BLOCK
         age = event // BLOCK - 1 - np.arange(done) // BLOCK
         kernel = weight[:done] * (1 - 1 / 500.0) ** (BLOCK * age)
         mean = np.average(batch.reward[:done], weights=kernel) if done else 0.0
         for action in range(4):
-            of_action = kernel * (sets.index[:done] == action)
-            expected = ((of_action * batch.reward[:done]).sum() + 3 * mean) / (of_action.sum() + 3)
-            assert found[4 * event + action] == pytest.approx(expected, rel=1e-9, abs=1e-12)
+            counted = kernel * (sets.index[:done] == action)
+            expected = ((counted * batch.reward[:done]).sum() + 3 * mean) / (counted.sum() + 3)
+            assert actual[4 * event + action] == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
 def test_a_table_distinguishes_actions_by_their_names_in_any_position() -> None:
@@ -169,7 +171,7 @@ def test_a_table_distinguishes_actions_by_their_names_in_any_position() -> None:
 def test_a_table_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builtin, "MAX_ACTIONS", 10)
     batch = REWARDING.log(200, seed=10)
-    names = [[f"{event}-{place}" for place in range(4)] for event in range(200)]
+    names = [[f"{event}-{index}" for index in range(4)] for event in range(200)]
     never_again = replace(batch, raw_fields=RawFields([{"actions": name} for name in names]))
     crowded = fed(Tabular(), never_again)
     assert dm(crowded.report()) == pytest.approx(batch.reward.mean(), abs=0.1)
@@ -178,7 +180,7 @@ def test_a_table_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(json.loads(state["names"])) == 10
 
 
-def test_river_learns_from_contexts_and_names_where_there_are_no_features() -> None:
+def test_river_learns_from_contexts_and_names_if_there_are_no_features() -> None:
     rng = np.random.default_rng(11)
     n, hour = 2_000, rng.integers(0, 24, 2_000)
     action = rng.integers(0, 2, n)
@@ -197,23 +199,23 @@ def test_river_learns_from_contexts_and_names_where_there_are_no_features() -> N
     assert errors["context", "action"] < min(errors["action",], errors["context",]) - 0.01
 
 
-def test_decoded_events_bring_names_and_contexts_to_the_model_that_looks_at_them() -> None:
+def test_decoded_events_have_names_and_contexts_for_models_that_need_them() -> None:
     lines = [
         msgspec.json.encode(
             {
-                "event_id": place,
-                "timestamp": place,
-                "context": {"hour": place % 24},
-                "actions": ["a", "b"] if place % 2 else ["b", "a"],
+                "event_id": index,
+                "timestamp": index,
+                "context": {"hour": index % 24},
+                "actions": ["a", "b"] if index % 2 else ["b", "a"],
                 "propensities": [0.5, 0.5],
-                "action": "a" if place % 3 else "b",
-                "reward": int(place % 3 > 0),
-                "policies": {CANDIDATE: [1, 0] if place % 2 else [0, 1]},
+                "action": "a" if index % 3 else "b",
+                "reward": int(index % 3 > 0),
+                "policies": {CANDIDATE: [1, 0] if index % 2 else [0, 1]},
             }
         )
-        for place in range(400)
+        for index in range(400)
     ]
-    found = {}
+    results = {}
     for model in ({"kind": "tabular"}, {"kind": "river", "model": LINEAR.model, "inputs": ["action"]}):
         config = Config.model_validate(
             {"policies": {"candidates": [CANDIDATE]}, "estimators": ["dm"], "averages": ["cumulative"]}
@@ -221,13 +223,13 @@ def test_decoded_events_bring_names_and_contexts_to_the_model_that_looks_at_them
         )
         made = config.evaluator()
         made.update(config.event_format().decode_batch(lines))
-        found[model["kind"]] = dm(made.report())
-    assert found["tabular"] == pytest.approx(0.75, abs=0.05)  # 0 in the first block of a hundred, then near 1
-    assert found["river"] == pytest.approx(0.75, abs=0.05)
+        results[model["kind"]] = dm(made.report())
+    assert results["tabular"] == pytest.approx(0.75, abs=0.05)  # 0 in the first block of a hundred, then near 1
+    assert results["river"] == pytest.approx(0.75, abs=0.05)
     assert JsonDecoder([CANDIDATE]).decode_batch(lines).raw_fields is None
 
 
-def test_a_model_of_the_user_is_asked_and_taught_block_by_block_in_order() -> None:
+def test_a_model_in_code_predicts_and_learns_block_by_block_in_order() -> None:
     own_models.Witness.seen = ()
     batch = REWARDING.log(2 * BLOCK + 3, seed=12)
     sets = batch.action_sets
@@ -265,7 +267,7 @@ def test_a_model_that_fails_costs_its_predictions_and_nothing_else(model: str, r
     healthy = fed(MEAN, batch, estimators=[IPS(), DM(), DR()]).report()
     assert report.get(CANDIDATE, "ips", "cumulative") == healthy.get(CANDIDATE, "ips", "cumulative")
     assert all(estimate.value is not None for estimate in report.estimates)
-    if model != "Unteachable":  # the mean of what was taught is what this one would have said itself
+    if model != "Unteachable":  # the others fall back to the mean, which is their own prediction
         assert dm(report) == pytest.approx(dm(healthy), rel=1e-12)
 
 
@@ -337,7 +339,7 @@ def test_the_state_of_a_table_or_a_ridge_has_no_code_in_it() -> None:
         assert dm(Evaluator.from_state(saved).report()) == dm(fed(model, REWARDING.log(50, seed=16)).report())
 
 
-def test_a_model_that_cannot_be_copied_is_refused_where_a_copy_is_needed() -> None:
+def test_a_model_that_cannot_be_copied_is_refused_if_a_copy_is_needed() -> None:
     taught = fed(PythonModel(target="support.own_models:Unsaveable"), REWARDING.log(50, seed=17))
     taught.fold_pending()
     assert taught.report().reward_model is not None
@@ -353,9 +355,9 @@ def test_a_model_that_cannot_be_copied_is_refused_where_a_copy_is_needed() -> No
 def test_a_report_teaches_the_model_nothing(model: AnyRewardModel) -> None:
     asked, silent = evaluator(model, drift="ADWIN"), evaluator(model, drift="ADWIN")
     for seed in range(3):
-        for each in (asked, silent):
-            each.fold_pending()
-            each.update(REWARDING.log(70, seed=seed))
+        for instance in (asked, silent):
+            instance.fold_pending()
+            instance.update(REWARDING.log(70, seed=seed))
         before = msgspec.msgpack.encode(asked.state())
         assert asked.report() == asked.report()
         assert msgspec.msgpack.encode(asked.state()) == before
@@ -372,7 +374,7 @@ def test_the_error_of_the_model_and_its_failures_are_metrics() -> None:
     assert 'streameval_reward_model_failures_total{model="mine",reason="predict_raised"} 400.0' in lines
 
 
-def test_a_ridge_per_action_learns_a_context_that_means_another_thing_for_each_action() -> None:
+def test_a_ridge_per_action_learns_a_different_effect_of_the_context_for_each_action() -> None:
     rng, events, actions = np.random.default_rng(0), 2_000, 4
     context, slopes = rng.normal(size=(events, 3)), 0.1 * rng.normal(size=(actions, 3))
     action = rng.integers(actions, size=events)

@@ -1,4 +1,4 @@
-"""Reward models: closed form, predict before learn, and estimates that survive nonsense."""
+"""Test ridge models: closed form, predictions before learning, and estimates that survive nonsense."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ACTIONS, FEATURES, BLOCK = 5, 3, 20
 
 
 class Offers:
-    """Events with features that predict the reward, in a drifting way; the candidate is greedy."""
+    """Draw events with features that predict the reward, in a drifting way. The candidate is greedy."""
 
     def __init__(self, seed: int, n: int, *, exploration: float = 0.25) -> None:
         random = np.random.default_rng(seed)
@@ -57,7 +57,7 @@ class Offers:
 
 
 def predictions(batch: EventBatch, model: Ridge, **options: Any) -> Array:
-    """[n, actions]: the model's expectations of policies that always choose one action, by differences of `dm`."""
+    """Return predictions for every action, [n, actions], from differences of `dm` of policies that always choose it."""
     policies = [str(action) for action in range(ACTIONS)]
     options = {"promotion": None, "drift": None, **options}
     evaluator = Evaluator(
@@ -69,14 +69,14 @@ def predictions(batch: EventBatch, model: Ridge, **options: Any) -> Array:
     n = len(batch)
     totals = [np.zeros(ACTIONS)]
     for event in range(n):
-        place = slice(event, event + 1)
+        row = slice(event, event + 1)
         one = EventBatch.from_arrays(
-            reward=batch.reward[place],
-            action=sets.index[place],
-            propensities=sets.propensities.reshape(n, -1)[place],
-            features=sets.features.values.reshape(n, ACTIONS, -1)[place],
+            reward=batch.reward[row],
+            action=sets.index[row],
+            propensities=sets.propensities.reshape(n, -1)[row],
+            features=sets.features.values.reshape(n, ACTIONS, -1)[row],
             policies={policy: np.eye(ACTIONS)[int(policy)][None] for policy in policies},
-            sampling_probability=batch.sampling_probability[place],
+            sampling_probability=batch.sampling_probability[row],
         )
         evaluator.update(one)
         evaluator.fold_pending()
@@ -88,7 +88,7 @@ def predictions(batch: EventBatch, model: Ridge, **options: Any) -> Array:
 
 
 def closed_form(offers: Offers, horizon: float, penalty: float) -> Array:
-    """[n, actions]: weighted ridge regression on all blocks before, solved from zero for each block; not clipped."""
+    """Return predictions of weighted ridge regression on all earlier blocks, not clipped, [n, actions]."""
     n = len(offers.reward)
     design = np.concatenate([np.ones((n, ACTIONS, 1)), offers.features], axis=2)
     expected = np.zeros((n, ACTIONS))
@@ -134,7 +134,7 @@ def test_without_a_horizon_six_regressions_count_by_their_recent_errors() -> Non
 
 
 def test_without_a_horizon_a_ridge_forgets_as_fast_as_the_world_turns() -> None:
-    """The features predict the opposite after 6,000 events."""
+    """Let features predict the opposite after 6,000 events."""
     still = Offers(11, 12_000)
     turned = replace_features(still, np.where(np.arange(12_000) < 6_000, 1.0, -1.0))
     for offers, rival in ((still, 1_250.0), (turned, 80_000.0)):
@@ -145,20 +145,20 @@ def test_without_a_horizon_a_ridge_forgets_as_fast_as_the_world_turns() -> None:
 
 
 def replace_features(offers: Offers, sign: Array) -> Offers:
-    """The same events with the features of each times its sign."""
+    """Return the events with the features of each times its sign."""
     turned = copy(offers)
     turned.features = offers.features * sign[:, None, None]
     return turned
 
 
 def late_error(offers: Offers, model: Ridge) -> float:
-    """Mean squared difference between predictions and expected rewards over the last quarter of the events."""
+    """Return the mean squared error of predictions over the last quarter of the events."""
     late = len(offers.reward) * 3 // 4
     return float(np.square(folded(offers, model) - offers.chance)[late:].mean())
 
 
 def folded(offers: Offers, model: Ridge) -> Array:
-    """[n, actions]: the predictions for events in whole blocks."""
+    """Return the predictions for events in whole blocks, [n, actions]."""
     sets = offers.batch().action_sets
     assert sets is not None
     log = LoggedActions(sets, offers.reward, 1 / offers.sampling, BLOCK, (0.0, 1.0))
@@ -180,16 +180,16 @@ def test_ridge_predicts_before_it_learns() -> None:
 def test_predictions_stay_inside_the_reward_range() -> None:
     offers = Offers(3, 2 * BLOCK + 1)
     offers.features *= 50
-    found = predictions(offers.batch(reward=3 * offers.reward - 1), Ridge(), reward_range=(-1.0, 2.0))
-    assert found.min() >= -1.0 - 1e-9
-    assert found.max() <= 2.0 + 1e-9
-    assert (found > 1.0).any()
+    actual = predictions(offers.batch(reward=3 * offers.reward - 1), Ridge(), reward_range=(-1.0, 2.0))
+    assert actual.min() >= -1.0 - 1e-9
+    assert actual.max() <= 2.0 + 1e-9
+    assert (actual > 1.0).any()
 
 
-def test_a_model_that_knows_the_features_is_nearer_to_the_truth_than_without() -> None:
+def test_a_model_with_features_is_nearer_to_the_truth_than_one_without() -> None:
     offers = Offers(4, 4_000)
-    found = error_of(StratifiedDR(), offers)
-    assert found < 0.02
+    actual = error_of(StratifiedDR(), offers)
+    assert actual < 0.02
 
 
 def error_of(estimator: Any, offers: Offers, **columns: Any) -> float:
@@ -272,7 +272,7 @@ def test_with_nonsense_stratified_dr_falls_back_to_the_accuracy_of_stratified_ip
 
 
 def test_a_wildly_wrong_model_is_corrected() -> None:
-    """It learned that features predict rewards; then the world turns around."""
+    """Learn that features predict rewards, then turn the world around."""
     errors = []
     for seed in range(8):
         offers = Offers(seed, 6_000)
@@ -302,7 +302,7 @@ def test_events_with_another_number_of_features_are_missing_not_fatal() -> None:
 
 
 def test_an_event_with_another_number_of_features_changes_no_prediction_of_others() -> None:
-    offers, found = Offers(8, 300), []
+    offers, results = Offers(8, 300), []
     wider = np.concatenate([offers.features[150:151]] * 2, axis=2)
     parts = [offers.batch(slice(150)), offers.batch(slice(150, 151), features=wider), offers.batch(slice(151, 300))]
     for batches in ([EventBatch.concat(parts)], parts):
@@ -310,8 +310,8 @@ def test_an_event_with_another_number_of_features_changes_no_prediction_of_other
         for batch in batches:
             evaluator.update(batch)
             evaluator.fold_pending()
-        found.append([evaluator.report().get("a", name, "cumulative").value for name in ("dm", "stratified_dr")])
-    assert found[0] == pytest.approx(found[1], rel=1e-9)
+        results.append([evaluator.report().get("a", name, "cumulative").value for name in ("dm", "stratified_dr")])
+    assert results[0] == pytest.approx(results[1], rel=1e-9)
 
 
 @pytest.mark.slow

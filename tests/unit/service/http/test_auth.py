@@ -78,7 +78,7 @@ def test_probes_need_no_token(server: HttpServer, path: str) -> None:
 
 @pytest.mark.parametrize("path", PROTECTED)
 @pytest.mark.parametrize("authorization", [f"Bearer {TOKEN}", f"bearer {OTHER_TOKEN}"])
-def test_with_any_of_the_tokens_everything_is_read(server: HttpServer, path: str, authorization: str) -> None:
+def test_each_of_the_tokens_gives_access(server: HttpServer, path: str, authorization: str) -> None:
     assert ask(server, path, authorization).status_code == 200
 
 
@@ -93,7 +93,7 @@ def test_with_any_of_the_tokens_everything_is_read(server: HttpServer, path: str
         f"Basic {TOKEN}",
     ],
 )
-def test_nearly_correct_values_are_wrong(server: HttpServer, authorization: str) -> None:
+def test_nearly_correct_tokens_are_refused(server: HttpServer, authorization: str) -> None:
     assert ask(server, "/metrics", authorization).status_code == 401
 
 
@@ -118,7 +118,7 @@ def test_nearly_correct_values_are_wrong(server: HttpServer, authorization: str)
         "/\\metrics",
     ],
 )
-def test_tricks_with_paths_give_nothing(server: HttpServer, path: str) -> None:
+def test_unusual_paths_do_not_bypass_the_token(server: HttpServer, path: str) -> None:
     answer = raw(server, f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
     status = answer.split(b" ")[1] if answer else b"400"
     assert status in (b"401", b"400") or (status == b"200" and b'"healthy"' in answer)
@@ -166,12 +166,12 @@ def test_addresses_and_localhost_may_ask_without_a_token(host: str) -> None:
 @pytest.mark.parametrize(
     "host", ["rebound.example.org", "127.0.0.1.example.org", "localhost.example.org:9108", "[::1", "x"]
 )
-def test_a_page_whose_name_resolves_to_this_machine_reads_nothing(host: str) -> None:
+def test_a_page_with_a_name_that_resolves_to_this_machine_reads_nothing(host: str) -> None:
     with served(Http(port=0)) as server:
         assert status_for(server, host) in (400, 403)
 
 
-def test_names_that_are_allowed_may_ask_and_with_any_allowed_no_others(folder: Path) -> None:
+def test_only_allowed_names_may_ask_once_any_is_allowed(folder: Path) -> None:
     with served(Http(port=0, allowed_hosts=["Metrics.example.org"])) as server:
         assert status_for(server, "metrics.example.org:443") == 200
         assert status_for(server, "other.example.org") == 403
@@ -182,7 +182,7 @@ def test_names_that_are_allowed_may_ask_and_with_any_allowed_no_others(folder: P
         assert status_for(server, "anything.example.org") == 403
 
 
-def test_https_is_spoken_and_insisted_on(pair: tuple[str, str]) -> None:
+def test_https_is_served_and_required(pair: tuple[str, str]) -> None:
     http = Http(port=0, tls_certfile=pair[0], tls_keyfile=pair[1])
     trusting = ssl.create_default_context(cafile=pair[0])
     with served(http) as server:
@@ -228,7 +228,7 @@ def complaint(**http: object) -> str:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.7", "recommender.example", ""])
-def test_the_network_is_not_let_in_without_a_token_unless_insecure_is_set(host: str, folder: Path) -> None:
+def test_other_machines_need_a_token_unless_insecure_is_set(host: str, folder: Path) -> None:
     assert complaint(host=host) == (
         f"http.host: expected a loopback address, because no token is configured, found '{host}'\n"
         "hint: set http.token_file, or http.insecure: true to let everyone read"

@@ -58,13 +58,13 @@ def test_metrics_are_prometheus_text(client: httpx.Client) -> None:
     )
 
 
-def test_the_report_is_the_report(client: httpx.Client) -> None:
+def test_the_report_is_served_as_json(client: httpx.Client) -> None:
     answer = client.get("/api/v1/report")
     assert answer.headers["content-type"] == "application/json"
     assert answer.json() == json.loads(make_report().to_json())
 
 
-def test_a_daemon_in_good_order_is_healthy_and_ready(client: httpx.Client) -> None:
+def test_a_working_daemon_is_healthy_and_ready(client: httpx.Client) -> None:
     assert client.get("/healthz").json() == {"healthy": True, "seconds_since_last_turn": 0.0}
     assert client.get("/readyz").json() == {"ready": True, "reason": ""}
 
@@ -79,7 +79,7 @@ def test_a_daemon_in_trouble_answers_503_with_the_reason(unready_client: httpx.C
         assert answer.json()["reason"] == "no broker answers at localhost:9092"
 
 
-def test_metrics_and_page_are_there_before_the_source_is(unready_client: httpx.Client) -> None:
+def test_metrics_and_page_are_served_before_the_source_is_ready(unready_client: httpx.Client) -> None:
     assert "streameval_ready 0.0" in unready_client.get("/metrics").text
     page = unready_client.get("/").text
     assert "not ready: no broker answers at localhost:9092" in page
@@ -137,7 +137,7 @@ def test_only_this_machine_is_served_unless_configured() -> None:
         assert server.url == f"http://127.0.0.1:{server.address[1]}"
 
 
-def test_ipv6_is_served_too() -> None:
+def test_ipv6_is_served() -> None:
     try:
         server = HttpServer(View(make_published()), host="::1", port=0)
     except StreamevalError:
@@ -147,15 +147,15 @@ def test_ipv6_is_served_too() -> None:
         assert httpx.get(server.url + "/metrics", trust_env=False, timeout=60.0).status_code == 200
 
 
-def test_a_stopped_server_has_given_its_port_back() -> None:
+def test_a_stopped_server_frees_its_port() -> None:
     port = free_port()
     for _ in range(2):
         with HttpServer(View(make_published()), port=port) as server:
             assert httpx.get(server.url + "/healthz", trust_env=False, timeout=60.0).status_code == 200
 
 
-def test_connections_that_ask_nothing_do_not_hold_up_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "STOP_SECONDS", 60)  # what an open request may take, and these would
+def test_idle_connections_do_not_delay_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "STOP_SECONDS", 60)  # as long as an open request may take
     with HttpServer(View(make_published()), port=0) as server:
         idle = [socket.create_connection(server.address) for _ in range(50)]
         assert httpx.get(server.url + "/healthz", trust_env=False, timeout=60.0).status_code == 200
@@ -226,7 +226,7 @@ def test_a_mean_weight_away_from_1_is_explained_on_the_page() -> None:
     assert "should be 1" not in " ".join(read(report).text)
 
 
-def test_a_candidate_whose_weights_are_off_is_marked_where_it_is_compared() -> None:
+def test_a_candidate_with_wrong_weights_is_marked_in_comparisons() -> None:
     report = make_report()
     off = tuple(
         replace(estimate, importance_weight_mean=1.5) if estimate.policy == "challenger-b" else estimate
@@ -250,7 +250,7 @@ def test_names_from_the_configuration_are_text_and_never_markup() -> None:
     assert "alert" not in page.inline["script"]
 
 
-def test_the_page_is_whole_by_itself() -> None:
+def test_the_page_needs_no_other_files() -> None:
     page = read(make_report())
     links = [value for _, name, value in page.attributes if name in ("href", "src")]
     assert all(link and link.startswith(("#", "?", "./")) for link in links), "also where a proxy puts it elsewhere"
@@ -268,7 +268,7 @@ def test_the_policy_allows_exactly_the_style_and_script_of_the_page(client: http
     assert f"script-src '{hash_of(inline['script'])}'" in policy
 
 
-def test_identifiers_on_the_page_are_unique_and_what_refers_to_them_exists() -> None:
+def test_identifiers_on_the_page_are_unique_and_references_lead_to_them() -> None:
     page = read(make_report())
     ids = [value for _, name, value in page.attributes if name == "id"]
     assert len(ids) == len(set(ids))

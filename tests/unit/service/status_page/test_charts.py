@@ -21,13 +21,13 @@ def test_every_axis_has_ticks_inside_it(values: list[float]) -> None:
 
 
 def test_one_very_wide_interval_does_not_squash_the_others() -> None:
-    narrow = [make_estimate(name, "ips", "window", 0.05 + 0.001 * place) for place, name in enumerate("abc")]
+    narrow = [make_estimate(name, "ips", "window", 0.05 + 0.001 * index) for index, name in enumerate("abc")]
     scale = ChartScale.of([*narrow, make_estimate("d", "ips", "window", 0.05, lower=-100.0, upper=100.0)])
     assert scale is not None
     assert scale.high - scale.low < 0.1
 
 
-def test_the_verdict_follows_the_lift_and_else_the_intervals() -> None:
+def test_the_verdict_follows_the_lift_and_otherwise_the_intervals() -> None:
     base = make_estimate("logging", "ips", "window", 0.050)
     assert verdict(make_estimate("a", "ips", "window", 0.060), base) == "better"
     assert verdict(make_estimate("a", "ips", "window", 0.040), base) == "worse"

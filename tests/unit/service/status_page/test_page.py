@@ -46,7 +46,7 @@ def hours(report: Report, points: int = 100) -> History:
     return history
 
 
-def test_the_top_shows_the_last_average_and_its_last_estimator_unless_another_is_wanted() -> None:
+def test_the_top_shows_the_last_average_and_its_last_estimator_unless_another_is_chosen() -> None:
     report = make_report()
     assert chosen(report, {}) == ("control_variate", "mixture")
     assert chosen(report, {"average": "window"}) == ("control_variate", "window")
@@ -55,7 +55,7 @@ def test_the_top_shows_the_last_average_and_its_last_estimator_unless_another_is
     assert chosen(report, {"average": "<script>", "estimator": "nothing"}) == ("control_variate", "mixture")
 
 
-def test_the_top_prefers_what_is_known() -> None:
+def test_the_top_prefers_known_values() -> None:
     report = make_report(1, ("ips",), ("cumulative", "mixture"))
     unknown = tuple(
         make_unknown(estimate.policy, "ips", "mixture") if estimate.average == "mixture" else estimate
@@ -288,7 +288,7 @@ def test_the_wild_first_estimates_do_not_flatten_the_rest() -> None:
     assert drawn.pictures[0].highest.startswith("40.")
 
 
-def test_a_line_is_broken_while_nothing_was_known() -> None:
+def test_a_line_has_a_gap_while_nothing_was_known() -> None:
     report, nothing = make_report(0, ("ips",), ("window",)), replace(make_report(0), estimates=())
     history = History()
     for step in range(30):
@@ -299,7 +299,7 @@ def test_a_line_is_broken_while_nothing_was_known() -> None:
     assert len(drawn.pictures[0].areas) == 2
 
 
-def test_without_a_past_or_numbers_there_is_no_picture() -> None:
+def test_without_a_history_or_numbers_there_is_no_picture() -> None:
     report = make_report(1, ("ips",), ("window",))
     assert make_timelines(History(), NOW, list(report.estimates), None) is None
     unknown = [make_unknown("a", "ips", "window")]
@@ -431,7 +431,7 @@ def test_lifts_over_time_show_the_margin_of_promotion() -> None:
     assert "margin of promotion" not in page(report, history=hours(report))
 
 
-def test_the_pictures_show_the_hours_that_are_wanted() -> None:
+def test_the_pictures_show_the_chosen_hours() -> None:
     report = make_report(1)
     long = with_fields(
         hours(report), points=tuple(with_fields(p, at=NOW - 8 * (NOW - p.at)) for p in hours(report).points)
@@ -465,7 +465,7 @@ def test_the_page_shows_lifts_over_time_with_their_marks_in_words() -> None:
     assert "; promotable 30.0 min ago" in section
 
 
-def test_the_page_shows_the_estimated_and_the_seen_lift_of_an_arm() -> None:
+def test_the_page_shows_the_estimated_and_the_observed_lift_of_an_arm() -> None:
     report = make_report(2)
     shown = page(report)
     assert "<td>estimated +0.0120, seen +0.0100 ± 0.0040</td>" in shown

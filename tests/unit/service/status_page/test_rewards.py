@@ -11,14 +11,14 @@ from streameval.service.status_page.page import render
 from support.factories import make_published, make_report, with_a_guardrail
 
 
-def with_a_second_reward() -> Report:
+def two_rewards() -> Report:
     report = make_report(candidates=2)
     further = tuple(replace(estimate, reward="revenue", value=7.25) for estimate in report.estimates)
     return replace(report, estimates=report.estimates + further)
 
 
 def test_every_reward_of_a_candidate_has_a_row_and_the_goal_has_the_rest_of_the_page() -> None:
-    report = with_a_second_reward()
+    report = two_rewards()
     page = render(make_published(report))
     assert "Lift of every reward; reward decides" in page
     assert page.count('<td class="text">revenue</td>') == 2
@@ -58,4 +58,4 @@ def test_a_guardrail_names_the_rule_if_there_are_several() -> None:
 
 
 def test_there_is_no_column_of_guardrails_without_one() -> None:
-    assert "Guardrail" not in render(make_published(with_a_second_reward()))
+    assert "Guardrail" not in render(make_published(two_rewards()))

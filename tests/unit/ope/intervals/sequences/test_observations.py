@@ -1,4 +1,4 @@
-"""Observations of a confidence sequence: which are light, and which are withheld."""
+"""Test observations of a confidence sequence: which are light, and which are withheld."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_an_observation_is_light_up_to_and_with_the_limit() -> None:
     assert seen.light[0, 1].tolist() == [[True, True, False, False]] * 4
 
 
-def test_terms_outside_their_range_are_unknown_and_those_outside_by_rounding_are_not() -> None:
+def test_terms_outside_their_range_are_unknown_unless_rounding_explains_it() -> None:
     term = np.column_stack([np.full(6, 0.5), [0.0, 1.0, 1.0 + RANGE_ROUNDING / 2, -RANGE_ROUNDING / 2, 1.1, -0.1]])
     seen = observe_terms(Evidence.of(np.ones((6, 2)), np.ones(6), 6), term, ObservationScale(0.0, 1.0))
     assert np.isnan(seen.values[0, 1, 0]).tolist() == [False, False, False, False, True, True]

@@ -1,4 +1,4 @@
-"""Confidence sequences: published values, their parts, and how often they miss."""
+"""Test confidence sequences: published values, their parts, and how often they miss."""
 
 from __future__ import annotations
 
@@ -65,27 +65,27 @@ def published(case: str, name: str) -> Any:
 
 
 def both_sides(weight: Any, reward: Any) -> Array:
-    """The sums behind the lower and the upper bound of a value, for rewards from 0 to 1."""
+    """Return the sums behind the lower and the upper bound of a value, for rewards from 0 to 1."""
     weight, reward = np.asarray(weight), np.asarray(reward)
     return np.stack([weight * reward, weight * (1 - reward)])
 
 
 def sums_of(engine: WealthProcess, observed: Array, present: Any = None) -> Array:
-    """The sums of whole streams as one block, [rows, width]: every observation has its own centre."""
+    """Return the sums of whole streams as one block, [rows, width], with a centre of its own for every observation."""
     there = None if present is None else np.asarray(present)[None, :, None]
     rows = Observations(np.asarray(observed, dtype=float)[None, :, None], there)
     return measure(engine, rows, np.zeros((len(observed), 1, 2)), [1])[0][0, :, 0]
 
 
 def own_centres(observed: Array, before: tuple[float, float] = (0.0, 0.0)) -> Array:
-    """The centres of observations [rows, events] when each has its own, from those before it."""
+    """Return the centre of each observation from those before it, [rows, events]."""
     count, total = before[0] + np.arange(observed.shape[1]), before[1] + np.cumsum(observed, axis=1) - observed
     centre: Array = np.minimum((total + 0.5) / (count + 1), 1.0)
     return centre
 
 
 def costs_of(engine: WealthProcess, deviation: Array, shared: bool) -> Array:
-    """The costs of single deviations [events], added up."""
+    """Return the sum of costs of single deviations, [events]."""
     seen = Observations(np.zeros((1, 1, 1, len(deviation))), light=np.zeros((1, 1, 1, len(deviation)), dtype=bool))
     return engine.costs(seen, deviation[None, None, None].copy(), np.zeros(1, dtype=np.int64), shared)[0, 0, 0]
 
@@ -96,7 +96,7 @@ def interval(engine: WealthProcess, observed: Array, error: float) -> list[float
 
 
 def exact_up_to_a_line(engine: WealthProcess, deviation: float) -> Array:
-    """The cost of one deviation from the centre of a block."""
+    """Return the cost of one deviation from the centre of a block."""
     if isinstance(engine, BernsteinWealth):
         return np.array([deviation**2])
     least, most = (end * engine.lambdas for end in (-1.0, 3.0))
@@ -106,8 +106,14 @@ def exact_up_to_a_line(engine: WealthProcess, deviation: float) -> Array:
 
 
 def bound_of_blocks(engine: WealthProcess, observed: Array, present: Array | None = None, since: int = 0) -> Array:
-    """The sums of one row of observations from event `since` on, block by block: the centre of each is that known
-    at its start, but every observation has its own while fewer than 100 came before the block."""
+    """Return the sums of one row of observations, block by block.
+
+    A block uses the centre that is known at its start. If fewer than 100 observations came before it, every observation
+    has its own centre.
+
+    Args:
+        since: Index of the first observation in the sums.
+    """
     sums, count, total = np.zeros(engine.width), 0.0, 0.0
     there = np.ones(len(observed), dtype=bool) if present is None else present
     for first in range(0, len(observed), 100):
@@ -132,10 +138,10 @@ def interval_of_blocks(engine: WealthProcess, observed: Array, error: float, **m
 # published values
 
 
-def test_the_gamma_exponential_boundary_is_the_published_one() -> None:
+def test_the_gamma_exponential_boundary_equals_the_published_one() -> None:
     case = "confseq_boundaries"
-    given = CASES[case]["inputs"]
-    v, error, v_opt, c = given["v"], given["alpha"], given["v_opt"], given["c_gamma"]
+    inputs = CASES[case]["inputs"]
+    v, error, v_opt, c = inputs["v"], inputs["alpha"], inputs["v_opt"], inputs["c_gamma"]
     assert normal_rho(v_opt, error / 2) == published(case, "normal_rho_two_sided")
     boundary = c * float(gamma_exponential_mixture(v / c**2, error, normal_rho(v_opt, error) / c**2))
     assert boundary == published(case, "gamma_exponential")
@@ -159,16 +165,16 @@ PUBLISHED_STREAMS = {
     ],
 )
 def test_the_gamma_exponential_boundary_gives_the_published_sequences(case: str, name: str) -> None:
-    observed = PUBLISHED_STREAMS[case]  # the published ones let products above 1 through, and cut what comes of them
+    observed = PUBLISHED_STREAMS[case]  # published code allows products above 1, and cuts the result
     square = ((observed - own_centres(observed)) ** 2).sum(axis=1)
     reach = gamma_exponential_mixture(square, 0.025, rho=1.0)
     lower = (observed.sum(axis=1) - reach) / observed.shape[1]
     assert np.clip([lower[0], 1 - lower[1]], 0, 1).tolist() == published(case, name)
 
 
-def test_the_empirical_bernstein_sequence_is_the_published_one() -> None:
-    found = interval(BernsteinWealth(rho=1.0), PUBLISHED_STREAMS["vw_cs_4000"], 0.05)
-    assert found == published("vw_cs_4000", "gamma_exponential")
+def test_the_empirical_bernstein_sequence_equals_the_published_one() -> None:
+    bounds = interval(BernsteinWealth(rho=1.0), PUBLISHED_STREAMS["vw_cs_4000"], 0.05)
+    assert bounds == published("vw_cs_4000", "gamma_exponential")
 
 
 UNINVESTED = 0.5 * (1 + 1.4406337970700393 / (0.95 * np.pi**2 / 6))
@@ -176,7 +182,7 @@ UNINVESTED = 0.5 * (1 + 1.4406337970700393 / (0.95 * np.pi**2 / 6))
 
 
 @pytest.mark.parametrize("name", ["robust", "robust_run_here"])
-def test_the_robust_sequence_is_the_published_one(name: str) -> None:
+def test_the_robust_sequence_equals_the_published_one(name: str) -> None:
     case = CASES["vw_cs_robust_88"]
     weights = tuple(0.6 * 1.6 ** -(1.0 + np.arange(60)))
     engine = HeavyTailed(largest=0.5, ratio=1.6, count=60, weights=weights)
@@ -184,11 +190,11 @@ def test_the_robust_sequence_is_the_published_one(name: str) -> None:
     assert interval(engine, observed, UNINVESTED * case["inputs"]["alpha"]) == published("vw_cs_robust_88", name)
 
 
-# what they are made of
+# their parts
 
 
 def heavy_tailed(rng: np.random.Generator, rows: int, events: int, largest: float = 50.0) -> Array:
-    """Weights of mean 1 of a deterministic policy under an exploring one: 0, a little above 1, and `largest`."""
+    """Draw weights of mean 1 of a deterministic policy under an exploring one: 0, a little above 1, and `largest`."""
     rare = 0.1 / largest
     common = (1 - rare * largest) / 1.11
     drawn = rng.random((rows, events))
@@ -228,7 +234,7 @@ def test_a_smaller_error_gives_a_lower_bound(engine: WealthProcess) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=["heavy", "bernstein"])
-def test_sums_of_two_stretches_add_up_to_those_of_both(engine: WealthProcess) -> None:
+def test_sums_of_two_stretches_add_up_to_the_sums_of_both(engine: WealthProcess) -> None:
     observed = stream(4).reshape(6, 1, 9, 100).transpose(2, 0, 1, 3) / 50
     whole, end = measure(engine, Observations(observed), np.zeros((6, 1, 2)), [3, 6])
     first, middle = measure(engine, Observations(observed[:3]), np.zeros((6, 1, 2)), [3])
@@ -238,7 +244,7 @@ def test_sums_of_two_stretches_add_up_to_those_of_both(engine: WealthProcess) ->
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=["heavy", "bernstein"])
-def test_absent_observations_are_as_if_they_had_never_been(engine: WealthProcess) -> None:
+def test_absent_observations_change_nothing(engine: WealthProcess) -> None:
     observed = stream(5, rows=1) / 50
     present = np.random.default_rng(6).random(observed.shape) < 0.7
     expected = sums_of(engine, observed[present][None])
@@ -247,12 +253,13 @@ def test_absent_observations_are_as_if_they_had_never_been(engine: WealthProcess
 
 @pytest.mark.parametrize("engine", ENGINES, ids=["heavy", "bernstein"])
 def test_no_centre_knows_its_own_block_or_a_later_one(engine: WealthProcess) -> None:
-    """The cost of earlier blocks does not depend on later observations; nor does the centre of the block between."""
+    """Change later observations. Neither the cost of earlier blocks nor the centre of the block between changes."""
     observed = stream(8).reshape(6, 1, 9, 100).transpose(2, 0, 1, 3) / 50
     changed = observed.copy()
     changed[5:] = 1.0
     costs = [
-        measure(engine, Observations(each), np.zeros((6, 1, 2)), [1] * 9)[0][..., 2:] for each in (observed, changed)
+        measure(engine, Observations(values), np.zeros((6, 1, 2)), [1] * 9)[0][..., 2:]
+        for values in (observed, changed)
     ]
     assert (costs[0][:5] == costs[1][:5]).all()
     if isinstance(engine, BernsteinWealth):
@@ -284,7 +291,13 @@ def test_an_observation_above_its_promised_limit_withholds_the_empirical_bernste
 def evidence(
     seed: int, events: int = 900, policies: int = 4, low: float = 0.0, high: float = 1.0, named: bool = False
 ) -> Evidence:
-    """Events of rewards `low` and `high`; the first policy took the logged actions, or is one among others."""
+    """Draw evidence of several policies.
+
+    Args:
+        low: Smaller of the two rewards.
+        high: Larger of the two rewards.
+        named: Whether production is one of the drawn policies. Otherwise the first policy took the logged actions.
+    """
     rng = np.random.default_rng(seed)
     weight = heavy_tailed(rng, policies, events)
     if not named:
@@ -316,7 +329,7 @@ def watching(
 
 
 def terms_of(estimators: list[AnyEstimator], events: Evidence) -> list[Terms]:
-    """Terms of estimators at the start of a stream; those of biased ones do not depend on the past here."""
+    """Return terms of estimators at the start of a stream. Terms of biased ones do not depend on the past here."""
     policies = events.importance_weight.shape[1]
     return [estimator.terms(events, estimator.start(policies))[0] for estimator in estimators]
 
@@ -327,7 +340,7 @@ def folded(
     cuts: tuple[int, ...] = (),
     state: Any = None,
 ) -> Any:
-    """The state after these events, cut before these."""
+    """Return the state after these events, cut at these indices."""
     sequences, estimators = watching
     policies = whole.importance_weight.shape[1]
     state = sequences.start(policies) if state is None else state
@@ -338,30 +351,30 @@ def folded(
 
 
 def seen(watching: Tracked, whole: Evidence, error: float = 0.05) -> TrackedBounds:
-    """The intervals after these events, by policy and estimator; an unfinished block is the tail."""
+    """Return the intervals after these events by policy and estimator. An unfinished block is the tail."""
     sequences, estimators = watching
     full = len(whole.reward) // whole.block * whole.block
     state = folded(watching, select_part(whole, slice(0, full)))
     rest = select_part(whole, slice(full, None))
     tail = (rest, terms_of(estimators, rest)) if full < len(whole.reward) else None
-    found = sequences.read(state, tail, np.full(whole.importance_weight.shape[1], error))
+    actual = sequences.read(state, tail, np.full(whole.importance_weight.shape[1], error))
     shape = (-1, len(estimators))
-    value, lift = (bounds.reshape(4, *shape) for bounds in found[:2])
-    return TrackedBounds(value, lift, {name: column.reshape(shape) for name, column in found.details.items()})
+    value, lift = (bounds.reshape(4, *shape) for bounds in actual[:2])
+    return TrackedBounds(value, lift, {name: column.reshape(shape) for name, column in actual.details.items()})
 
 
 def test_an_interval_of_a_value_is_made_of_weighted_rewards_and_losses() -> None:
     whole = evidence(10, events=937)
-    found = seen(watching(), whole)
+    actual = seen(watching(), whole)
     for policy in range(4):
         observed = both_sides(whole.importance_weight[:, policy], whole.reward)
         expected = interval_of_blocks(HeavyTailed(), observed, 0.05)
-        assert [found.value[0, policy, 0], found.value[1, policy, 0]] == pytest.approx(expected, rel=1e-9)
+        assert [actual.value[0, policy, 0], actual.value[1, policy, 0]] == pytest.approx(expected, rel=1e-9)
 
 
 def test_estimators_of_the_value_share_one_interval_and_biased_ones_have_their_own() -> None:
-    found = seen(watching(), evidence(11))
-    for end in (*found.value[:2], *found.lift[:2]):
+    actual = seen(watching(), evidence(11))
+    for end in (*actual.value[:2], *actual.lift[:2]):
         assert (end[1:, 0] == end[1:, 2]).all()
         assert (end[1:, 0] == end[1:, 3]).all()
         assert (end[1:, 0] != end[1:, 1]).all()
@@ -369,37 +382,37 @@ def test_estimators_of_the_value_share_one_interval_and_biased_ones_have_their_o
 
 def test_the_interval_of_a_biased_estimator_is_made_of_its_own_terms() -> None:
     whole = evidence(12, events=1000)
-    found = seen(watching(), whole)
+    actual = seen(watching(), whole)
     terms = np.minimum(whole.importance_weight[:, 1], 5.0) * whole.reward / 5.0
     expected = 5.0 * np.array(interval_of_blocks(BernsteinWealth(), np.stack([terms, 1 - terms]), 0.05))
-    assert [found.value[0, 1, 1], found.value[1, 1, 1]] == pytest.approx(expected.tolist(), rel=1e-9)
+    assert [actual.value[0, 1, 1], actual.value[1, 1, 1]] == pytest.approx(expected.tolist(), rel=1e-9)
 
 
 @pytest.mark.parametrize("named", [False, True], ids=["logging", "named"])
 def test_the_interval_of_a_lift_is_around_the_paired_difference_and_has_the_sign_of_its_roles(named: bool) -> None:
     whole = evidence(13, events=5000, named=named)
-    found = seen(watching(logging=not named), whole)
+    actual = seen(watching(logging=not named), whole)
     difference = (whole.importance_weight - whole.importance_weight[:, :1]) * whole.reward[:, None]
     slack = np.abs(whole.importance_weight.mean(axis=0) - whole.importance_weight[:, 0].mean())
     for policy in (1, 2, 3):
-        assert found.lift[0, policy, 0] < difference[:, policy].mean() + slack[policy]
-        assert found.lift[1, policy, 0] > difference[:, policy].mean() - slack[policy]
-        assert found.lift[1, policy, 0] - found.lift[0, policy, 0] < 0.5
+        assert actual.lift[0, policy, 0] < difference[:, policy].mean() + slack[policy]
+        assert actual.lift[1, policy, 0] > difference[:, policy].mean() - slack[policy]
+        assert actual.lift[1, policy, 0] - actual.lift[0, policy, 0] < 0.5
 
 
 def test_production_has_no_lift_and_a_candidate_that_is_production_nearly_none() -> None:
     whole = evidence(14, events=5000)
     whole = Evidence.of(np.asfortranarray(np.ones((5000, 2))), whole.reward)
-    found = seen(watching(), whole)
-    assert np.isnan(found.lift[0, 0]).all()
-    assert np.isnan(found.lift[1, 0]).all()
-    assert -0.02 < found.lift[0, 1, 0] < 0 < found.lift[1, 1, 0] < 0.02
+    actual = seen(watching(), whole)
+    assert np.isnan(actual.lift[0, 0]).all()
+    assert np.isnan(actual.lift[1, 0]).all()
+    assert -0.02 < actual.lift[0, 1, 0] < 0 < actual.lift[1, 1, 0] < 0.02
 
 
 def test_the_lift_over_a_named_production_is_narrower_than_the_difference_of_two_intervals() -> None:
     whole = evidence(15, events=20_000, named=True)
-    found, halved = (seen(watching(logging=False), whole, error) for error in (0.05, 0.025))
-    paired = found.lift[1, 1, 0] - found.lift[0, 1, 0]
+    actual, halved = (seen(watching(logging=False), whole, error) for error in (0.05, 0.025))
+    paired = actual.lift[1, 1, 0] - actual.lift[0, 1, 0]
     apart = halved.value[1, :2, 0] - halved.value[0, :2, 0]
     assert paired < 0.9 * apart.sum()
 
@@ -417,9 +430,9 @@ def test_a_reward_of_another_range_moves_and_stretches_the_intervals() -> None:
 def test_empirical_bernstein_is_withheld_for_weights_above_a_limit() -> None:
     bound = ConfidenceSequence(method="empirical_bernstein", max_weight=50.0)
     whole = evidence(17, events=20_000)
-    found = seen(watching(bound=bound), whole)
-    assert (found.value[0, :, 0] < 0.3).all()
-    assert (found.value[1, :, 0] > 0.3).all()
+    actual = seen(watching(bound=bound), whole)
+    assert (actual.value[0, :, 0] < 0.3).all()
+    assert (actual.value[1, :, 0] > 0.3).all()
     low = seen(watching(bound=ConfidenceSequence(method="empirical_bernstein", max_weight=2.0)), whole)
     assert np.isnan(low.value[0, :, 0]).tolist() == [False, True, True, True]
 
@@ -434,22 +447,22 @@ def test_the_largest_observation_of_a_lift_is_the_heavier_of_both_weights(loggin
     assert group.observed(whole, []).values[0, 1].max(axis=-1).tolist() == [1.0] * 4
 
 
-def test_events_that_lack_a_policy_are_as_if_they_had_never_been_for_it() -> None:
+def test_events_that_lack_a_policy_change_nothing_for_it() -> None:
     whole = evidence(18)
     present = np.random.default_rng(19).random((900, 4)) < 0.8
     present[:, 0] = True
     weight = np.where(present, whole.importance_weight, 0.0)
     sparse = Evidence.of(np.asfortranarray(weight), whole.reward, sample_weight=np.asfortranarray(present * 1.0))
-    found = seen(watching(), sparse)
+    actual = seen(watching(), sparse)
     for policy in range(4):
         observed = both_sides(whole.importance_weight[:, policy], whole.reward)
         there = present[:, policy]
         expected = interval_of_blocks(HeavyTailed(), observed, 0.05, present=there)
-        assert [found.value[0, policy, 0], found.value[1, policy, 0]] == pytest.approx(expected, rel=1e-9)
+        assert [actual.value[0, policy, 0], actual.value[1, policy, 0]] == pytest.approx(expected, rel=1e-9)
         lift = observed + np.stack([1 - whole.reward, whole.reward])
         if policy:
             lower, upper = interval_of_blocks(HeavyTailed(), lift, 0.05, present=there)
-            ends = [found.lift[0, policy, 0], found.lift[1, policy, 0]]
+            ends = [actual.lift[0, policy, 0], actual.lift[1, policy, 0]]
             assert ends == pytest.approx([lower - 1, upper], rel=1e-9)
 
 
@@ -458,8 +471,8 @@ def test_a_log_sampled_evenly_has_the_intervals_of_its_events_and_one_sampled_un
     even, uneven = np.full((900, 4), 4.0), np.full((900, 4), 4.0)
     uneven[300:, 1] = 2.0
     plain = seen(watching(), whole)
-    weighed = [Evidence.of(whole.importance_weight, whole.reward, sample_weight=each) for each in (even, uneven)]
-    same, withheld = (seen(watching(), each) for each in weighed)
+    weighed = [Evidence.of(whole.importance_weight, whole.reward, sample_weight=weights) for weights in (even, uneven)]
+    same, withheld = (seen(watching(), sample) for sample in weighed)
     assert same.value[0].tolist() == plain.value[0].tolist()
     assert "uneven_sampling" not in same.details
     assert np.isnan(withheld.value[0]).all(axis=1).tolist() == [False, True, False, False]
@@ -471,12 +484,12 @@ def test_a_lift_over_a_production_that_was_sampled_unevenly_has_no_interval() ->
     whole = evidence(20)
     sampled = np.full((900, 4), 4.0)
     sampled[300:, 0] = 2.0
-    found = seen(watching(), Evidence.of(whole.importance_weight, whole.reward, sample_weight=sampled))
-    assert np.isnan(found.value[0]).all(axis=1).tolist() == [True, False, False, False]
-    assert np.isnan(found.lift[0]).all()
+    actual = seen(watching(), Evidence.of(whole.importance_weight, whole.reward, sample_weight=sampled))
+    assert np.isnan(actual.value[0]).all(axis=1).tolist() == [True, False, False, False]
+    assert np.isnan(actual.lift[0]).all()
 
 
-def test_where_terms_have_no_limit_the_interval_is_withheld() -> None:
+def test_the_interval_is_withheld_if_terms_have_no_limit() -> None:
     modelled: list[AnyEstimator] = [DM(), StaticBlend(tau=0.5), ClippedIPS(cap=np.inf), CAB(cap=3.0), PseudoInverse()]
     sequences, _ = watching(estimators=modelled)
     assert [(group.of, group.scale[:2]) for group in sequences.groups] == [(0, (0.0, 1.0)), (3, (0.0, 4.0))]
@@ -492,11 +505,11 @@ def test_folding_changes_nothing_in_the_state_it_is_given() -> None:
 
 
 def flat(state: Any) -> list[Array]:
-    """All arrays and numbers in a state, in order."""
+    """List all arrays and numbers in a state, in order."""
     if isinstance(state, msgspec.Struct):
         state = msgspec.structs.asdict(state)
     if isinstance(state, dict):
-        state = [each for each in state.values() if each is not None]
+        state = [value for value in state.values() if value is not None]
     if isinstance(state, list):
         return [leaf for value in state for leaf in flat(value)]
     return [np.asarray(state, dtype=float)]
@@ -504,7 +517,7 @@ def flat(state: Any) -> list[Array]:
 
 @pytest.mark.parametrize("named", [False, True], ids=["logging", "named"])
 @pytest.mark.parametrize("present", [1.0, 0.8], ids=["all", "some"])
-def test_observations_of_blocks_are_those_of_each_event(named: bool, present: float) -> None:
+def test_observations_of_blocks_equal_the_observations_of_each_event(named: bool, present: float) -> None:
     rng = np.random.default_rng(31)
     weight, reward = np.abs(rng.standard_cauchy((4, 600))), rng.random(600)
     if not named:
@@ -512,18 +525,18 @@ def test_observations_of_blocks_are_those_of_each_event(named: bool, present: fl
     there = (rng.random((600, 4)) <= present).T
     whole = Evidence.of(np.asfortranarray(weight.T), reward, sample_weight=np.asfortranarray(there.T * 1.0))
     group = watching(logging=not named)[0].groups[0]
-    found = group.observed(whole, [], slice(2, 6))
+    actual = group.observed(whole, [], slice(2, 6))
     for block, policy in np.ndindex(4, 4):
         events = slice(100 * (block + 2), 100 * (block + 3))
         w, w0, s = weight[policy, events], weight[0, events], reward[events]
         own, both = there[policy, events], (there[policy] & there[0])[events]
         sides = [(own, w * s), (own, w * (1 - s)), (both, w * s + w0 * (1 - s)), (both, w0 * s + w * (1 - s))]
         for side, (mask, expected) in enumerate(sides):
-            assert found.values[block, policy, side] == pytest.approx(np.where(mask, expected, 0.0), rel=1e-12)
-            assert found.counts[block, policy, side] == mask.sum()
-            assert found.light is not None
+            assert actual.values[block, policy, side] == pytest.approx(np.where(mask, expected, 0.0), rel=1e-12)
+            assert actual.counts[block, policy, side] == mask.sum()
+            assert actual.light is not None
             light = (w <= 3) if side < 2 else (w <= 3) & (w0 <= 3)
-            assert (found.light[block, policy, side] == light).all()
+            assert (actual.light[block, policy, side] == light).all()
 
 
 def test_a_block_never_costs_less_than_its_bets() -> None:
@@ -561,16 +574,16 @@ def test_a_window_is_bounded_by_at_most_twice_its_events_and_by_more_than_half_o
         assert (more == events + 99).all()
 
 
-def test_a_restarted_interval_is_the_one_of_its_last_events_at_its_share_of_the_error() -> None:
+def test_a_restarted_interval_equals_the_one_of_its_last_events_at_its_share_of_the_error() -> None:
     whole = evidence(27, events=2700)
-    found = seen(watching(Window(tau=400), estimators=[IPS()]), whole)
-    events = int(found.details["interval_events"][1, 0])
+    actual = seen(watching(Window(tau=400), estimators=[IPS()]), whole)
+    events = int(actual.details["interval_events"][1, 0])
     assert events == 700
     observed = both_sides(whole.importance_weight[:, 1], whole.reward)
     sums = np.stack([bound_of_blocks(HeavyTailed(), row, since=2700 - events) for row in observed])
     restart = 6  # started after five epochs of 400 events
     lower = HeavyTailed().lower(sums, np.full(2, 0.025 / (LEVELS * restart * (restart + 1))))
-    assert [found.value[0, 1, 0], found.value[1, 1, 0]] == pytest.approx([lower[0], 1 - lower[1]], rel=1e-9)
+    assert [actual.value[0, 1, 0], actual.value[1, 1, 0]] == pytest.approx([lower[0], 1 - lower[1]], rel=1e-9)
 
 
 def test_the_shares_of_all_restarts_add_up_to_no_more_than_the_error() -> None:
@@ -592,7 +605,7 @@ def test_the_shares_of_all_restarts_add_up_to_no_more_than_the_error() -> None:
 
 
 @pytest.mark.parametrize("margin", [0.0, -0.2, 0.05])
-def test_the_evidence_is_enough_exactly_where_the_lower_bound_of_the_lift_is_above_the_margin(margin: float) -> None:
+def test_the_evidence_is_enough_exactly_if_the_lower_bound_of_the_lift_is_above_the_margin(margin: float) -> None:
     whole = evidence(28, events=6000)
     sequences, estimators = watching(Cumulative(), estimators=[IPS()])
     proof = LiftTest((0.0, 1.0), margin)
@@ -609,7 +622,7 @@ def test_the_evidence_is_enough_exactly_where_the_lower_bound_of_the_lift_is_abo
 
 @pytest.mark.parametrize("span", [SinceStart(), Restarted(tau=400, block=100)], ids=["since start", "restarted"])
 @pytest.mark.parametrize("margin", [0.0, -0.2])
-def test_the_bound_of_the_proof_is_above_the_margin_exactly_where_its_evidence_is_enough(
+def test_the_bound_of_the_proof_is_above_the_margin_exactly_if_its_evidence_is_enough(
     span: RestartSchedule, margin: float
 ) -> None:
     whole, proof = evidence(28, events=6000), LiftTest((0.0, 1.0), margin, span)
@@ -625,15 +638,15 @@ def test_the_bound_of_the_proof_is_above_the_margin_exactly_where_its_evidence_i
 def test_restarted_evidence_adds_up_the_wealth_of_both_sequences_that_run() -> None:
     whole = evidence(31, events=2700)
     proof = LiftTest((0.0, 1.0), -0.1, Restarted(tau=400, block=100))
-    found, _ = proof.fold(proof.start(4), proof.observed(whole))
+    actual, _ = proof.fold(proof.start(4), proof.observed(whole))
     observed = whole.importance_weight[:, 2] * whole.reward + whole.importance_weight[:, 0] * (1 - whole.reward)
     older, younger = (
         np.exp(HeavyTailed().log_wealth(bound_of_blocks(HeavyTailed(), observed, since=since), np.array(0.9)))
-        for since in (2000, 2400)  # the sixth and the seventh
+        for since in (2000, 2400)  # the sixth and seventh start
     )
-    assert found[-1, 2] == pytest.approx(np.log(older / (6 * 7) + younger / (7 * 8)), rel=1e-9)
+    assert actual[-1, 2] == pytest.approx(np.log(older / (6 * 7) + younger / (7 * 8)), rel=1e-9)
     first = np.exp(HeavyTailed().log_wealth(bound_of_blocks(HeavyTailed(), observed[:300]), np.array(0.9)))
-    assert found[2, 2] == pytest.approx(np.log(first / 2), rel=1e-9)
+    assert actual[2, 2] == pytest.approx(np.log(first / 2), rel=1e-9)
 
 
 def test_the_evidence_after_each_block_does_not_depend_on_how_many_come_at_once() -> None:
@@ -659,7 +672,7 @@ def test_a_negative_weight_ends_all_evidence() -> None:
 
 
 def test_large_weights_may_follow_a_negative_one() -> None:
-    """As among slates: nothing can be proven of that policy any more, and the others continue."""
+    """Weigh as among slates. Nothing can be proven of that policy any more, and the others continue."""
     whole = evidence(30, events=400)
     proof = LiftTest((0.0, 1.0))
     alone, _ = proof.fold(proof.start(4), proof.observed(whole))
@@ -691,15 +704,15 @@ def test_each_end_moves_away_from_the_estimate_that_it_is_a_bound_of() -> None:
         assert np.concatenate(bounds) == pytest.approx(expected)
 
 
-def test_sessions_in_which_all_weights_are_alike_do_not_make_a_sequence_miss() -> None:
-    rng, events, names = np.random.default_rng(32), 6_000, [f"c{place}" for place in range(20)]
-    session = np.arange(events) // 1_000 * 50 + rng.integers(0, 50, events)  # 50 are open at a time, of 20 events each
+def test_sessions_with_equal_weights_do_not_make_a_sequence_miss() -> None:
+    rng, events, names = np.random.default_rng(32), 6_000, [f"c{index}" for index in range(20)]
+    session = np.arange(events) // 1_000 * 50 + rng.integers(0, 50, events)  # 50 sessions of 20 events at a time
     weights = {name: rng.choice([0.5, 1.5], 300)[session] for name in names}
     batch = EventBatch.from_arrays(
         reward=(rng.random(events) < 0.3).astype(float),
         propensity=np.full(events, 0.5),
         policies={name: 0.5 * weight for name, weight in weights.items()},
-        unit=[str(each) for each in session],
+        unit=[str(number) for number in session],
     )
     evaluator = Evaluator(names, [IPS()], [Cumulative()], intervals={"cumulative": "confidence_sequence"}, drift=None)
     missed = set()
@@ -725,7 +738,7 @@ def test_sessions_in_which_all_weights_are_alike_do_not_make_a_sequence_miss() -
     ],
     ids=["decay", "adaptive window", "mixture", "short window"],
 )
-def test_a_confidence_sequence_is_refused_where_none_exists(average: AnyAverage, words: str) -> None:
+def test_a_confidence_sequence_is_refused_if_none_exists(average: AnyAverage, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Evaluator(["a"], averages=[average], intervals={average.label: "confidence_sequence"})
 
