@@ -1,4 +1,4 @@
-"""Make a log for the rule `bsea` in which a candidate becomes promotable and loses this state, again and again."""
+"""Make a log for the rule `bsea`: a candidate becomes promotable and ceases to be, again and again."""
 
 from __future__ import annotations
 

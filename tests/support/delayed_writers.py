@@ -111,7 +111,7 @@ class LiveReading:
 
     @property
     def times(self) -> list[float]:
-        """Return the timestamps of the accepted events, in the order in which they count."""
+        """Return the timestamps of the accepted events, in the order of counting."""
         return [time for batch in self.batches for time in batch.timestamp.tolist()]
 
     @property

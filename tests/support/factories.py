@@ -1,4 +1,4 @@
-"""Hand-made Reports and the simplest sources, decoders and learners: what the serving side is tested with."""
+"""Make Reports by hand, and the simplest sources, decoders and learners for tests of the serving side."""
 
 from __future__ import annotations
 
@@ -47,8 +47,16 @@ DETAILS = {
 
 
 def make_estimate(policy: str, estimator: str, average: str, value: float = 0.05, **fields: Any) -> Estimate:
-    """An Estimate with everything known, around `value`; `fields` replace what they name."""
-    known: dict[str, Any] = {
+    """Make an Estimate with all numbers, around `value`.
+
+    Args:
+        policy: Name of the policy.
+        estimator: Label of the estimator.
+        average: Label of the average.
+        value: The estimate.
+        fields: Fields that differ.
+    """
+    estimated: dict[str, Any] = {
         "value": value,
         "lower": value - 0.002,
         "upper": value + 0.002,
@@ -66,11 +74,11 @@ def make_estimate(policy: str, estimator: str, average: str, value: float = 0.05
         }
         | DETAILS.get(average, {}),
     }
-    return Estimate(policy=policy, estimator=estimator, average=average, **(known | fields))
+    return Estimate(policy=policy, estimator=estimator, average=average, **(estimated | fields))
 
 
 def make_unknown(policy: str, estimator: str, average: str, **fields: Any) -> Estimate:
-    """An Estimate before there is any evidence."""
+    """Make an Estimate without any evidence."""
     names = ("lower", "upper", "effective_sample_size", "importance_weight_mean", "importance_weight_max")
     estimate = make_estimate(policy, estimator, average, **dict.fromkeys(names), details={})
     return msgspec.structs.replace(estimate, value=None, **fields)
@@ -83,7 +91,7 @@ def make_report(
     averages: tuple[str, ...] = AVERAGES,
     seed: int = 7,
 ) -> Report:
-    """A full Report of production `logging` and this many candidates: better ones, worse ones and undecided ones."""
+    """Make a full Report of production `logging` and this many candidates, better, worse and undecided ones."""
     rng = np.random.default_rng(seed)
     names = ["logging", *(f"challenger-{suffix}" for suffix in "abcdefghijklmnopqrstuvwxyz"[:candidates])]
     truth = {name: 0.050 + 0.004 * ((index + 1) % 3 - 1) * (index > 0) for index, name in enumerate(names)}
@@ -114,7 +122,7 @@ def make_report(
 
 
 def with_segments(report: Report) -> Report:
-    """The Report with the lifts by country: candidate `a` is better in `de`, and worse in `fr`."""
+    """Add lifts by country to a Report. The first candidate is better in `de`, and worse in `fr`."""
     lifts = {"de": 0.02, "fr": -0.02}
     rows = [
         SegmentEstimate(
@@ -140,7 +148,13 @@ def with_segments(report: Report) -> Report:
 
 
 def with_a_guardrail(report: Report, *verdicts: bool, lower: float = -0.002) -> Report:
-    """The Report with a second reward, which every candidate must not lose; `verdicts`: whether each one keeps it."""
+    """Add a second reward to a Report, with a guardrail for every candidate.
+
+    Args:
+        report: The Report.
+        verdicts: Whether each candidate keeps the guardrail.
+        lower: Lower bound for decisions.
+    """
     further = tuple(structs.replace(estimate, reward="stay", value=0.9) for estimate in report.estimates)
     checks = [GuardrailCheck("stay", 0.001, ok, f"decision bound {lower:g}", lower + 0.002, lower) for ok in verdicts]
     decisions = zip(report.promotion, checks, strict=True)
@@ -156,7 +170,12 @@ def _lift(lift: float) -> dict[str, float]:
 
 
 def make_published(report: Report | None = None, **fields: Any) -> DaemonStatus:
-    """The status of a healthy daemon with `report`; `fields` replace those that they name."""
+    """Make the status of a healthy daemon.
+
+    Args:
+        report: The last Report.
+        fields: Fields that differ.
+    """
     partitions = (PartitionStatus("interactions", 0, 60_001, 12), PartitionStatus("interactions", 1, 60_002, None))
     good = DaemonStatus(
         source=SourceStatus(reached=True, partitions=partitions, detail="2 partitions"),
@@ -172,16 +191,23 @@ def make_published(report: Report | None = None, **fields: Any) -> DaemonStatus:
 
 
 class View:
-    """The part of a daemon that the HTTP server uses, to be set by hand."""
+    """Stand in for the part of a daemon that the HTTP server uses."""
 
     def __init__(self, published: DaemonStatus, healthy: bool = True) -> None:
         self.published, self.healthy, self.stalled_for = published, healthy, 0.0 if healthy else 90.0
 
 
 class ListSource:
-    """Hands out one entry of `polls` per poll; an exception among them is raised, a callable is called.
+    """Return one entry of `polls` per poll. An exception among them is raised, a callable is called.
 
-    `lag`: the number of unread messages that it reports, None for unknown.
+    Attributes:
+        lag: Number of unread messages to report, None for unknown.
+        reached: Whether it reports that the source is reached.
+        detail: Text of its status.
+        ended: Whether it has returned the last entry, unless it is never exhausted.
+        closed: Whether it was closed.
+        handed_out: Number of entries returned so far.
+        paused: Partitions that are paused.
     """
 
     lag: int | None = None
@@ -194,7 +220,7 @@ class ListSource:
         self.paused: set[TopicPartition] = set()
 
     def poll(self, timeout: float) -> list[Records]:
-        """The next entry, `[]` after the last."""
+        """Return the next entry, `[]` after the last."""
         entry = next(self._polls, None)
         self.handed_out += entry is not None
         if entry is None:
@@ -205,9 +231,9 @@ class ListSource:
         return entry() if callable(entry) else entry
 
     def status(self) -> SourceStatus:
-        """As reachable as it was set to be."""
-        known = PartitionStatus("interactions", 0, self.handed_out, self.lag)
-        partitions = () if self.lag is None else (known,)
+        """Return the status that was set."""
+        partition = PartitionStatus("interactions", 0, self.handed_out, self.lag)
+        partitions = () if self.lag is None else (partition,)
         return SourceStatus(self.reached, self.ended, partitions, self.detail)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
@@ -215,7 +241,7 @@ class ListSource:
         self.paused = set(partitions)
 
     def offsets(self) -> SourceOffsets:
-        """How many polls have been handed out."""
+        """Return the number of polls so far as an offset."""
         return {"interactions": Offsets({0: self.handed_out} if self.handed_out else {})}
 
     def close(self) -> None:
@@ -224,15 +250,15 @@ class ListSource:
 
 
 def records(*values: bytes | None, partition: int = 0) -> Records:
-    """Consecutive messages of one partition from offset 0."""
+    """Make consecutive messages of one partition from offset 0."""
     return Records("interactions", partition, range(len(values)), values)
 
 
 class NumberFormat:
-    """Decodes `b"5"` into an event of reward 5 at time 5; everything else is malformed."""
+    """Decode `b"5"` into an event of reward 5 at time 5, and reject everything else as malformed."""
 
     def decode_batch(self, values: Iterable[bytes | None], origin: Origin | None = None) -> EventBatch:
-        """The numbers as events, the rest as rejections."""
+        """Return numbers as events, and the rest as rejections."""
         taken = [value or b"" for value in values]
         numbers = np.array([float(value) for value in taken if value.isdigit()])
         rejected = tuple(Rejected("malformed", f"not a number: {v!r}", v) for v in taken if not v.isdigit())
@@ -242,7 +268,7 @@ class NumberFormat:
 
 
 class Recorder:
-    """A learner that remembers the rewards in order, and how many Reports it was asked for."""
+    """Record the rewards in order, in place of a learner, and count its Reports."""
 
     config = SimpleNamespace(margin=None)
 
@@ -255,31 +281,31 @@ class Recorder:
         self.rewards += batch.reward.tolist()
 
     def fold_pending(self, least: int = 1) -> bool:
-        """Nothing is pending."""
+        """Report that nothing is pending."""
         return False
 
     def report(self, now: float | None = None, unmatched_share: float | None = None) -> Report:
-        """A Report whose number of events is the number received."""
+        """Make a Report with the number of events received."""
         self.reports += 1
         events = EventCounts(len(self.rewards), {}, None)
         return Report(confidence=0.95, production="logging", events=events, policies=(), estimates=())
 
     def missing_fields(self, batch: EventBatch) -> list[Any]:
-        """Nothing is missing."""
+        """Report that nothing is missing."""
         return []
 
     def take_versions(self) -> list[Any]:
-        """Nothing is copied."""
+        """Report that nothing was copied."""
         return []
 
     def state(self) -> Any:
-        """The rewards."""
+        """Return the rewards."""
         return {"rewards": list(self.rewards)}
 
 
 @contextmanager
 def running(daemon: Daemon) -> Iterator[Daemon]:
-    """The daemon at work in its own thread, stopped at the end."""
+    """Run the daemon in its own thread, and stop it at the end."""
     thread = threading.Thread(target=daemon.run, daemon=True)
     thread.start()
     try:
@@ -301,15 +327,15 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
         if waited >= seconds:
             raise AssertionError(f"not within {seconds} s")
         waiting.wait(pause)
-        waited, pause = waited + pause, min(1.3 * pause, 0.1)  # a question costs a server time
+        waited, pause = waited + pause, min(1.3 * pause, 0.1)  # each call may cost a server time
 
 
 TURN, USUAL_TURNS = 10_000, 500
-"""This many numbers are added up in a tenth of a second, on machines of some years ago."""
+"""Numbers of a turn, and turns in a tenth of a second on machines of some years ago."""
 
 
 def quickest(call: Callable[[], object], times: int = 5) -> float:
-    """Seconds of the fastest of several calls: what a busy machine adds to the others is not the program's."""
+    """Return the seconds of the fastest of several calls. A busy machine only adds time."""
     seconds = []
     for _ in range(times):
         started = time.perf_counter()
@@ -319,9 +345,9 @@ def quickest(call: Callable[[], object], times: int = 5) -> float:
 
 
 def crowding() -> float:
-    """How many times longer everything takes at the moment than it does on a usual machine of one's own; at least 1.
+    """Return how many times longer everything takes now than on an idle usual machine, at least 1.
 
-    A limit in seconds is meant for that: where others are at work, too, or the machine is a slow one, it is longer.
+    Multiply limits in seconds by it, so that they hold on busy and slow machines.
     """
     start_time, worked, turns = time.perf_counter(), time.thread_time(), 0
     while time.thread_time() - worked < 0.1:
@@ -331,7 +357,7 @@ def crowding() -> float:
 
 
 def slowness() -> float:
-    """How many times more work things are here than on a usual machine; at least 1. For limits in seconds of work."""
+    """Return how many times more processor time work takes here than on a usual machine, at least 1."""
     worked = time.thread_time()
     for _ in range(USUAL_TURNS):
         sum(range(TURN))

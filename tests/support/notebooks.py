@@ -33,7 +33,7 @@ def executed(notebook: Path) -> Iterator[tuple[Cell, Any]]:
 
 
 def displayed(value: Any) -> dict[str, list[str]]:
-    """Return the forms in which a notebook stores a value."""
+    """Return a value in the forms that a notebook stores."""
     forms = {"text/html": value._repr_html_()} if hasattr(value, "_repr_html_") else {"text/plain": repr(value)}
     return {form: text.splitlines(keepends=True) for form, text in forms.items()}
 

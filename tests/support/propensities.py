@@ -20,7 +20,7 @@ def three_actions(seed: int, events: int, wrong: float = 1.0, *, listed: bool = 
     Args:
         seed: Seed of the random numbers.
         events: Number of events.
-        wrong: Factor by which the propensity of `sport` is off.
+        wrong: Factor of error in the propensity of `sport`.
         listed: Whether events list all actions.
     """
     rng = np.random.default_rng(seed)

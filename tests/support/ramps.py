@@ -71,7 +71,7 @@ def three_actions(seed: int, events: int, share: float = 0.2, wrong: float = 1.0
         seed: Seed of the random numbers.
         events: Number of events.
         share: Share of events of the challenger.
-        wrong: Factor by which the propensity of the second action is off.
+        wrong: Factor of error in the propensity of the second action.
     """
     rng = np.random.default_rng(seed)
     arm = (rng.uniform(size=events) < share).astype(int)
@@ -87,7 +87,7 @@ def sessions(seed: int, events: int, share: float = 0.2, wrong: float = 1.0, act
         seed: Seed of the random numbers.
         events: Number of events.
         share: Share of sessions of the challenger.
-        wrong: Factor by which the propensity of the second action is off.
+        wrong: Factor of error in the propensity of the second action.
         active: Number of sessions at a time.
     """
     rng = np.random.default_rng(seed)
@@ -107,7 +107,7 @@ def _logged(rng: np.random.Generator, arm: Any, level: Any, wrong: float) -> dic
         rng: Random numbers.
         arm: Arm of each event [n].
         level: Factor of the mean rewards of each event [n].
-        wrong: Factor by which the propensity of the second action is off.
+        wrong: Factor of error in the propensity of the second action.
     """
     chosen = POLICIES[arm]
     action = (rng.uniform(size=(len(arm), 1)) > chosen.cumsum(axis=1)).sum(axis=1).clip(0, 2)

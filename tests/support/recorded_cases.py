@@ -1,7 +1,7 @@
-"""Cases for recorded Reports: fixed configurations on fixed logs, which together use everything that counts.
+"""Define cases for recorded Reports: fixed configurations on fixed logs that together use everything that counts.
 
-Cases use public names only: `streameval.__all__`, the command `streameval replay`, and `Changing`, which wraps the way
-in which candidates come and go. Each case takes a `Feed`, which decides how events reach an evaluator.
+Cases use public names only: `streameval.__all__`, the command `streameval replay`, and `Changing` for candidates that
+come and go. Each case takes a `Feed`, which decides how events reach an evaluator.
 """
 
 from __future__ import annotations
@@ -38,14 +38,18 @@ Reports = dict[str, Any]
 
 
 class Changing:
-    """Wrap an evaluator with candidates that come and go; `settings` as in the configuration."""
+    """Wrap an evaluator with candidates that come and go.
+
+    Args:
+        settings: Settings as in the configuration.
+    """
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings
         self.evaluator = Evaluator.from_config(Config.model_validate(settings).evaluator_config())
 
     def change(self, settings: dict[str, Any]) -> None:
-        """Continue with other candidates; new ones start from zero."""
+        """Continue with other candidates. New ones start from zero."""
         self.settings = settings
         late = self.evaluator.apply_config(Config.model_validate(settings).evaluator_config())
         if late is not None:
@@ -92,13 +96,13 @@ def written_and_read(state: Any) -> Any:
 
 
 class Feed:
-    """Give events to evaluators: all at once, or in random pieces, with Reports and restarts in between.
+    """Give events to evaluators, all at once or in random pieces, with Reports and restarts in between.
 
     Args:
-        seed: seed of the random cuts, None for no cuts
-        restarts: whether a Report is made at one of the cuts, and the evaluator then replaced by one from its state
-        most: the largest number of events to give at a time; later ones are left out
-        variants: the largest number of variants of a configuration to cover, None for all
+        seed: Seed of the random cuts, None for no cuts.
+        restarts: Whether to replace the evaluator at one of the cuts by one from its state, and to make a Report.
+        most: Largest number of events to give at a time. Later ones are left out.
+        variants: Largest number of variants of a configuration to cover, None for all.
     """
 
     PIECES = 8
@@ -132,11 +136,11 @@ class Feed:
 
     def reports(self, evaluator: Any, events: se.EventBatch, *moments: int, now: float | None = None) -> Reports:
         """Return the Reports after these numbers of events, and after all."""
-        found: Reports = {}
+        reports: Reports = {}
         for first, last in pairwise((0, *moments, len(events))):
             evaluator = self.update(evaluator, events[first:last])
-            found[f"{last} events"] = reported(evaluator, now)
-        return found
+            reports[f"{last} events"] = reported(evaluator, now)
+        return reports
 
     def end(self, evaluator: Any, events: se.EventBatch | logs.Columns) -> Any:
         """Return the Report after all events."""
@@ -221,11 +225,11 @@ def estimators_and_averages(feed: Feed) -> Reports:
 
 
 def named_production(feed: Feed) -> Reports:
-    """Cover named policies with long gaps, production too, large weights, rewards of both signs and another block."""
+    """Cover a named production policy, long gaps, large weights, rewards of both signs and another block."""
     evaluator = se.Evaluator(
         ["new", "other"],
         PLAIN,
-        [each for each in EVERY_AVERAGE if each.name != "of_blocks"],
+        [average for average in EVERY_AVERAGE if average.name != "of_blocks"],
         (-2.0, 3.0),
         "now",
         {"cumulative": "normal", "window": "empirical_bernstein", "adaptive_decay": "normal"},
@@ -248,15 +252,15 @@ def units_that_start_late(feed: Feed) -> Reports:
 
 
 def event_time(feed: Feed) -> Reports:
-    """Cover windows and decays measured by the clock of the events, over a pause; some events have no time."""
+    """Cover windows and decays measured by the clock of the events, over a pause, and with events that have no time."""
     reports: Reports = {}
     for name, intervals in (("withheld", {}), ("given", {"hours": "normal", "brief": "empirical_bernstein"})):
         columns = logs.plain(3, 4_040)
         if name == "withheld":
             columns["timestamp"] = np.where(np.arange(4_040) % 9 == 4, np.nan, columns["timestamp"])
         evaluator = se.Evaluator(["now", "new"], PLAIN, TIMED, (-0.125, 1.125), intervals=intervals, promotion="off")
-        found = feed.reports(evaluator, batch(columns), 2_025)
-        reports |= {f"{name} {moment}": report for moment, report in found.items()}
+        by_moment = feed.reports(evaluator, batch(columns), 2_025)
+        reports |= {f"{name} {moment}": report for moment, report in by_moment.items()}
     return reports
 
 
@@ -294,7 +298,7 @@ def adaptive_options(feed: Feed) -> Reports:
 def blocks_of_other_lengths(feed: Feed) -> Reports:
     """Cover short and long blocks, with an unfinished one at the end."""
     columns, reports = logs.plain(23, 3_040), {}
-    averages = [each for each in EVERY_AVERAGE if each.name not in ("coarse", "of_blocks")]
+    averages = [average for average in EVERY_AVERAGE if average.name not in ("coarse", "of_blocks")]
     for block in (7, 250, 1_000):
         evaluator = se.Evaluator(["now", "new"], PLAIN, averages, (-0.125, 1.125), block=block, promotion=EAGER)
         reports[f"blocks of {block}"] = feed.end(evaluator, columns)
@@ -345,7 +349,7 @@ INTERVALS: dict[str, Any] = {
 
 
 def interval_average(label: str) -> Any:
-    """Return the average with this label: of the kind that the label starts with, else `cumulative`."""
+    """Return the average of the kind that this label starts with, else `cumulative`."""
     if label.startswith("window_drift"):
         return se.AdaptiveWindow(drift_span=600, name=label)
     if label.startswith("decay"):
@@ -404,15 +408,15 @@ def rules(feed: Feed) -> Reports:
     for name, promotion in feed.chosen(settings).items():
         for production in ("logging", "now"):
             evaluator = se.Evaluator(
-                [each for each in ("now", "new", "other") if each != production],
+                [policy for policy in ("now", "new", "other") if policy != production],
                 [se.StratifiedIPS()],
                 [se.Mixture()],
                 (-0.0625, 0.99 if name == "rejecting" else 1.0625),  # 0.99: the largest rewards are rejected
                 production,
                 promotion=promotion,
             )
-            found = feed.reports(evaluator, events, 450, 2_500, now=logs.START + 60.0)
-            reports |= {f"{name} {production} {moment}": report for moment, report in found.items()}
+            by_moment = feed.reports(evaluator, events, 450, 2_500, now=logs.START + 60.0)
+            reports |= {f"{name} {production} {moment}": report for moment, report in by_moment.items()}
     stale = feed.update(se.Evaluator(["new"], [se.StratifiedIPS()], [se.Mixture()], (-0.0625, 1.0625)), events)
     reports["stale"] = reported(stale, now=logs.START + 1e6)
     return reports
@@ -490,8 +494,8 @@ def long_streams_of_all_kinds(feed: Feed) -> Reports:
     for number, (name, percent) in enumerate(percents.items()):
         columns = logs.plain(61 + number, 60_040, rare=name == "heavy", percent=percent)
         evaluator = se.Evaluator(["new", "other"], PLAIN, USUAL, (-0.0625, 1.0625), promotion=EAGER)
-        found = feed.reports(evaluator, batch(columns), 20_000, 31_000)
-        reports |= {f"{name} {moment}": report for moment, report in found.items()}
+        by_moment = feed.reports(evaluator, batch(columns), 20_000, 31_000)
+        reports |= {f"{name} {moment}": report for moment, report in by_moment.items()}
     pieces = [batch(logs.plain(70 + number, 4_000, percent=(20 + 5 * number, 60))) for number in range(8)]
     evaluator = se.Evaluator(["new", "other"], PLAIN, USUAL, (-0.0625, 1.0625), promotion=EAGER)
     for piece in pieces:
@@ -534,7 +538,7 @@ def listed_slates(feed: Feed) -> Reports:
 
 
 def policies_in_code(feed: Feed) -> Reports:
-    """Cover policies computed from scores, next to a logged one; actions have names; some lines are not events."""
+    """Cover policies computed from scores next to a logged one, with named actions and lines that are not events."""
     candidates: dict[str, Any] = {
         "shadow": se.Logged(),
         "even": "uniform",
@@ -672,13 +676,13 @@ def clicks(feed: Feed) -> Reports:
 
 
 def examination(feed: Feed) -> Reports:
-    """Cover rankings with clicks by every model of examination; learned curves need more pages."""
+    """Cover rankings with clicks by every model of examination. Learned curves need more pages."""
     columns, reports = logs.without(logs.pages(34, 2_030), "sampling_probability", "unit"), Reports()
-    given = columns | {"propensities": np.tile(0.9 / np.arange(1, 6), (2_030, 1))}
+    with_propensities = columns | {"propensities": np.tile(0.9 / np.arange(1, 6), (2_030, 1))}
     curves: dict[str, tuple[Any, se.EventBatch]] = {
         "power": ({"kind": "power", "eta": 0.5}, se.EventBatch.from_rankings(**columns)),
         "table": ({"kind": "table", "values": [1.0, 0.5, 0.25]}, se.EventBatch.from_rankings(**columns)),
-        "given": ("given", se.EventBatch.from_rankings(**given)),
+        "given": ("given", se.EventBatch.from_rankings(**with_propensities)),
         "swaps": ({"kind": "swaps", "ranks": 6}, ranking_worlds.pages(12_040, 35)[0]),
         "harvested": ({"kind": "harvested", "ranks": 6}, ranking_worlds.pages(12_040, 36, "harvested")[0]),
     }
@@ -741,7 +745,7 @@ def segments(feed: Feed) -> Reports:
 
 
 def ramps(feed: Feed) -> Reports:
-    """Cover arms with known and measured shares, and with logged propensities; calibration of all that were logged."""
+    """Cover arms with known and measured shares, logged propensities, and calibration of all logged policies."""
     columns, reports = logs.ramp(46, 4_030), Reports()
     arms: dict[str, Any] = {
         "balanced": {"arms": {"now": 0.8, "new": 0.2}},
@@ -833,7 +837,7 @@ def changing(
     moments: Sequence[int],
     stays: bool = True,
 ) -> Reports:
-    """Report while candidates come and go; the first one leaves, too, unless it `stays`."""
+    """Report while candidates come and go. The first one leaves too, unless it `stays`."""
     events, reports = batch(columns), Reports()
     first, second, third = columns["policies"]
     evaluator: Any = Changing(settings([first]))

@@ -1,7 +1,8 @@
-"""Logs for the recorded Reports, the same on every processor: random integers and plain arithmetic only.
+"""Make logs for the recorded Reports, equal on every processor: random integers and plain arithmetic only.
 
 The generator makes the same integers everywhere. Probabilities are ratios of small integers, times are multiples of a
-quarter of a second. Nothing here takes an exponential or a logarithm, whose last bits differ between processors.
+quarter of a second. Nothing here takes an exponential or a logarithm, because their last bits differ between
+processors.
 """
 
 from __future__ import annotations
@@ -21,25 +22,25 @@ START = 1_700_000_000.0
 
 
 def generator(seed: int) -> np.random.Generator:
-    """The generator of a log."""
+    """Make the random number generator of a log."""
     return np.random.Generator(np.random.PCG64(seed))
 
 
 def times(rng: np.random.Generator, events: int) -> Array:
-    """About 2 seconds apart, with a pause of an hour in the middle, and slightly out of order."""
+    """Make times about 2 seconds apart, with a pause of an hour in the middle, and slightly out of order."""
     gaps = rng.integers(0, 17, events) / 4.0
     gaps[events // 2] = 3_600.0
     return np.asarray(START + np.cumsum(gaps) - rng.integers(0, 9, events) / 4.0)
 
 
 def draws(rng: np.random.Generator, probabilities: Array) -> NDArray[np.int64]:
-    """An action for each row of `probabilities`, [n, actions]."""
+    """Draw an action for each row of `probabilities`, [n, actions]."""
     passed = np.cumsum(probabilities, axis=1) <= rng.random(len(probabilities))[:, None]
     return np.minimum(passed.sum(axis=1), probabilities.shape[1] - 1)
 
 
 def distributions(rng: np.random.Generator, least: int, most: int, *shape: int) -> Array:
-    """Random distributions over the last axis of `shape`, as ratios of integers."""
+    """Draw distributions over the last axis of `shape`, as ratios of integers."""
     parts = rng.integers(least, most, shape)
     return np.asarray(parts / parts.sum(axis=-1, keepdims=True))
 
@@ -52,10 +53,18 @@ def plain(
     rare: bool = False,
     percent: tuple[int, int] = (30, 45),
 ) -> Columns:
-    """Probabilities of the logged action only; `new` takes rewarded actions more often, `other` less often.
+    """Make events with probabilities of the logged action only.
 
-    `rare`: a few importance weights are large. `percent`: of actions that are rewarded, in each half. Each policy lacks
-    some events, the log was downsampled, and some events belong to a session.
+    `new` takes rewarded actions more often, `other` less often. Each policy lacks some events, the log was downsampled,
+    and some events belong to a session.
+
+    Args:
+        seed: Seed of the random numbers.
+        events: Number of events.
+        low: Smallest reward.
+        high: Largest reward.
+        rare: Whether a few importance weights are large.
+        percent: Percentage of rewarded actions in each half.
     """
     rng = generator(seed)
     chance = np.where(np.arange(events) < events // 2, *percent)
@@ -85,12 +94,12 @@ def plain(
 
 
 def without(columns: Columns, *names: str) -> Columns:
-    """The columns but these."""
+    """Return the columns without these names."""
     return {name: column for name, column in columns.items() if name not in names}
 
 
 def described(seed: int, events: int, actions: int = 4, width: int = 3) -> Columns:
-    """Full distributions and features; `partial` lacks some events, and `blind` gives no full distribution."""
+    """Make events with full distributions and features. `partial` lacks some events."""
     rng = generator(seed)
     features = rng.integers(-16, 17, (events, actions, width)) / 16.0
     logging = distributions(rng, 4, 33, events, actions)
@@ -117,7 +126,7 @@ def described(seed: int, events: int, actions: int = 4, width: int = 3) -> Colum
 
 
 def slots(seed: int, events: int, places: int = 3, choices: int = 3) -> Columns:
-    """Slates of slots that are filled independently; `tilted` prefers the last choice in each slot."""
+    """Make slates with independently filled slots. `tilted` prefers the last choice in each slot."""
     rng = generator(seed)
     logging = distributions(rng, 4, 17, events, places, choices)
     tilted = logging + np.where(np.arange(choices) == choices - 1, 0.5, 0.0)
@@ -135,21 +144,21 @@ def slots(seed: int, events: int, places: int = 3, choices: int = 3) -> Columns:
 
 
 def shown(columns: Columns) -> Columns:
-    """The same slates with nothing but the probabilities of what each slot shows."""
+    """Return the slates with nothing but the probabilities of what each slot shows."""
 
-    def shown_column(given: Array) -> Array:
-        return np.take_along_axis(given, columns["action"][:, :, None], axis=2)[:, :, 0]
+    def shown_column(column: Array) -> Array:
+        return np.take_along_axis(column, columns["action"][:, :, None], axis=2)[:, :, 0]
 
     return {
         "reward": columns["reward"],
         "propensity": shown_column(columns["propensities"]),
-        "policies": {name: shown_column(given) for name, given in columns["policies"].items()},
+        "policies": {name: shown_column(column) for name, column in columns["policies"].items()},
         "timestamp": columns["timestamp"],
     }
 
 
 def rankings(seed: int, events: int, places: int = 2, choices: int = 4) -> Columns:
-    """Slates drawn uniformly from all rankings; the candidate prefers the first action in the first slot."""
+    """Draw slates uniformly from all rankings. The candidate prefers the first action in the first slot."""
     rng = generator(seed)
     ranked = np.array(list(permutations(range(choices), places)))
     action = ranked[rng.integers(0, len(ranked), events)]
@@ -181,7 +190,7 @@ def with_gaps(columns: Columns, gaps: dict[str, tuple[int, int]]) -> Columns:
 
 
 def with_units(columns: Columns, seed: int, first: int = 0, size: int = 20) -> Columns:
-    """Add sessions of `size` consecutive events from event `first` on; one event in four is independent."""
+    """Add sessions of `size` consecutive events from event `first` on. One event in four is independent."""
     events = len(columns["reward"])
     alone = generator(seed).integers(0, 4, events) == 0
     units = [None if alone[event] or event < first else f"session-{event // size}" for event in range(events)]
@@ -189,7 +198,7 @@ def with_units(columns: Columns, seed: int, first: int = 0, size: int = 20) -> C
 
 
 def with_rewards(columns: Columns, seed: int) -> Columns:
-    """Add the rewards `revenue` and `stay`; some events lack one reward, and some of these the first one."""
+    """Add the rewards `revenue` and `stay`. Some events lack one of the three rewards."""
     rng, events = generator(seed), len(columns["reward"])
     revenue = np.maximum(columns["reward"], 0.0) * rng.integers(0, 51, columns["reward"].shape)
     stay = 1.0 - (rng.integers(0, 8, columns["reward"].shape) == 0)
@@ -228,7 +237,13 @@ def ramp(seed: int, events: int) -> Columns:
 
 
 def choices(seed: int, events: int, listed: bool) -> Columns:
-    """Make choices without propensities by a policy that depends on the country; `listed`: from described lists."""
+    """Make choices without propensities by a policy that depends on the country.
+
+    Args:
+        seed: Seed of the random numbers.
+        events: Number of events.
+        listed: Whether choices come with lists of described actions.
+    """
     rng, actions = generator(seed), 4
     country = rng.integers(0, 3, events)
     logging = np.array([[5, 1, 1, 1], [1, 4, 2, 1], [2, 2, 2, 2]])[country] / 8.0
@@ -237,7 +252,7 @@ def choices(seed: int, events: int, listed: bool) -> Columns:
     features = np.broadcast_to(np.eye(actions), (events, actions, actions))
     sets: Columns = {"action": action, "features": features, "policies": {"new": target}}
     names: Columns = {
-        "action": [f"item-{each}" for each in action],
+        "action": [f"item-{index}" for index in action],
         "policies": {"new": target[np.arange(events), action]},
     }
     return {
@@ -250,7 +265,7 @@ def choices(seed: int, events: int, listed: bool) -> Columns:
 
 
 def pages(seed: int, events: int, shown: int = 5) -> Columns:
-    """Make pages of described items with clicks; `new` reverses the order, `other` is random and drops some items."""
+    """Make pages of described items with clicks. `new` reverses the order, `other` is random and drops some items."""
     rng = generator(seed)
     rank = np.arange(1, shown + 1)
     features = rng.integers(0, 9, (events, shown, 2)) / 8.0
@@ -274,14 +289,14 @@ def pages(seed: int, events: int, shown: int = 5) -> Columns:
 
 
 def write_lines(path: Path, messages: list[Any]) -> None:
-    """The messages as lines of JSON; strings are written as they are."""
+    """Write the messages as lines of JSON. Strings are written as they are."""
     path.write_text(
         "".join(f"{message if isinstance(message, str) else json.dumps(message)}\n" for message in messages)
     )
 
 
 def listed_messages(seed: int, events: int) -> list[Any]:
-    """Slates with a list of all that could have been shown, some plain slates and some plain events among them."""
+    """Make slates with a list of all possible ones, and some plain slates and plain events among them."""
     rng = generator(seed)
     slates = [list(slate) for slate in permutations("abc", 2)]
     messages: list[Any] = []
@@ -308,9 +323,9 @@ def listed_messages(seed: int, events: int) -> list[Any]:
 
 
 def scored_messages(seed: int, events: int) -> list[Any]:
-    """Events with named actions, scores and features for policies in code, and some lines that are not events.
+    """Make events with named actions, scores and features for policies in code, and some lines that are not events.
 
-    The number of actions varies; some events lack scores, features, or the probabilities of `shadow`.
+    The number of actions varies. Some events lack scores, features, or the probabilities of `shadow`.
     """
     rng = generator(seed)
     names = ["news", "sport", "music", "film", "games"]
@@ -348,7 +363,7 @@ def scored_messages(seed: int, events: int) -> list[Any]:
 
 
 def compact_messages(seed: int, events: int) -> list[Any]:
-    """The plain log as lines."""
+    """Make the plain log as messages."""
     columns = plain(seed, events)
     messages: list[Any] = []
     for event in range(events):

@@ -1,4 +1,4 @@
-"""Logs with sessions in their rewards."""
+"""Draw logs with sessions in their rewards."""
 
 from __future__ import annotations
 

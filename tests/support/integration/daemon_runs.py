@@ -96,7 +96,7 @@ class DaemonRuns:
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def java(self, program: str) -> list[int]:
-        """Return the processes below the run in which Java runs a program with this name."""
+        """Return the Java processes below the run with this name in their command lines."""
         processes = []
         for process in self.processes():
             with suppress(FileNotFoundError, ProcessLookupError):

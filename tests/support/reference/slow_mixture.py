@@ -1,7 +1,7 @@
-"""The mixture of decays over strata, written down as slowly and as plainly as its definition, to compare with.
+"""Write down the mixture of decays over strata as slowly and as plainly as its definition, to compare with.
 
-Every number is a sum over all blocks so far with explicit weights; nothing is carried from one block to the next but
-the losses, which depend on the estimates of their time.
+Every number is a sum over all blocks so far with explicit weights. Only the losses are carried from one block to the
+next, because they depend on the estimates of their time.
 """
 
 from __future__ import annotations
@@ -17,14 +17,19 @@ Array = NDArray[np.float64]
 HORIZONS = np.array([1e3, 2e3, 3e3, 5e3, 7e3, 1e4, 1.5e4, 2e4, 3e4, 5e4, 1e5, 2e5, np.inf])
 LONG = 100_000
 COMPARED = [*[max(2 * longer, 1e5) for longer in HORIZONS[1:-1]], 1e6]
-"""How long the difference of losses between each horizon and the next is remembered."""
+"""Horizons of the differences of losses between each horizon and the next."""
 
 
 @dataclass
 class Part:
-    """A component of one policy's term, event by event: numerator u, denominator v (None: 1), averaging weight q.
+    """Hold a component of one policy's term.
 
-    `prior` and `square`: per block end, the start-up value (NaN: none) and the presumed second moment.
+    Attributes:
+        u: Numerator of each event.
+        q: Averaging weight of each event.
+        prior: Start-up value at each block end, NaN for none.
+        square: Presumed second moment at each block end.
+        v: Denominator of each event, None for 1.
     """
 
     u: Array
@@ -36,7 +41,7 @@ class Part:
 
 @dataclass
 class Answer:
-    """The mixture's reading for one policy at the last block end."""
+    """Hold the mixture's reading for one policy at the last block end."""
 
     value: float
     horizon: float
@@ -46,7 +51,7 @@ class Answer:
 
 
 def decayed_mean(values: Array, weights: Array, block: int) -> Array:
-    """Mean after each block, an event's weight fading by (1 - 1/100,000) an event, block by block."""
+    """Return the mean after each block. An event's weight fades by (1 - 1/100,000) an event, block by block."""
     blocks = len(values) // block
     means = np.full(blocks, np.nan)
     for last in range(blocks):
@@ -59,7 +64,7 @@ def decayed_mean(values: Array, weights: Array, block: int) -> Array:
 
 
 def slope_before(term: Array, weight: Array, q: Array, block: int) -> Array:
-    """cov(term, w) / var(w) over the past that ends a block before each event; 0 where the weight does not vary."""
+    """Return cov(term, w) / var(w) over the past that ends a block before each event, 0 if the weight does not vary."""
     beta = np.zeros(len(term))
     means = [decayed_mean(column, q, block) for column in (term, weight, term * weight, weight * weight)]
     for index in range(1, len(term) // block):
@@ -70,14 +75,20 @@ def slope_before(term: Array, weight: Array, q: Array, block: int) -> Array:
 
 
 class SlowMixture:
-    """Several policies under one estimator; `pooled` are those whose losses are added up."""
+    """Average several policies under one estimator.
+
+    Args:
+        policies: Parts of each policy's term.
+        pooled: Whether the losses of each policy are pooled with the others.
+        block: Number of events of a block.
+    """
 
     def __init__(self, policies: Sequence[Sequence[Part]], pooled: Sequence[bool], block: int) -> None:
         self.policies, self.pooled, self.block = policies, pooled, block
         self.blocks = len(policies[0][0].u) // block
 
     def answers(self) -> list[Answer]:
-        """At the last block end."""
+        """Return the answers at the last block end."""
         parts = len(self.policies[0])
         by_part = [self._part([policy[index] for policy in self.policies]) for index in range(parts)]
         return [
@@ -92,7 +103,7 @@ class SlowMixture:
         ]
 
     def _part(self, columns: Sequence[Part]) -> list[Answer]:
-        """One component of all policies, through the whole stream."""
+        """Return the answers for one component of all policies, through the whole stream."""
         excess = np.zeros((len(columns), len(HORIZONS) - 1))
         means: list[list[float]] = [[] for _ in columns]
         history = []
@@ -101,24 +112,24 @@ class SlowMixture:
             for index, column in enumerate(columns):
                 mean, charge = self._arrives(column, done, means[index], shares[index])
                 means[index].append(mean)
-                for place, memory in enumerate(COMPARED):
-                    excess[index, place] *= np.exp(-self.block / memory)
-                    excess[index, place] += charge[place] - charge[place + 1]
+                for step, memory in enumerate(COMPARED):
+                    excess[index, step] *= np.exp(-self.block / memory)
+                    excess[index, step] += charge[step] - charge[step + 1]
             shares = [self._share(excess, index, done + 1) for index in range(len(columns))]
             now = zip(columns, means, shares, strict=True)
-            history.append([self._now(column, done + 1, known, share) for column, known, share in now])
+            history.append([self._now(column, done + 1, past, share) for column, past, share in now])
         return self._drift_answers(history)
 
     def _share(self, excess: Array, policy: int, done: int) -> Array:
         together = sum(self.pooled) >= 3 and self.pooled[policy]
         steps = excess[np.array(self.pooled)].sum(axis=0) if together else excess[policy]
-        total = np.array([steps[place:].sum() for place in range(len(HORIZONS))])
+        total = np.array([steps[index:].sum() for index in range(len(HORIZONS))])
         favour = np.sqrt(np.minimum(HORIZONS, done * self.block).clip(1e4, 4e5))
         share = favour * np.exp(-(0.4 if together else 1.0) * (total - total.min()))
         return share / share.sum()
 
     def _arrives(self, part: Part, done: int, means: Sequence[float], share: Array) -> tuple[float, Array]:
-        """The mean of the block that comes after `done` blocks, and what each decay is charged for it."""
+        """Return the mean of the block after `done` blocks, and the loss of each decay."""
         q, u, v = self._block_terms(part, done)
         if q.sum() == 0:
             return np.nan, np.zeros(len(HORIZONS))
@@ -136,19 +147,19 @@ class SlowMixture:
         return mean, np.where(np.isnan(charge), 0.0, charge)
 
     def _block_terms(self, part: Part, index: int) -> tuple[Array, Array, Array]:
-        place = slice(index * self.block, (index + 1) * self.block)
-        return part.q[place], part.u[place], np.ones(self.block) if part.v is None else part.v[place]
+        events = slice(index * self.block, (index + 1) * self.block)
+        return part.q[events], part.u[events], np.ones(self.block) if part.v is None else part.v[events]
 
     def _counts(self, part: Part, done: int) -> Array:
-        """Averaging weight of each of the first blocks."""
+        """Return the averaging weight of each of the first blocks."""
         return part.q[: done * self.block].reshape(done, -1).sum(axis=1)
 
     def _ages(self, done: int) -> Array:
-        """How many events ago each of the first blocks ended."""
+        """Return how many events ago each of the first blocks ended."""
         return self.block * (done - 1 - np.arange(done))
 
     def _estimates(self, part: Part, done: int, means: Sequence[float]) -> tuple[Array, Array]:
-        """The estimate of each decay, and its total weight, pseudo-events included."""
+        """Return the estimate of each decay, and its total weight, including pseudo-events."""
         counts, seen = self._counts(part, done), np.nan_to_num(means[:done])
         values, totals = [], []
         for horizon in HORIZONS:
@@ -161,7 +172,7 @@ class SlowMixture:
         return np.array(values), np.array(totals)
 
     def _faded(self, column: Array, part: Part, done: int) -> float:
-        """Sum of q times a column over the first blocks, fading with a horizon of 100,000 events."""
+        """Return the sum of q times a column over the first blocks, fading with a horizon of 100,000 events."""
         blocks = (part.q * column)[: done * self.block].reshape(done, -1).sum(axis=1)
         return float((blocks * np.exp(-self._ages(done) / LONG)).sum())
 
@@ -170,7 +181,7 @@ class SlowMixture:
         return self._faded(part.v, part, done) / self._faded(np.ones_like(part.u), part, done)
 
     def _noise(self, part: Part, done: int) -> float:
-        """Variance of one event's term."""
+        """Return the variance of one event's term."""
         count, prior = self._faded(np.ones_like(part.u), part, done), 2_000 * np.exp(-done * self.block / LONG)
         square = part.square[done - 1]
         if part.v is None:
@@ -183,7 +194,7 @@ class SlowMixture:
         return max((self._faded(residual, part, done) + prior * square) / (count + prior), 1e-6)
 
     def _now(self, part: Part, done: int, means: Sequence[float], share: Array) -> tuple[float, ...]:
-        """Value, sampling variance, spread, mean age, horizon and trend after this number of blocks."""
+        """Return value, sampling variance, spread, mean age, horizon and trend after this number of blocks."""
         estimates, totals = self._estimates(part, done, means)
         value = (share * estimates).sum()
         event_ages = np.arange(done * self.block)[::-1]
@@ -191,11 +202,11 @@ class SlowMixture:
         q, faded = part.q[: done * self.block], [np.exp(-block_ages / horizon) for horizon in HORIZONS]
         kernel = sum(om * fading / total for om, fading, total in zip(share, faded, totals, strict=True))
         alone = sum(om * fading / (fading * q).sum() for om, fading in zip(share, faded, strict=True))
-        of_events = (alone * q * np.nan_to_num(means[:done]).repeat(self.block)).sum()
+        event_value = (alone * q * np.nan_to_num(means[:done]).repeat(self.block)).sum()
         block_mean_age = event_ages.reshape(done, -1).mean(axis=1).repeat(self.block)
         return (
             value,
-            self._noise(part, done) * (alone**2 * q**2).sum() + (value - of_events) ** 2,
+            self._noise(part, done) * (alone**2 * q**2).sum() + (value - event_value) ** 2,
             (share * (estimates - value) ** 2).sum(),
             (kernel * q * block_mean_age).sum(),
             (share * np.minimum(HORIZONS, done * self.block)).sum(),
@@ -203,13 +214,13 @@ class SlowMixture:
         )
 
     def _trend(self, part: Part, done: int, means: Sequence[float], share: Array) -> tuple[float, float]:
-        """The change per event between decays of the next longer and of the next shorter horizons, and its variance."""
+        """Return the change per event between decays of the next longer and next shorter horizons, and its variance."""
         counts, ages, last = self._counts(part, done), self._ages(done), len(HORIZONS) - 1
         if np.count_nonzero(counts) < 2:
             return np.nan, np.nan
         kernels = [np.exp(-ages / horizon) / (counts * np.exp(-ages / horizon)).sum() for horizon in HORIZONS]
-        shorter = sum(om * kernels[max(place - 1, 0)] for place, om in enumerate(share))
-        longer = sum(om * kernels[min(place + 1, last)] for place, om in enumerate(share))
+        shorter = sum(om * kernels[max(index - 1, 0)] for index, om in enumerate(share))
+        longer = sum(om * kernels[min(index + 1, last)] for index, om in enumerate(share))
         change, middle = (shorter - longer) * counts, ages + (self.block - 1) / 2
         span = -(change * middle).sum()
         q = part.q[: done * self.block]
@@ -217,7 +228,7 @@ class SlowMixture:
         return (change * np.nan_to_num(means[:done])).sum() / span, self._noise(part, done) * squares / span**2
 
     def _drift_answers(self, history: list[list[tuple[float, ...]]]) -> list[Answer]:
-        """The answers after the last block; a moment of the history ends with the trend and its variance."""
+        """Return the answers after the last block. A moment of the history ends with the trend and its variance."""
         sums = np.zeros((len(history[0]), 2))
         for moment in history:
             sums *= np.exp(-self.block / LONG)
