@@ -18,9 +18,9 @@ Array = NDArray[np.float64]
 EVENTS, BLOCK, ERROR = 100_000, 100, 0.01
 
 
-def sessions(rng: np.random.Generator, events: int = EVENTS, at_a_time: int = 50) -> NDArray[np.int64]:
+def sessions(rng: np.random.Generator, events: int = EVENTS, open_sessions: int = 50) -> NDArray[np.int64]:
     """Return the session of each event, with 20 events on average."""
-    return np.arange(events) // (20 * at_a_time) * at_a_time + rng.integers(at_a_time, size=events)
+    return np.arange(events) // (20 * open_sessions) * open_sessions + rng.integers(open_sessions, size=events)
 
 
 def correlated_rewards(session: NDArray[np.int64], rng: np.random.Generator, mean: Array | float = 0.3) -> Array:
@@ -64,8 +64,8 @@ def failures(rewards: list[Array], block: int = BLOCK) -> int:
     count = 0
     for reward in rewards:
         state, verdicts = clusters.start(), []
-        for part in np.split(reward, 10):
-            state = folded(part, state, block)
+        for tenth in np.split(reward, 10):
+            state = folded(tenth, state, block)
             verdicts += [passes for _, passes, _ in clusters.check(state, block, ERROR)]
         count += not all(verdicts)
     return count
@@ -87,7 +87,7 @@ def test_nine_in_ten_logs_of_fifty_sessions_at_a_time_fail(mean: float) -> None:
 
 def test_sessions_one_after_the_other_pass_because_blocks_account_for_them() -> None:
     rng = np.random.default_rng(103)
-    assert failures([correlated_rewards(sessions(rng, at_a_time=1), rng) for _ in range(20)]) == 0
+    assert failures([correlated_rewards(sessions(rng, open_sessions=1), rng) for _ in range(20)]) == 0
 
 
 def checked(reward: Array, unit: list[str] | None) -> tuple[TrustCheck, str]:
