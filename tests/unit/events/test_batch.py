@@ -26,8 +26,8 @@ def same(one: EventBatch, other: EventBatch) -> bool:
         equal(getattr(one.action_sets, name), getattr(other.action_sets, name)) for name in SET_COLUMNS
     ) and equal(
         *(
-            np.empty(0) if each is None else each.values
-            for each in (one.action_sets.features, other.action_sets.features)
+            np.empty(0) if features is None else features.values
+            for features in (one.action_sets.features, other.action_sets.features)
         )
     )
 
@@ -175,12 +175,12 @@ def test_action_sets_that_make_no_sense_are_refused_with_the_first_bad_row(
 @given(st.lists(good_messages, max_size=6), st.integers(-8, 8), st.integers(-8, 8))
 def test_a_part_is_what_its_events_alone_would_be(messages: list[bytes], start: int, stop: int) -> None:
     whole = decoded(messages)
-    part = whole[start:stop]
+    cut = whole[start:stop]
     alone = decoded(messages[start:stop])
-    assert len(part) == len(messages[start:stop])
-    assert same(part, alone)
-    assert same(part, whole.take(np.arange(len(whole))[start:stop]))
-    assert part.rejected == (whole.rejected if slice(start, stop).indices(len(messages))[0] == 0 else ())
+    assert len(cut) == len(messages[start:stop])
+    assert same(cut, alone)
+    assert same(cut, whole.take(np.arange(len(whole))[start:stop]))
+    assert cut.rejected == (whole.rejected if slice(start, stop).indices(len(messages))[0] == 0 else ())
 
 
 @given(st.lists(good_messages, min_size=1, max_size=6), st.data())

@@ -294,7 +294,9 @@ def test_a_message_that_is_not_a_json_object_is_malformed(message: bytes | None,
     assert verdict(message) == Rejected("malformed", detail, message or b"")
     batch = JsonDecoder().decode_batch([encode(COMPACT), message, encode(COMPACT)])
     assert len(batch) == 2
-    assert [(each.place, each.reason, each.detail) for each in batch.rejected] == [(1, "malformed", detail)]
+    assert [(rejection.place, rejection.reason, rejection.detail) for rejection in batch.rejected] == [
+        (1, "malformed", detail)
+    ]
 
 
 def test_every_reason_that_needs_no_memory_has_a_test() -> None:
@@ -330,7 +332,7 @@ def test_bad_events_are_rejected_in_order_and_the_others_keep_their_numbers() ->
     events[4] |= {"propensities": [1]}
     batch = batch_of(*events)
     assert batch.timestamp.tolist() == [0, 3, 5]
-    assert [(json.loads(each.value)["event_id"], each.reason) for each in batch.rejected] == [
+    assert [(json.loads(rejection.value)["event_id"], rejection.reason) for rejection in batch.rejected] == [
         (1, "propensity_range"),
         (2, "malformed"),
         (4, "malformed"),
@@ -353,7 +355,7 @@ def test_good_events_are_accepted(messages: list[bytes]) -> None:
 def test_no_message_puts_a_number_that_is_not_finite_into_a_column(messages: list[bytes | None], policies: Any) -> None:
     batch = JsonDecoder(policies, reward_range=(-1e300, 1e300)).decode_batch(messages)
     assert len(batch) + len(batch.rejected) == len(messages)
-    assert {each.reason for each in batch.rejected} <= set(REASONS)
+    assert {rejection.reason for rejection in batch.rejected} <= set(REASONS)
     assert np.isfinite(batch.reward).all()
     assert np.isfinite(batch.timestamp).all()
     for chance in (batch.propensity, batch.sampling_probability):
@@ -377,7 +379,9 @@ def test_one_by_one_and_all_at_once_have_the_same_verdicts_and_numbers(
     events = JsonDecoder(POLICIES, reward_range=reward_range)
     together = events.decode_batch(messages)
     singles = [events.decode_batch([message]) for message in messages]
-    rejected = [replace(each, place=place) for place, single in enumerate(singles) for each in single.rejected]
+    rejected = [
+        replace(rejection, place=index) for index, single in enumerate(singles) for rejection in single.rejected
+    ]
     assert together.rejected == tuple(rejected)
     assert_same_numbers(together, EventBatch.concat(single for single in singles if len(single)))
 
@@ -400,8 +404,8 @@ def test_the_numbers_of_an_event_are_those_that_were_written(event: dict[str, An
     batch = batch_of(event, policies=POLICIES)
     assert batch.reward.tolist() == [float(event["reward"])]
     chosen = event["actions"].index(event["action"]) if "actions" in event else None
-    given = event["propensity"] if "propensity" in event else event["propensities"][chosen]
-    assert batch.propensity.tolist() == [given]
+    propensity = event["propensity"] if "propensity" in event else event["propensities"][chosen]
+    assert batch.propensity.tolist() == [propensity]
     for policy, probability in zip(POLICIES, batch.probabilities[0], strict=True):
         cell = (event.get("policies") or {}).get(policy)
         expected = cell[chosen] if isinstance(cell, list) else cell
@@ -414,9 +418,9 @@ def test_an_action_set_holds_what_was_written_wherever_the_event_stands(
 ) -> None:
     sets = batch_of(first, second, policies=POLICIES).action_sets
     assert sets is not None
-    for place, event in enumerate((first, second)):
-        rows = slice(sets.offsets[place], sets.offsets[place + 1])
-        assert event["actions"][sets.index[place]] == event["action"]
+    for index, event in enumerate((first, second)):
+        rows = slice(sets.offsets[index], sets.offsets[index + 1])
+        assert event["actions"][sets.index[index]] == event["action"]
         if "propensities" in event:
             assert sets.propensities[rows].tolist() == event["propensities"]
         cell = (event.get("policies") or {}).get("a")

@@ -60,9 +60,9 @@ def decoded(message: bytes, **options: Any) -> EventBatch:
 
 
 def reason(message: bytes | None) -> tuple[str, str]:
-    (found,) = DsjsonDecoder().decode_batch([message]).rejected
-    assert found.reason in REASONS
-    return found.reason, found.detail
+    (rejection,) = DsjsonDecoder().decode_batch([message]).rejected
+    assert rejection.reason in REASONS
+    return rejection.reason, rejection.detail
 
 
 def log(name: str) -> list[bytes]:
@@ -102,11 +102,11 @@ def test_values_and_intervals_equal_the_reference(case: str) -> None:
 def test_normal_intervals_equal_the_reference_unless_withheld(case: str) -> None:
     name, policy = case.split("/")
     estimator = "pseudo_inverse" if "slates" in name else "ips"
-    found = evaluated(name).get(policy.replace("logged", "logging"), estimator, "cumulative")
+    estimate = evaluated(name).get(policy.replace("logged", "logging"), estimator, "cumulative")
     if name == "cb_deferred_apprentice_7":
-        assert found.lower is None  # three rewards are too few for an interval
+        assert estimate.lower is None  # three rewards are too few for an interval
         return
-    assert [found.lower, found.upper] == pytest.approx(REFERENCE[case]["gaussian95"], rel=1e-8)
+    assert [estimate.lower, estimate.upper] == pytest.approx(REFERENCE[case]["gaussian95"], rel=1e-8)
 
 
 def test_the_intervals_of_seven_events_follow_from_their_terms() -> None:
@@ -161,13 +161,16 @@ def test_a_line_needs_one_of_several_rewards_only() -> None:
     messages = [line(_label_cost=..., revenue=5), line(_label_cost=..., revenue=None), line(revenue=101)]
     batch = DsjsonDecoder(reward_range=(0, 1), further=[REVENUE]).decode_batch(messages)
     assert np.isnan(batch.reward).tolist() == [True]
-    assert [each.detail for each in batch.rejected] == ["_label_cost: missing", "revenue: 101 is not in [0, 100]"]
+    assert [rejection.detail for rejection in batch.rejected] == [
+        "_label_cost: missing",
+        "revenue: 101 is not in [0, 100]",
+    ]
 
 
 def test_slots_without_costs_are_rejected_whatever_the_line_earned() -> None:
     outcomes = [{"_a": [1, 0], "_p": [0.5, 0.5]}]
     batch = decoded(line(SLOTS, _outcomes=outcomes, revenue=5), further=[REVENUE])
-    assert [each.detail for each in batch.rejected] == ["_outcomes[0]._label_cost: missing"]
+    assert [rejection.detail for rejection in batch.rejected] == ["_outcomes[0]._label_cost: missing"]
 
 
 @pytest.mark.parametrize("base", [BANDIT, SLOTS, SLATE])
@@ -178,14 +181,14 @@ def test_rewards_of_a_line_do_not_count_if_they_come_separately(base: dict[str, 
     assert np.isnan(batch.reward).all()
     assert batch.further is not None
     assert np.isnan(batch.further.values).all()
-    assert [each.detail for each in batch.rejected] == ["EventId: missing, and rewards are joined by it"]
+    assert [rejection.detail for rejection in batch.rejected] == ["EventId: missing, and rewards are joined by it"]
 
 
 def test_a_line_needs_no_reward_if_rewards_come_separately() -> None:
     slots = line(SLOTS, EventId="e-2", _outcomes=[{"_a": [1, 0], "_p": [0.5, 0.5]}])
     batch = DsjsonDecoder(rewarded=False).decode_batch([line(_label_cost=..., EventId="e-1"), slots])
     assert len(batch) == 1
-    assert [each.detail for each in batch.rejected] == ["_outcomes[0]._label_cost: missing"]
+    assert [rejection.detail for rejection in batch.rejected] == ["_outcomes[0]._label_cost: missing"]
 
 
 def test_a_field_of_ds_json_cannot_be_a_reward() -> None:
@@ -242,9 +245,9 @@ def test_an_event_of_a_subsampled_log_stands_for_those_that_were_dropped() -> No
 def test_a_decision_counts_only_when_it_was_activated(changes: dict[str, Any], counts: bool) -> None:
     batch = decoded(line(**changes))
     assert len(batch) == counts
-    assert [(each.reason, "activated" in each.detail) for each in batch.rejected] == [("missing_field", True)] * (
-        not counts
-    )
+    assert [(rejection.reason, "activated" in rejection.detail) for rejection in batch.rejected] == [
+        ("missing_field", True)
+    ] * (not counts)
 
 
 def test_of_several_slots_the_first_counts() -> None:
@@ -296,9 +299,9 @@ def test_a_slate_has_one_reward_and_all_its_slots() -> None:
     ],
 )
 def test_a_line_that_is_not_an_event_has_its_reason(message: bytes | None, expected: tuple[str, str]) -> None:
-    found = reason(message)
-    assert found[0] == expected[0]
-    assert expected[1] in found[1]
+    actual = reason(message)
+    assert actual[0] == expected[0]
+    assert expected[1] in actual[1]
 
 
 @given(st.binary(max_size=80) | st.text(max_size=40).map(str.encode))
@@ -326,7 +329,9 @@ def test_one_by_one_and_in_a_batch_the_verdicts_are_equal() -> None:
     messages = [line(), line(p=[1]), line(SLATE), b"{}", line(SLOTS, _ba=[0, 1])]
     batch = DsjsonDecoder().decode_batch(messages)
     singles = [DsjsonDecoder().decode_batch([message]) for message in messages]
-    rejected = [replace(each, place=place) for place, single in enumerate(singles) for each in single.rejected]
+    rejected = [
+        replace(rejection, place=index) for index, single in enumerate(singles) for rejection in single.rejected
+    ]
     assert rejected == list(batch.rejected)
     assert len(batch) == 3
 
@@ -343,7 +348,7 @@ def test_ten_thousand_actions_are_an_event_like_any_other() -> None:
     evaluator.update(batch)
     assert time.process_time() - before < 2 * slowness()
     assert evaluator.report().get("even", "ips", "cumulative").value == pytest.approx(1)
-    assert [each.reason for each in batch.rejected] == ["distribution_sum"]
+    assert [rejection.reason for rejection in batch.rejected] == ["distribution_sum"]
 
 
 def test_ten_thousand_equal_actions_are_refused_at_once() -> None:

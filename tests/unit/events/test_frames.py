@@ -42,7 +42,7 @@ frames = pytest.mark.parametrize("frame", FRAMES.values(), ids=FRAMES)
 
 @frames
 def test_a_frame_gives_the_events_of_the_same_arrays(frame: Callable[[Any], Any]) -> None:
-    found = EventBatch.from_frame(frame(ROWS), COLUMNS)
+    batch = EventBatch.from_frame(frame(ROWS), COLUMNS)
     expected = EventBatch.from_arrays(
         reward=[1, 0, 1],
         propensity=[0.5, 0.25, 0.1],
@@ -50,16 +50,16 @@ def test_a_frame_gives_the_events_of_the_same_arrays(frame: Callable[[Any], Any]
         timestamp=[moment.timestamp() for moment in ROWS["ts"]],
         unit=["u", None, "u"],
     )
-    assert (found.policies, found.rejected) == (("challenger",), ())
+    assert (batch.policies, batch.rejected) == (("challenger",), ())
     for name in ("reward", "propensity", "probabilities", "timestamp", "sampling_probability", "unit"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+        np.testing.assert_array_equal(getattr(batch, name), getattr(expected, name))
 
 
 @frames
 def test_an_invalid_row_is_rejected_at_its_place(frame: Callable[[Any], Any]) -> None:
-    found = EventBatch.from_frame(frame(ROWS | {"p": [0.5, 25.0, 0.1]}), COLUMNS)
-    assert found.reward.tolist() == [1.0, 1.0]
-    (rejected,) = found.rejected
+    batch = EventBatch.from_frame(frame(ROWS | {"p": [0.5, 25.0, 0.1]}), COLUMNS)
+    assert batch.reward.tolist() == [1.0, 1.0]
+    (rejected,) = batch.rejected
     assert (rejected.reason, rejected.place) == ("propensity_range", 1)
 
 
@@ -74,15 +74,15 @@ def test_lists_and_constant_actions_and_several_context_columns(frame: Callable[
         "age": [31, 42],
     }
     columns = {"actions": ["a", "b"], "context": ["country", "age"]}
-    found = EventBatch.from_frame(frame(rows), columns, policies=["even"], scores=[])
-    assert found.propensity.tolist() == [0.5, 0.8]
-    assert found.probabilities.tolist() == [[0.5], [0.5]]
-    assert found.raw_fields is not None
-    assert [fields["context"] for fields in found.raw_fields.values] == [
+    batch = EventBatch.from_frame(frame(rows), columns, policies=["even"], scores=[])
+    assert batch.propensity.tolist() == [0.5, 0.8]
+    assert batch.probabilities.tolist() == [[0.5], [0.5]]
+    assert batch.raw_fields is not None
+    assert [fields["context"] for fields in batch.raw_fields.values] == [
         {"country": "de", "age": 31},
         {"country": "fr", "age": 42},
     ]
-    assert [fields["actions"] for fields in found.raw_fields.values] == [["a", "b"]] * 2
+    assert [fields["actions"] for fields in batch.raw_fields.values] == [["a", "b"]] * 2
 
 
 @frames
@@ -94,10 +94,10 @@ def test_lists_of_names_differ_from_row_to_row(frame: Callable[[Any], Any]) -> N
         "reward": [1, 0],
         "new": [[0.25, 0.75], [1.0]],
     }
-    found = EventBatch.from_frame(frame(rows), policies=["new"])
-    assert found.probabilities.tolist() == [[0.25], [1.0]]
-    assert found.action_sets is not None
-    assert found.action_sets.sizes.tolist() == [2, 1]
+    batch = EventBatch.from_frame(frame(rows), policies=["new"])
+    assert batch.probabilities.tolist() == [[0.25], [1.0]]
+    assert batch.action_sets is not None
+    assert batch.action_sets.sizes.tolist() == [2, 1]
 
 
 @pytest.mark.parametrize(
@@ -126,9 +126,9 @@ def test_dates_count_from_midnight() -> None:
 
 def test_without_a_timestamp_rows_have_no_time() -> None:
     rows = {"action": ["a", "b"], "propensity": [0.5, 2.0], "reward": [1, 0]}
-    found = EventBatch.from_frame(pd.DataFrame(rows))
-    assert np.isnan(found.timestamp).tolist() == [True]
-    assert [each.reason for each in found.rejected] == ["propensity_range"]
+    batch = EventBatch.from_frame(pd.DataFrame(rows))
+    assert np.isnan(batch.timestamp).tolist() == [True]
+    assert [rejection.reason for rejection in batch.rejected] == ["propensity_range"]
 
 
 def test_the_index_of_pandas_can_hold_a_field() -> None:
@@ -217,35 +217,35 @@ def test_action_sets_in_columns_equal_rows_read_one_by_one(absent: str, good: fl
     table = pa.table(rows)
     table = pa.concat_tables([table.slice(0, 70), table.slice(70)]) if chunked else table
     policies = [name for name in ("listed", "single") if name != absent]
-    found = EventBatch.from_frame(table, policies=policies, reward_range=(0.0, 1.0))
+    batch = EventBatch.from_frame(table, policies=policies, reward_range=(0.0, 1.0))
     one_by_one = [
         {"event_id": "", "timestamp": 0.0}
         | {name: cell for name, cell in zip(present, cells, strict=True) if name not in policies}
-        | {"policies": {name: _given(rows[name][place]) for name in policies}}
-        for place, cells in enumerate(zip(*rows.values(), strict=True))
+        | {"policies": {name: _plain_cell(rows[name][index]) for name in policies}}
+        for index, cells in enumerate(zip(*rows.values(), strict=True))
     ]
     expected = JsonDecoder(policies, reward_range=(0.0, 1.0)).decode_rows(one_by_one)
-    assert [(each.place, each.reason, each.detail) for each in found.rejected] == [
-        (each.place, each.reason, each.detail) for each in expected.rejected
+    assert [(rejection.place, rejection.reason, rejection.detail) for rejection in batch.rejected] == [
+        (rejection.place, rejection.reason, rejection.detail) for rejection in expected.rejected
     ]
     np.testing.assert_equal(
-        {**found.to_state(), "timestamp": None, "origin": None},
+        {**batch.to_state(), "timestamp": None, "origin": None},
         {**expected.to_state(), "timestamp": None, "origin": None},
     )
-    assert 0 < len(found) < number
+    assert 0 < len(batch) < number
 
 
-def _given(cell: Any) -> Any:
+def _plain_cell(cell: Any) -> Any:
     """A list with null in place of NaN, as rows have it."""
-    return [None if each != each else each for each in cell] if isinstance(cell, list) else cell
+    return [None if number != number else number for number in cell] if isinstance(cell, list) else cell
 
 
 def test_integers_name_actions_in_columns_too() -> None:
     frame = {"action": [7, 8, 9], "reward": [1, 0, 1], "actions": [[7, 8], [7, 8], [7, 8]]}
-    found = EventBatch.from_frame(pa.table(frame | {"propensities": [[0.5, 0.5]] * 3}))
-    assert found.action_sets is not None
-    assert found.action_sets.index.tolist() == [0, 1]
-    assert [(each.place, each.reason) for each in found.rejected] == [(2, "unknown_action")]
+    batch = EventBatch.from_frame(pa.table(frame | {"propensities": [[0.5, 0.5]] * 3}))
+    assert batch.action_sets is not None
+    assert batch.action_sets.index.tolist() == [0, 1]
+    assert [(rejection.place, rejection.reason) for rejection in batch.rejected] == [(2, "unknown_action")]
 
 
 def test_a_column_without_values_costs_no_time_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +253,7 @@ def test_a_column_without_values_costs_no_time_of_the_others(monkeypatch: pytest
     nothing = pa.array([None, None])
     frame = {"action": ["a", "b"], "propensity": [0.5, 0.5], "reward": [1, 0], "unit": nothing, "new": nothing}
     frame |= {"actions": pa.array([None, None], pa.list_(pa.string())), "features": nothing}
-    found = EventBatch.from_frame(pa.table(frame), policies=["new"])
-    assert found.reward.tolist() == [1.0, 0.0]
-    assert np.isnan(found.probabilities).all()
-    assert (found.action_sets, found.unit) == (None, None)
+    batch = EventBatch.from_frame(pa.table(frame), policies=["new"])
+    assert batch.reward.tolist() == [1.0, 0.0]
+    assert np.isnan(batch.probabilities).all()
+    assert (batch.action_sets, batch.unit) == (None, None)

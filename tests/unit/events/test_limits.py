@@ -74,9 +74,9 @@ def test_details_of_rejected_messages_are_short_and_may_be_printed() -> None:
         b'{"\\ud800\\u001b[2J": NaN, "reward": {}}',
         b'{"event_id": 1, "unit": NaN, "%s": 1}' % (b"x" * 10**6),
     ):
-        (found,) = JsonDecoder(reward_field="x").decode_batch([message]).rejected
-        assert found.detail.isprintable()
-        assert len(found.detail) < 600
+        (rejection,) = JsonDecoder(reward_field="x").decode_batch([message]).rejected
+        assert rejection.detail.isprintable()
+        assert len(rejection.detail) < 600
 
 
 @pytest.mark.parametrize("format", [JsonDecoder(), DsjsonDecoder()])
@@ -84,7 +84,9 @@ def test_a_message_that_is_longer_than_any_event_is_not_read(format: JsonDecoder
     good = encode(BARE | {"action": "a", "propensity": 0.5})
     long = good[:-1] + b', "context": "' + b"x" * 17 * 2**20 + b'"}'
     batch = format.decode_batch([long])
-    assert [(each.reason, each.detail[:14]) for each in batch.rejected] == [("malformed", f"{len(long)} bytes")]
+    assert [(rejection.reason, rejection.detail[:14]) for rejection in batch.rejected] == [
+        ("malformed", f"{len(long)} bytes")
+    ]
 
 
 @pytest.mark.parametrize(("extra", "detail"), [(0, "propensity"), (1, "16777216")])
@@ -108,7 +110,7 @@ def test_an_action_with_too_many_features_is_rejected_next_to_one_with_many_acti
     wide = BARE | {"action": 0, "actions": [0], "propensities": [1], "features": [[0.5] * 20_000]}
     many = BARE | {"action": 0, "actions": list(range(5_000)), "propensity": 1, "features": [[1]] * 5_000}
     batch = batch_of(wide, many)
-    assert [(each.reason, each.detail) for each in batch.rejected] == [
+    assert [(rejection.reason, rejection.detail) for rejection in batch.rejected] == [
         ("malformed", "features[0]: 20000 numbers, more than the limit of 4096")
     ]
     assert batch.action_sets is not None

@@ -132,9 +132,9 @@ def test_a_message_without_a_ranking_is_rejected_and_a_policy_without_a_placemen
 
 
 def test_pages_with_clicks_must_have_propensities_if_these_are_the_examination() -> None:
-    given = page(ranking={"propensities": [1, 0.5]})
-    batch = decoded(page(1), given, page(2, ranking={"clicked": []}), with_propensities=True)
-    assert [(each.reason, each.detail) for each in batch.rejected] == [
+    click = page(ranking={"propensities": [1, 0.5]})
+    batch = decoded(page(1), click, page(2, ranking={"clicked": []}), with_propensities=True)
+    assert [(rejection.reason, rejection.detail) for rejection in batch.rejected] == [
         ("missing_field", "ranking.propensities: missing")
     ]
     assert len(batch) == 2
@@ -142,14 +142,14 @@ def test_pages_with_clicks_must_have_propensities_if_these_are_the_examination()
 
 def test_known_policies_are_the_columns_in_their_order() -> None:
     messages = [page(0), page(1, {}), page(2, {"other": {"ranks": {"b": 1, "d": 2}}, "third": {"ranks": {}}})]
-    known, every = decoded(*messages, policies=["other", "challenger"]), decoded(*messages)
-    assert known.policies == ("other", "challenger")
+    ordered, every = decoded(*messages, policies=["other", "challenger"]), decoded(*messages)
+    assert ordered.policies == ("other", "challenger")
     assert every.policies == ("challenger", "other", "third")
-    same = every.with_policies(known.policies)
-    assert known.rankings is not None
+    same = every.with_policies(ordered.policies)
+    assert ordered.rankings is not None
     assert same.rankings is not None
-    np.testing.assert_array_equal(known.rankings.ranks, same.rankings.ranks)
-    np.testing.assert_array_equal(known.probabilities, same.probabilities)
+    np.testing.assert_array_equal(ordered.rankings.ranks, same.rankings.ranks)
+    np.testing.assert_array_equal(ordered.probabilities, same.probabilities)
 
 
 def test_batches_are_cut_joined_and_restored_without_a_change() -> None:
@@ -164,7 +164,7 @@ def test_batches_are_cut_joined_and_restored_without_a_change() -> None:
         parts = EventBatch.concat([whole[:cut], whole[cut:]])
         assert equal(parts, whole)
         names = list(whole.policies)
-        halves = [decoded(*part, policies=names) for part in (messages[:cut], messages[cut:])]
+        halves = [decoded(*half, policies=names) for half in (messages[:cut], messages[cut:])]
         assert equal(EventBatch.concat(halves), whole)
     assert equal(EventBatch.from_state(whole.to_state()), whole)
     assert equal(whole.take(np.array([3, 1])), EventBatch.concat([whole[3:], whole[1:2]]))
@@ -247,7 +247,7 @@ def test_many_pages_decoded_at_once_are_those_decoded_one_by_one() -> None:
     decoder, origin = RankingDecoder(["new", "old"]), Origin.of("pages", [(0, range(1000, 1070))])
     whole = decoder.decode_batch(values, origin)
     parts = EventBatch.concat([decoder.decode_batch([value]) for value in values])
-    assert [(each.place, each.origin, each.reason) for each in whole.rejected] == [
+    assert [(rejection.place, rejection.origin, rejection.reason) for rejection in whole.rejected] == [
         (30, ("pages", 0, 1030), "missing_field"),
         (69, ("pages", 0, 1069), "unknown_action"),
     ]

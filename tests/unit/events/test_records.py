@@ -41,22 +41,22 @@ def encoded(events: list[Any]) -> list[bytes]:
 
 def read(decoder: JsonDecoder, messages: list[bytes]) -> tuple[EventBatch, list[tuple[str, int, bytes]]]:
     batch = decoder.decode_batch(messages, Origin.of("topic", [(0, range(len(messages)))]))
-    return batch, [(each.reason, each.place, each.value) for each in batch.rejected]
+    return batch, [(rejection.reason, rejection.place, rejection.value) for rejection in batch.rejected]
 
 
 @pytest.mark.parametrize("events", [EVENTS, [EVENT], [EVENT, EVENT], [SETS, SETS], [{}], []])
 def test_records_with_the_names_of_fields_are_the_same_events_as_json(events: list[Any]) -> None:
     messages = encoded(events)
     expected, reasons = read(JsonDecoder(**OPTIONS), messages)
-    found, found_reasons = read(RecordDecoder(json.loads, **OPTIONS), messages)
-    assert [each[1:] for each in found_reasons] == [each[1:] for each in reasons]
-    assert [each[0] for each in found_reasons][:-1] == [each[0] for each in reasons][:-1]
+    actual, actual_reasons = read(RecordDecoder(json.loads, **OPTIONS), messages)
+    assert [rejection[1:] for rejection in actual_reasons] == [rejection[1:] for rejection in reasons]
+    assert [rejection[0] for rejection in actual_reasons][:-1] == [rejection[0] for rejection in reasons][:-1]
     for name in ("reward", "propensity", "timestamp", "probabilities", "sampling_probability"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
-    assert (found.origin is None) == (expected.origin is None)
-    if expected.origin is not None and found.origin is not None:
-        np.testing.assert_array_equal(found.origin.identity, expected.origin.identity)
-        np.testing.assert_array_equal(found.origin.offset, expected.origin.offset)
+        np.testing.assert_array_equal(getattr(actual, name), getattr(expected, name), err_msg=name)
+    assert (actual.origin is None) == (expected.origin is None)
+    if expected.origin is not None and actual.origin is not None:
+        np.testing.assert_array_equal(actual.origin.identity, expected.origin.identity)
+        np.testing.assert_array_equal(actual.origin.offset, expected.origin.offset)
 
 
 def test_columns_name_values_inside_records() -> None:
@@ -72,7 +72,7 @@ def test_columns_name_values_inside_records() -> None:
     decoder = RecordDecoder(json.loads, columns, **OPTIONS)
     batch = decoder.decode_batch(encoded([record, record | {"at": 5}]))
     assert (batch.timestamp.tolist(), batch.probabilities.tolist()) == ([5.0], [[0.25]])
-    assert [each.detail for each in batch.rejected] == [
+    assert [rejection.detail for rejection in batch.rejected] == [
         "timestamp: missing: there is no value 'at.time', its name in `columns`"
     ]
 
@@ -82,7 +82,7 @@ def test_cells_of_rows_are_text() -> None:
     batch = RowDecoder(**OPTIONS).decode_batch(encoded([row, row | {"propensity": "half"}, ["7"], [1, 2]]))
     assert (batch.timestamp.tolist(), batch.propensity.tolist()) == ([1767225600.0], [0.5])
     assert np.isnan(batch.probabilities).all()
-    assert [each.place for each in batch.rejected] == [1, 2, 3]
+    assert [rejection.place for rejection in batch.rejected] == [1, 2, 3]
     assert batch.rejected[1].detail == "1 cell, and the header has another number of columns"
 
 

@@ -44,9 +44,9 @@ def test_no_event_is_lost_and_few_are_out_of_order(name: str) -> None:
     ],
 )
 def test_the_lateness_that_the_status_calls_sufficient_keeps_the_order(writers: Writers) -> None:
-    as_set = LiveReading(writers, events=1_000).buffered
-    assert as_set.late > 0.1 * 1_000
-    reading = LiveReading(writers, events=1_000, max_lateness=as_set.sufficient_lateness)
+    configured = LiveReading(writers, events=1_000).buffered
+    assert configured.late > 0.1 * 1_000
+    reading = LiveReading(writers, events=1_000, max_lateness=configured.sufficient_lateness)
     assert sum(later < earlier for earlier, later in pairwise(reading.times)) < 0.01 * 1_000
     assert reading.buffered.late < 0.01 * 1_000
 

@@ -34,7 +34,7 @@ def test_a_candidate_added_while_events_are_buffered_gets_each_of_them_once(read
     for form, (start, stop) in zip((early, both), pairwise(cuts), strict=True):
         live.events = form
         lots = [
-            Records(TOPIC, part.partition, part.offsets[start:stop], part.values[start:stop]) for part in messages()
+            Records(TOPIC, chunk.partition, chunk.offsets[start:stop], chunk.values[start:stop]) for chunk in messages()
         ]
         passed.append(live.take(lots, PARTITIONS))
     again = live.second_reading()
@@ -45,8 +45,8 @@ def test_a_candidate_added_while_events_are_buffered_gets_each_of_them_once(read
     assert 0 < len(waited) < EVENTS
     assert len(history) + len(rest) + len(waited) == EVENTS
     assert sum(map(len, passed)) + len(waited) == EVENTS
-    for part in (history, rest, waited.with_policies(["early", "late"])):
-        np.testing.assert_array_equal(part.with_policies(["late"]).probabilities, np.full((len(part), 1), 0.75))
+    for batch in (history, rest, waited.with_policies(["early", "late"])):
+        np.testing.assert_array_equal(batch.with_policies(["late"]).probabilities, np.full((len(batch), 1), 0.75))
     assert (np.diff(waited.timestamp) == 1).all()
 
 

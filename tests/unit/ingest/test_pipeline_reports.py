@@ -156,7 +156,7 @@ def test_buffered_and_late_events_are_exported() -> None:
         EventPipeline(JsonDecoder(["challenger"], rewarded=False, identified=True), stages(True)),
     )
     for records, partitions in polls(written, np.random.default_rng(1), 0.0, 1.0):
-        if any(part.topic == REWARDS and part.offsets[-1] >= 300 for part in records):
+        if any(chunk.topic == REWARDS and chunk.offsets[-1] >= 300 for chunk in records):
             break
         intake.take(records, partitions)
     buffered = intake.buffered()

@@ -40,7 +40,7 @@ def test_three_answers_are_enough_to_read_a_source_twice() -> None:
     assert not pipeline.by_time
     assert pipeline.buffered() is None
     again = settings.open_backfill("earliest", {("interactions", 0): 1})
-    assert [list(part.values) for part in again.poll({("interactions", 0): 1}, 0.0)] == [[b"1"]]
+    assert [list(chunk.values) for chunk in again.poll({("interactions", 0): 1}, 0.0)] == [[b"1"]]
 
 
 def test_the_defaults_describe_a_json_log_that_a_restart_reads_from_its_start() -> None:

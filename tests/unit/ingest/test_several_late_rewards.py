@@ -84,10 +84,12 @@ def report(
     parts = dict(zip(("policies", "estimators", "averages"), settings, strict=True))
     config = Config.model_validate({"source": source, "rewards": rewards, "drift": "off", **parts})
     pipeline, evaluator = pipeline_of(config), Evaluator.from_config(config.evaluator_config())
-    ends: dict[tuple[str, int], float | None] = {(part.topic, part.partition): None for part in read}
+    ends: dict[tuple[str, int], float | None] = {(chunk.topic, chunk.partition): None for chunk in read}
     for first in range(0, EVENTS, 100):
-        polled = [replace(part, offsets=part.offsets[first:][:100], values=part.values[first:][:100]) for part in read]
-        evaluator.update(pipeline.take([part for part in polled if part.values], ends))
+        polled = [
+            replace(chunk, offsets=chunk.offsets[first:][:100], values=chunk.values[first:][:100]) for chunk in read
+        ]
+        evaluator.update(pipeline.take([chunk for chunk in polled if chunk.values], ends))
     evaluator.update(pipeline.flush())
     return evaluator.report()
 

@@ -51,7 +51,7 @@ def drained(one: SimulatedSource) -> list[Records]:
 
 
 def values_of(records: list[Records]) -> list[bytes]:
-    return [value for part in records for value in part.values if value is not None]
+    return [value for chunk in records for value in chunk.values if value is not None]
 
 
 @pytest.mark.parametrize("action_sets", [False, True])
@@ -86,7 +86,7 @@ def test_equal_settings_make_equal_bytes_and_another_seed_makes_others() -> None
 def test_the_source_ends_after_its_events_with_offsets_in_order() -> None:
     one = source(Clock())
     records = drained(one)
-    assert [offset for part in records for offset in part.offsets] == list(range(3_000))
+    assert [offset for chunk in records for offset in chunk.offsets] == list(range(3_000))
     assert one.poll(1.0) == []
     assert one.status().exhausted
     assert one.status().reached
@@ -101,13 +101,13 @@ def test_a_source_continues_where_another_one_stopped() -> None:
 def test_events_come_at_the_rate_and_wait_for_a_slow_reader() -> None:
     clock = Clock()
     one = source(clock, rate=1_000, events=None)
-    assert sum(len(part) for part in one.poll(0.5)) == pytest.approx(50, abs=1)
+    assert sum(len(chunk) for chunk in one.poll(0.5)) == pytest.approx(50, abs=1)
     clock.time += 0.2
     assert one.status().lag == pytest.approx(200, abs=1)
-    assert sum(len(part) for part in one.poll(0.5)) == pytest.approx(200, abs=1)
+    assert sum(len(chunk) for chunk in one.poll(0.5)) == pytest.approx(200, abs=1)
     assert clock.time == pytest.approx(100.25)
     clock.time += 10.0
-    assert sum(len(part) for _ in range(10) for part in one.poll(0.0)) == pytest.approx(10_000, abs=1)
+    assert sum(len(chunk) for _ in range(10) for chunk in one.poll(0.0)) == pytest.approx(10_000, abs=1)
     assert not one.status().exhausted
 
 

@@ -70,14 +70,14 @@ def test_the_sentence_of_a_promotable_candidate_has_its_lift_and_since_when() ->
     )
 
 
-@pytest.mark.parametrize(("width", "by_bound"), [(0.03, True), (0.005, False)])
+@pytest.mark.parametrize(("width", "bound_named"), [(0.03, True), (0.005, False)])
 def test_a_promotable_candidate_with_an_interval_below_0_names_the_bound_that_decides(
-    width: float, by_bound: bool
+    width: float, bound_named: bool
 ) -> None:
     reason = "decision bound of lift 0.002 over margin 0"
     decided = decision(promotable=True, since_event=12_300, lower=0.002, reason=f"{reason} since event 12,300")
     _, sentence = only(Candidate(width=width), decisions=[decided])
-    end = f" (not by the interval, but by the rule paired: {reason})" if by_bound else ""
+    end = f" (not by the interval, but by the rule paired: {reason})" if bound_named else ""
     assert sentence.endswith(f"promotable since event 12,300{end}")
 
 

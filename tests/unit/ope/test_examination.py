@@ -54,7 +54,7 @@ def test_a_new_layout_fails_the_trust_check_and_stops_promotion() -> None:
     batch, _ = pages(60_000, 5, "harvested", eta=np.repeat([1.0, 0.3], [54_000, 6_000]))
     examination = {"kind": "harvested", "ranks": RANKS}
     options = {"average": "mixture", "promotion": {"rule": "paired", "min_events": 1_000}}
-    before, after = (evaluated(part, examination, **options).report() for part in (batch[:50_000], batch))
+    before, after = (evaluated(events, examination, **options).report() for events in (batch[:50_000], batch))
     for report, ok in ((before, True), (after, False)):
         (check,) = [check for check in report.trust if check.check == "examination" and check.policy == "new"]
         assert check.ok == ok

@@ -179,7 +179,7 @@ def test_production_must_have_values() -> None:
 # -- in evaluators -----------------------------------------------------------------------------------------------------
 
 
-def log(n: int, seed: int = 1, with_hidden: bool = True) -> list[bytes]:
+def log(n: int, seed: int = 1, complete: bool = True) -> list[bytes]:
     """Draw outcomes that are revealed more often if the error is small. The mean errors are .6 and .4."""
     rng = np.random.default_rng(seed)
     error = rng.uniform(0.2, 1.0, n)
@@ -188,7 +188,7 @@ def log(n: int, seed: int = 1, with_hidden: bool = True) -> list[bytes]:
     shown = rng.random(n) < propensity
     rows = zip(propensity.tolist(), (-error).tolist(), (-other).tolist(), shown.tolist(), strict=True)
     messages = [scored(p, *both) if is_shown else hidden() for p, *both, is_shown in rows]
-    return messages if with_hidden else [text for text in messages if b"revealed" not in text]
+    return messages if complete else [text for text in messages if b"revealed" not in text]
 
 
 def every_value(evaluated: Evaluator) -> dict[str, Any]:
@@ -203,15 +203,15 @@ def test_every_average_finds_the_value() -> None:
 
 
 @pytest.mark.parametrize("kind", ["empirical_likelihood", "normal", "empirical_bernstein"])
-@pytest.mark.parametrize("with_hidden", [True, False])
-def test_intervals_cover_the_value_and_the_lift_in_most_streams(kind: str, with_hidden: bool) -> None:
+@pytest.mark.parametrize("complete", [True, False])
+def test_intervals_cover_the_value_and_the_lift_in_most_streams(kind: str, complete: bool) -> None:
     covered = total = 0
     for seed in range(20):
-        estimators = BOTH if with_hidden else BOTH[1:]
+        estimators = BOTH if complete else BOTH[1:]
         evaluated = evaluator(
             estimators=estimators, intervals={"cumulative": kind}, reward_range=(-1.0, 0.0), promotion=None, drift=None
         )
-        evaluated.update(batch_of(*log(400, seed, with_hidden)))
+        evaluated.update(batch_of(*log(400, seed, complete)))
         for estimate in evaluated.report().estimates:
             if estimate.policy == "challenger":
                 assert estimate.lower is not None
@@ -232,7 +232,7 @@ def test_a_mean_weight_away_from_1_matters_for_the_mean_over_all_decisions_alone
         reward_range=(-1.0, 0.0),
         promotion={"rule": "paired", "min_events": 1_000},
     )
-    evaluated.update(batch_of(*log(8_000, with_hidden=False)))
+    evaluated.update(batch_of(*log(8_000, complete=False)))
     report = evaluated.report()
     failed = {check.check for check in report.trust if not check.ok}
     assert ("mean_weight" in failed) == (estimator.kind == "scored_ips")

@@ -410,12 +410,12 @@ def test_policies_found_in_slots_alone_become_columns_when_none_are_configured()
 
 def test_arrays_and_messages_make_the_same_slates() -> None:
     target, logging = np.array([[0.5, 0.5], [0.2, 0.8]]), np.array([[0.3, 0.7], [0.6, 0.4]])
-    from_messages = batch_of([slate_message(slots=make_slots([0, 1], target, logging))])
-    from_arrays = EventBatch.from_arrays(
+    message_batch = batch_of([slate_message(slots=make_slots([0, 1], target, logging))])
+    array_batch = EventBatch.from_arrays(
         reward=[1], propensities=[logging], action=[[0, 1]], policies={POLICY: [target]}, timestamp=[0]
     )
-    assert columns(from_arrays.slates) == columns(from_messages.slates)
-    assert from_arrays.propensity == close(0.12)
+    assert columns(array_batch.slates) == columns(message_batch.slates)
+    assert array_batch.propensity == close(0.12)
 
 
 def test_arrays_that_are_not_slates_are_refused_with_the_slot() -> None:

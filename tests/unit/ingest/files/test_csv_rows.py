@@ -22,13 +22,13 @@ HEADER = "action,reward\n"
 
 def rows(source: Source) -> list[tuple[int, Any]]:
     """All rows until the source is exhausted, or waits, with their numbers."""
-    found: list[tuple[int, Any]] = []
+    numbered_rows: list[tuple[int, Any]] = []
     while True:
         records = source.poll(0.0)
-        for part in records:
-            found += zip(part.offsets, (json.loads(value or b"") for value in part.values), strict=True)
+        for chunk in records:
+            numbered_rows += zip(chunk.offsets, (json.loads(value or b"") for value in chunk.values), strict=True)
         if source.status().exhausted or not records:
-            return found
+            return numbered_rows
 
 
 def numbered(source: Source) -> list[tuple[int, Any]]:
@@ -86,10 +86,10 @@ def test_a_followed_log_may_be_replaced_by_one_with_other_columns(opened: Opened
         file.write("b,1\n")
     (tmp_path / "next.csv").write_text("reward,action\n1,c\n")
     os.replace(tmp_path / "next.csv", path)
-    found: list[Any] = []
-    while len(found) < 2:
-        found += [action for _, action in numbered(source)]
-    assert found == ["b", "c"]
+    actions: list[Any] = []
+    while len(actions) < 2:
+        actions += [action for _, action in numbered(source)]
+    assert actions == ["b", "c"]
 
 
 def test_two_columns_of_one_name_are_refused(opened: Opened, tmp_path: Path) -> None:

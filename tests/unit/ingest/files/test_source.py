@@ -52,11 +52,11 @@ def drain(source: FileSource, into: list[Records] | None = None) -> list[Records
 
 
 def values(records: Sequence[Records]) -> list[bytes | None]:
-    return [value for part in records for value in part.values]
+    return [value for chunk in records for value in chunk.values]
 
 
 def offsets(records: Sequence[Records]) -> list[int]:
-    return [offset for part in records for offset in part.offsets]
+    return [offset for chunk in records for offset in chunk.offsets]
 
 
 @pytest.fixture
@@ -86,8 +86,8 @@ def following(tmp_path: Path) -> Iterator[Callable[[bytes], FileSource]]:
 def test_lines_are_read_with_their_numbers(tmp_path: Path, name: str, compress: Callable[[bytes], bytes]) -> None:
     path = write(tmp_path / name, compress(TEXT))
     records = drain(FileSource(path, batch=2))
-    assert [len(part) for part in records] == [2, 2, 1]
-    assert {(part.topic, part.partition) for part in records} == {(path, 0)}
+    assert [len(chunk) for chunk in records] == [2, 2, 1]
+    assert {(chunk.topic, chunk.partition) for chunk in records} == {(path, 0)}
     assert values(records) == LINES
     assert offsets(records) == [1, 2, 3, 4, 5]
 
@@ -101,7 +101,7 @@ def test_compressed_files_put_behind_each_other_are_one(tmp_path: Path, compress
 def test_files_are_read_one_after_another_each_with_its_own_line_numbers(tmp_path: Path) -> None:
     first, second = write(tmp_path / "1", TEXT), write(tmp_path / "2", gzip.compress(TEXT))
     records = drain(FileSource([first, Path(second)]))
-    assert [(part.topic, part.partition, list(part.offsets)) for part in records] == [
+    assert [(chunk.topic, chunk.partition, list(chunk.offsets)) for chunk in records] == [
         (first, 0, [1, 2, 3, 4, 5]),
         (second, 1, [1, 2, 3, 4, 5]),
     ]
@@ -131,12 +131,12 @@ def test_the_status_has_the_next_line_and_the_progress_in_stored_bytes(tmp_path:
     data = gzip.compress(TEXT)
     source = FileSource([write(tmp_path / "1", data), write(tmp_path / "2", TEXT)], batch=3)
     assert (source.bytes_read, source.bytes_total) == (0, len(data) + len(TEXT))
-    assert [(part.position, part.lag) for part in source.status().partitions] == [(1, None), (1, None)]
+    assert [(partition.position, partition.lag) for partition in source.status().partitions] == [(1, None), (1, None)]
     source.poll(0.0)
     assert (source.bytes_read, source.status().partitions[0].position) == (len(data), 4)
     drain(source)
     assert source.bytes_read == source.bytes_total
-    assert [(part.position, part.lag) for part in source.status().partitions] == [(6, 0), (6, 0)]
+    assert [(partition.position, partition.lag) for partition in source.status().partitions] == [(6, 0), (6, 0)]
     assert source.status().lag == 0
 
 
@@ -210,8 +210,8 @@ def test_a_line_longer_than_memory_allows_is_cut_and_malformed(tmp_path: Path, m
 
 
 @given(st.lists(st.binary(max_size=6), max_size=6), st.integers(1, 8), st.integers(1, 3))
-def test_lines_are_the_same_however_the_text_is_cut(given: list[bytes], chunk: int, batch: int) -> None:
-    text = b"\n".join([b"plain", *given])
+def test_lines_are_the_same_however_the_text_is_cut(rest: list[bytes], chunk: int, batch: int) -> None:
+    text = b"\n".join([b"plain", *rest])
     with TemporaryDirectory() as directory, patch.object(lines, "CHUNK_BYTES", chunk):
         read = values(drain(FileSource(write(Path(directory) / "log", text), batch=batch)))
     assert read == [line for line in text.split(b"\n") if line.strip()]
@@ -269,7 +269,7 @@ def test_a_rotated_file_is_read_to_its_end_and_then_its_successor(following: Any
     assert source.poll(0.05) == []
     append(str(tmp_path / "log.ndjson.1"), b"2\n3")
     write(path, b"4\n")
-    records = [part for _ in range(3) for part in source.poll(1.0)]
+    records = [chunk for _ in range(3) for chunk in source.poll(1.0)]
     assert values(records) == [b"2", b"3", b"4"]
     assert offsets(records) == [2, 3, 4]
 
@@ -308,7 +308,7 @@ def put_down(source: FileSource) -> dict[str, Offsets]:
     """Where a source is, over what a snapshot holds; it is closed."""
     state = {path: bookmark.to_state() for path, bookmark in source.offsets().items()}
     source.close()
-    return {path: Offsets.from_state(each) for path, each in json.loads(json.dumps(state)).items()}
+    return {path: Offsets.from_state(plain) for path, plain in json.loads(json.dumps(state)).items()}
 
 
 def next_run(source: FileSource, paths: Any, **options: Any) -> FileSource:
@@ -324,7 +324,7 @@ def test_the_next_run_continues_at_the_exact_line(tmp_path: Path, compress: Any,
     ]
     whole = drain(FileSource(paths, batch=5))
     source = FileSource(paths, batch=5)
-    read = [part for _ in range(polls) for part in source.poll(1.0)]
+    read = [chunk for _ in range(polls) for chunk in source.poll(1.0)]
     source = next_run(source, paths, batch=5)
     read += drain(source)
     assert values(read) == values(whole)
@@ -461,7 +461,12 @@ def test_events_are_read_in_batches_with_what_was_rejected(tmp_path: Path) -> No
     assert batches[0].rejected[0].value == b"nonsense"
     (whole,) = read_events([path], policies=["b"], reward_field="reward", reward_range=(0.0, 0.5))
     assert (whole.policies, len(whole)) == (("b",), 0)
-    assert [each.reason for each in whole.rejected] == ["reward_range", "malformed", "reward_range", "reward_range"]
+    assert [rejection.reason for rejection in whole.rejected] == [
+        "reward_range",
+        "malformed",
+        "reward_range",
+        "reward_range",
+    ]
 
 
 def test_events_may_be_read_in_part(tmp_path: Path) -> None:

@@ -66,17 +66,17 @@ def replayed(tmp_path: Path, *files: Path, text: str = CONFIGURED, written: str 
     return Replay(configured(tmp_path, text)).read([str(file) for file in files], written)
 
 
-def as_parquet(path: Path, table: Any, **options: Any) -> Path:
+def parquet_file(path: Path, table: Any, **options: Any) -> Path:
     pq.write_table(table if isinstance(table, pa.Table) else pa.table(table), path, **options)
     return path
 
 
-def as_csv(path: Path, table: Any) -> Path:
+def csv_file(path: Path, table: Any) -> Path:
     pa.csv.write_csv(pa.table(table), path)
     return path
 
 
-def as_json(path: Path, table: dict[str, Any]) -> Path:
+def json_file(path: Path, table: dict[str, Any]) -> Path:
     rows = zip(*(np.asarray(column).tolist() for column in table.values()), strict=True)
     lines = []
     for number, (ts, action, propensity, click, challenger, even) in enumerate(rows):
@@ -94,10 +94,10 @@ def csv_of(path: Path, *lines: str) -> Path:
 
 def test_parquet_csv_and_json_of_the_same_events_give_the_same_report(tmp_path: Path) -> None:
     table = columns()
-    expected = replayed(tmp_path, as_json(tmp_path / "log.ndjson", table))
+    expected = replayed(tmp_path, json_file(tmp_path / "log.ndjson", table))
     assert expected.events.accepted == 500
     assert 0 < expected.policies[2].missing < 500
-    for file in (as_parquet(tmp_path / "log.parquet", table), as_csv(tmp_path / "log.csv", table)):
+    for file in (parquet_file(tmp_path / "log.parquet", table), csv_file(tmp_path / "log.csv", table)):
         assert replayed(tmp_path, file) == expected
 
 
@@ -105,9 +105,9 @@ def test_a_column_may_name_the_unit_of_each_row(tmp_path: Path) -> None:
     units = np.arange(2_000) // 20
     table = {**columns(2_000), "session": units}
     text = CONFIGURED.replace("columns: {", "columns: {unit: session, ")
-    as_text = {**table, "session": [str(unit) for unit in units]}
-    files = [as_parquet(tmp_path / "log.parquet", table), as_csv(tmp_path / "log.csv", table)]
-    files += [as_parquet(tmp_path / "text.parquet", as_text), as_csv(tmp_path / "text.csv", as_text)]
+    text_table = {**table, "session": [str(unit) for unit in units]}
+    files = [parquet_file(tmp_path / "log.parquet", table), csv_file(tmp_path / "log.csv", table)]
+    files += [parquet_file(tmp_path / "text.parquet", text_table), csv_file(tmp_path / "text.csv", text_table)]
     first, *others = (replayed(tmp_path, file, text=text) for file in files)
     assert first.events.accepted == 2_000
     assert first.get("challenger", "ips", "cumulative").details["design_effect_of"] == "units"
@@ -117,21 +117,21 @@ def test_a_column_may_name_the_unit_of_each_row(tmp_path: Path) -> None:
 def test_files_of_all_kinds_may_be_mixed(tmp_path: Path) -> None:
     parts = [{name: column[start : start + 100] for name, column in columns().items()} for start in range(0, 500, 100)]
     compressed = tmp_path / "2.csv.gz"
-    compressed.write_bytes(gzip.compress(as_csv(tmp_path / "2.csv", parts[1]).read_bytes()))
+    compressed.write_bytes(gzip.compress(csv_file(tmp_path / "2.csv", parts[1]).read_bytes()))
     files = [
-        as_parquet(tmp_path / "1.parquet", parts[0]),
+        parquet_file(tmp_path / "1.parquet", parts[0]),
         compressed,
-        as_json(tmp_path / "3.ndjson", parts[2]),
-        as_csv(tmp_path / "4.csv", parts[3]),
-        as_parquet(tmp_path / "5.parquet", parts[4]),
+        json_file(tmp_path / "3.ndjson", parts[2]),
+        csv_file(tmp_path / "4.csv", parts[3]),
+        parquet_file(tmp_path / "5.parquet", parts[4]),
     ]
-    assert replayed(tmp_path, *files) == replayed(tmp_path, as_json(tmp_path / "log.ndjson", columns()))
+    assert replayed(tmp_path, *files) == replayed(tmp_path, json_file(tmp_path / "log.ndjson", columns()))
 
 
 def test_a_format_that_is_asked_for_beats_the_ending(tmp_path: Path) -> None:
-    file = as_parquet(tmp_path / "log.data", columns())
+    file = parquet_file(tmp_path / "log.data", columns())
     assert replayed(tmp_path, file, written="parquet").events.accepted == 500
-    named = as_csv(tmp_path / "table.parquet", columns())
+    named = csv_file(tmp_path / "table.parquet", columns())
     assert replayed(tmp_path, named, written="csv").events.accepted == 500
 
 
@@ -139,8 +139,8 @@ def test_a_format_that_is_asked_for_beats_the_ending(tmp_path: Path) -> None:
 @given(group=st.integers(1, 700), n=st.integers(1, 600))
 def test_row_groups_change_nothing(tmp_path_factory: pytest.TempPathFactory, group: int, n: int) -> None:
     directory = tmp_path_factory.mktemp("groups")
-    whole = replayed(directory, as_parquet(directory / "whole.parquet", columns(n)))
-    parts = replayed(directory, as_parquet(directory / "parts.parquet", columns(n), row_group_size=group))
+    whole = replayed(directory, parquet_file(directory / "whole.parquet", columns(n)))
+    parts = replayed(directory, parquet_file(directory / "parts.parquet", columns(n), row_group_size=group))
     assert parts == whole
     assert whole.events.accepted == n
 
@@ -189,16 +189,16 @@ def test_rows_of_a_table_are_accepted_and_rejected_as_json(tmp_path: Path, endin
     assert 0 < len(expected) < n
     types = {name: pa.string() if name in ("event_id", "action", "unit") else pa.float64() for name in chosen}
     table = pa.table({name: pa.array(cells, types[name]) for name, cells in chosen.items()})
-    (as_parquet if ending == "parquet" else as_csv)(path, table)
-    found = decoded(path, decoder, ColumnNames(event_id="event_id"))
-    assert found.origin is not None
+    (parquet_file if ending == "parquet" else csv_file)(path, table)
+    batch = decoded(path, decoder, ColumnNames(event_id="event_id"))
+    assert batch.origin is not None
     assert expected.origin is not None
     for name in ("reward", "timestamp", "propensity", "probabilities", "sampling_probability", "unit"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
+        np.testing.assert_array_equal(getattr(batch, name), getattr(expected, name), err_msg=name)
     for name in ("offset", "identity"):
-        np.testing.assert_array_equal(getattr(found.origin, name), getattr(expected.origin, name), err_msg=name)
-    assert [(each.reason, each.detail, each.origin) for each in found.rejected] == [
-        (each.reason, each.detail, each.origin) for each in expected.rejected
+        np.testing.assert_array_equal(getattr(batch.origin, name), getattr(expected.origin, name), err_msg=name)
+    assert [(rejection.reason, rejection.detail, rejection.origin) for rejection in batch.rejected] == [
+        (rejection.reason, rejection.detail, rejection.origin) for rejection in expected.rejected
     ]
 
 
@@ -226,7 +226,7 @@ def test_a_bad_row_has_the_reason_that_it_would_have_as_json(
 ) -> None:
     rows = [ROW, ROW | changes, ROW]
     table = pa.Table.from_pylist(rows, schema=pa.Table.from_pylist([ROW]).schema)
-    for file in (as_parquet(tmp_path / "x.parquet", table), as_csv(tmp_path / "x.csv", table)):
+    for file in (parquet_file(tmp_path / "x.parquet", table), csv_file(tmp_path / "x.csv", table)):
         replay = Replay(configured(tmp_path, PLAIN))
         report = replay.read([str(file)])
         assert (report.events.accepted, report.events.rejected) == (2, {reason: 1})
@@ -288,14 +288,14 @@ NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 )
 def test_timestamps_of_any_type_are_read(tmp_path: Path, times: Any) -> None:
     table = {"timestamp": times, "action": ["x"], "propensity": [0.5], "reward": [1]}
-    report = replayed(tmp_path, as_parquet(tmp_path / "x.parquet", table), text=PLAIN)
+    report = replayed(tmp_path, parquet_file(tmp_path / "x.parquet", table), text=PLAIN)
     assert report.events.last_timestamp == NOON.timestamp()
 
 
 def test_a_row_with_an_unreadable_time_is_rejected_alone(tmp_path: Path) -> None:
     times = pa.array(["2026-01-31T12:00:00Z", "yesterday"])
     table = {"timestamp": times, "action": ["x", "x"], "propensity": [0.5, 0.5], "reward": [1, 1]}
-    report = replayed(tmp_path, as_parquet(tmp_path / "x.parquet", table), text=PLAIN)
+    report = replayed(tmp_path, parquet_file(tmp_path / "x.parquet", table), text=PLAIN)
     assert (report.events.accepted, report.events.rejected) == (1, {"malformed": 1})
     assert report.events.last_timestamp == NOON.timestamp()
 
@@ -309,7 +309,7 @@ def test_decimals_booleans_small_floats_categories_and_bytes_are_read_as_values(
         "challenger": pa.array([decimal.Decimal("0.25"), decimal.Decimal("0.5")]),
         "unit": pa.array(["u", "v"]).dictionary_encode(),
     }
-    report = replayed(tmp_path, as_parquet(tmp_path / "x.parquet", table), text=PLAIN)
+    report = replayed(tmp_path, parquet_file(tmp_path / "x.parquet", table), text=PLAIN)
     assert report.get("challenger", "ips", "cumulative").importance_weight_mean == (0.5 + 2) / 2
 
 
@@ -331,12 +331,12 @@ def test_lists_in_columns_are_action_sets(tmp_path: Path) -> None:
     bad = pa.Table.from_pylist(
         [row, row | {"propensities": [0.5, 0.6]}, row | {"features": [[1.0], [2.0, 3.0]]}, row | {"action": "z"}]
     )
-    parquet = as_parquet(tmp_path / "x.parquet", table)
+    parquet = parquet_file(tmp_path / "x.parquet", table)
     report = replayed(tmp_path, parquet, text=text)
     assert report.get("challenger", "ips", "cumulative").importance_weight_mean == 1.5
     assert report.get("even", "ips", "cumulative").importance_weight_mean == 1.0
     assert report.get("even", "dm", "cumulative").value is not None
-    refused = replayed(tmp_path, as_parquet(tmp_path / "bad.parquet", bad), text=text)
+    refused = replayed(tmp_path, parquet_file(tmp_path / "bad.parquet", bad), text=text)
     assert refused.events.rejected == {"distribution_sum": 1, "malformed": 1, "unknown_action": 1}
 
 
@@ -377,15 +377,15 @@ def test_lists_in_csv_give_the_events_of_rows_read_one_by_one(tmp_path: Path, ab
             writer.writerow({"timestamp": row, **fitting, **odd})
     names = ColumnNames(actions=["a", "b"] if absent == "actions" else "actions")
     decoder = JsonDecoder(["listed", "single"], reward_range=(0.0, 1.0))
-    found = decoded(path, decoder, names)
+    batch = decoded(path, decoder, names)
     rows = [
         row if isinstance(row, Fault) else {"event_id": "", **row}
         for row in chain.from_iterable(read_rows(str(path), "csv", names, decoder, lambda read, total: None))
     ]
     expected = decoder.decode_rows(rows, Origin.of(str(path), [(0, range(1, number + 1))]))
-    assert found.rejected == expected.rejected
-    np.testing.assert_equal(found.to_state(), expected.to_state())
-    assert 0 < len(found) < number
+    assert batch.rejected == expected.rejected
+    np.testing.assert_equal(batch.to_state(), expected.to_state())
+    assert 0 < len(batch) < number
 
 
 CELLS = ["", "1", "0.5", " 0.25 ", "+1", "007", "1e-3", "1e400", "nan", "inf", "true", "False", "1_0", "1,000", "x"]
@@ -429,13 +429,13 @@ def test_pyarrow_and_the_standard_library_read_the_same_events(
     def read() -> list[EventBatch]:
         return list(read_table(str(path), "csv", ColumnNames(), decoder, lambda read, total: None, batch_rows=size))
 
-    found = EventBatch.concat(read())
+    batch = EventBatch.concat(read())
     with patch("streameval.ingest.files.tables._arrow_parser", lambda: None):
         expected = EventBatch.concat(read())
-    assert [(each.reason, each.detail, each.origin) for each in found.rejected] == [
-        (each.reason, each.detail, each.origin) for each in expected.rejected
+    assert [(rejection.reason, rejection.detail, rejection.origin) for rejection in batch.rejected] == [
+        (rejection.reason, rejection.detail, rejection.origin) for rejection in expected.rejected
     ]
-    np.testing.assert_equal(found.to_state(), expected.to_state())
+    np.testing.assert_equal(batch.to_state(), expected.to_state())
 
 
 def test_a_quote_that_is_never_closed_costs_no_row_after_the_limit_of_a_cell(tmp_path: Path) -> None:
@@ -451,7 +451,7 @@ def test_a_quote_that_is_never_closed_costs_no_row_after_the_limit_of_a_cell(tmp
 def test_identifiers_keep_their_zeros_and_all_their_digits(tmp_path: Path, suffix: str) -> None:
     ids = ["007", "7", str(2**63 + 1), "1e3"]
     table = {"event_id": ids, "action": ids, "propensity": [0.5] * 4, "reward": [1] * 4}
-    file = (as_csv if suffix == ".csv" else as_parquet)(tmp_path / f"x{suffix}", table)
+    file = (csv_file if suffix == ".csv" else parquet_file)(tmp_path / f"x{suffix}", table)
     decoder = JsonDecoder([], identified=True, named=True)
     names = ColumnNames(event_id="event_id")
     (batch,) = read_table(str(file), suffix[1:], names, decoder, lambda read, total: None, timed=False)
@@ -483,12 +483,14 @@ def test_lists_in_csv_are_read_by_columns(tmp_path: Path, monkeypatch: pytest.Mo
     ],
 )
 def test_a_column_that_is_not_there_stops_the_replay(tmp_path: Path, ending: str, change: str, complaint: str) -> None:
-    write = as_parquet if ending == "parquet" else as_csv
+    write = parquet_file if ending == "parquet" else csv_file
     file = write(tmp_path / f"x.{ending}", columns(5))
     mapped = {"timestamp": "ts", "action": "a", "propensity": "p", "reward": "click"}
-    given = ", ".join(f"{field}: {column}" for field, column in mapped.items() if not change.startswith(f"{field}:"))
+    unchanged = ", ".join(
+        f"{field}: {column}" for field, column in mapped.items() if not change.startswith(f"{field}:")
+    )
     with pytest.raises(InputError, match="has no column") as caught:
-        replayed(tmp_path, file, text=f"policies: {{candidates: [challenger]}}\ncolumns: {{{given}, {change}}}")
+        replayed(tmp_path, file, text=f"policies: {{candidates: [challenger]}}\ncolumns: {{{unchanged}, {change}}}")
     assert complaint in caught.value.message
     assert "columns" in caught.value.hint
 
@@ -508,7 +510,7 @@ def test_a_policy_without_a_column_is_missing_and_named(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_parquet_is_an_input_error(tmp_path: Path) -> None:
-    whole = as_parquet(tmp_path / "whole.parquet", columns()).read_bytes()
+    whole = parquet_file(tmp_path / "whole.parquet", columns()).read_bytes()
     for number, content in enumerate((b"", b"not parquet at all", whole[: len(whole) // 2])):
         file = tmp_path / f"{number}.parquet"
         file.write_bytes(content)
@@ -521,10 +523,10 @@ def test_a_file_that_is_not_parquet_is_an_input_error(tmp_path: Path) -> None:
 
 
 def test_a_damaged_page_is_an_input_error(tmp_path: Path) -> None:
-    file = as_parquet(tmp_path / "x.parquet", columns(20_000), row_group_size=1_000, compression="snappy")
+    file = parquet_file(tmp_path / "x.parquet", columns(20_000), row_group_size=1_000, compression="snappy")
     content = bytearray(file.read_bytes())
-    for place in range(4, len(content) - 20_000, 97):
-        content[place] ^= 0xFF
+    for index in range(4, len(content) - 20_000, 97):
+        content[index] ^= 0xFF
     file.write_bytes(content)
     with pytest.raises(InputError, match="cannot be read as Parquet"):
         replayed(tmp_path, file)
@@ -547,8 +549,8 @@ def test_without_pyarrow_the_error_names_the_package(tmp_path: Path, monkeypatch
             raise ImportError(name)
         return real(name, *rest)
 
-    file = as_parquet(tmp_path / "x.parquet", columns(3))
-    table = as_csv(tmp_path / "x.csv", columns(3))
+    file = parquet_file(tmp_path / "x.parquet", columns(3))
+    table = csv_file(tmp_path / "x.csv", columns(3))
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(InputError, match="Parquet needs pyarrow, which is not installed") as caught:
         replayed(tmp_path, file)
@@ -557,20 +559,20 @@ def test_without_pyarrow_the_error_names_the_package(tmp_path: Path, monkeypatch
 
 
 def test_progress_goes_from_nothing_to_all_bytes_of_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = [as_parquet(tmp_path / "1.parquet", columns(9_000)), as_csv(tmp_path / "2.csv", columns(9_000))]
+    files = [parquet_file(tmp_path / "1.parquet", columns(9_000)), csv_file(tmp_path / "2.csv", columns(9_000))]
     progress: list[tuple[int, int | None]] = []
     advance = nullcontext(lambda read, total: progress.append((read, total)))
     monkeypatch.setattr("streameval.cli.replay.progress_of_bytes", lambda: advance)
     Replay(configured(tmp_path)).read(list(map(str, files)))
     total = sum(file.stat().st_size for file in files)
-    assert {each for _, each in progress} == {total}
+    assert {total_bytes for _, total_bytes in progress} == {total}
     assert [read for read, _ in progress] == sorted(read for read, _ in progress)
     assert progress[-1][0] == total
     assert len(progress) > 6
 
 
 def test_memory_does_not_grow_with_the_row_group(tmp_path: Path) -> None:
-    file = as_parquet(tmp_path / "x.parquet", columns(400_000), row_group_size=400_000)
+    file = parquet_file(tmp_path / "x.parquet", columns(400_000), row_group_size=400_000)
     names = ColumnNames(timestamp="ts", action="a", propensity="p", reward="click")
     batches = read_table(str(file), "parquet", names, JsonDecoder(["even"]), lambda read, total: None)
     before = pa.total_allocated_bytes()
@@ -586,7 +588,7 @@ def test_unknown_names_of_columns_are_refused(tmp_path: Path) -> None:
 
 def test_replay_on_the_command_line_takes_a_table(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     configured(tmp_path)
-    file = as_parquet(tmp_path / "log.parquet", columns())
+    file = parquet_file(tmp_path / "log.parquet", columns())
     done = command(capfd, "replay", str(tmp_path / "streameval.yaml"), str(file), "--json")
     assert json.loads(done.out)["events"]["accepted"] == 500
     refused = command(capfd, "replay", str(tmp_path / "streameval.yaml"), str(file), "--format", "csv")
@@ -604,7 +606,9 @@ def user_log(tmp_path: Path, suffix: str) -> Path:
         "user": [7, 8],
         "country": ["de", "fr"],
     }
-    return as_csv(tmp_path / f"x{suffix}", table) if suffix == ".csv" else as_parquet(tmp_path / f"x{suffix}", table)
+    return (
+        csv_file(tmp_path / f"x{suffix}", table) if suffix == ".csv" else parquet_file(tmp_path / f"x{suffix}", table)
+    )
 
 
 NAMED = {"timestamp": "ts", "action": "a", "propensity": "p", "policies": {"challenger": "p_new"}}

@@ -203,9 +203,9 @@ def test_a_partition_with_an_open_transaction_is_not_at_its_end(cluster: FakeClu
     """Wait for its messages, because they have earlier timestamps and come once it is committed."""
     cluster.hidden = 2
     bench = Bench(cluster)
-    assert [part.ended_at for part in bench.poll(12).partitions] == [None, None]
+    assert [partition.ended_at for partition in bench.poll(12).partitions] == [None, None]
     cluster.hidden = 0
-    assert all(part.ended_at for part in bench.poll(12).partitions)
+    assert all(partition.ended_at for partition in bench.poll(12).partitions)
     assert len(bench.seen) == 20
 
 
@@ -216,7 +216,7 @@ def test_a_log_truncated_before_it_was_read_ends_at_its_new_end(cluster: FakeClu
     del cluster.logs[1][6:]
     status = bench.poll(5)
     assert status.lag == 0
-    assert all(part.ended_at for part in status.partitions)
+    assert all(partition.ended_at for partition in status.partitions)
     assert bench.seen_of(1) == cluster.logs[1]
 
 

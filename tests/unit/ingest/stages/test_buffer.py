@@ -78,10 +78,10 @@ def test_events_off_the_heap_are_equal(make: Any) -> None:
 
 
 def test_a_slice_of_a_batch_is_contiguous_off_the_heap() -> None:
-    part = compact()[100:900]
-    copy = off_heap(part)
+    rows = compact()[100:900]
+    copy = off_heap(rows)
     assert copy.probabilities.T.flags.c_contiguous
-    assert copy.to_state() == part.to_state()
+    assert copy.to_state() == rows.to_state()
 
 
 def test_few_events_stay_on_the_heap() -> None:

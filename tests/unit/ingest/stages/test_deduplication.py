@@ -87,16 +87,16 @@ def test_ids_that_follow_one_another_have_different_fingerprints() -> None:
 
 def test_an_id_takes_less_than_100_bytes() -> None:
     """Measure the size that the guarantees state, at a window that fills the set least."""
-    window, part = 79_000, 7_900
-    parts = fingerprints([f"e-{number}" for number in range(window + 2 * part)]).reshape(-1, part)
-    rows = EventBatch.from_arrays(reward=np.ones(part), propensity=np.ones(part), policies={})
-    offsets = np.arange(part)
+    window, size = 79_000, 7_900
+    parts = fingerprints([f"e-{number}" for number in range(window + 2 * size)]).reshape(-1, size)
+    rows = EventBatch.from_arrays(reward=np.ones(size), propensity=np.ones(size), policies={})
+    offsets = np.arange(size)
     batches = [replace(rows, origin=Origin(TOPIC, np.zeros_like(offsets), offsets, identity)) for identity in parts]
     tracemalloc.start()
     try:
         stage = Deduplication(window)
         for batch in batches:
-            assert len(stage.take(batch)) == part
+            assert len(stage.take(batch)) == size
         assert tracemalloc.get_traced_memory()[0] < 100 * window
     finally:
         tracemalloc.stop()

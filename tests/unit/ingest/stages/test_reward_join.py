@@ -32,10 +32,10 @@ def read(polls: Iterable[Sequence[Any]], combine: str, partitions: tuple[int, in
     joining, out = fresh(combine, partitions=partitions), []
     for poll in polls:
         for kind in (Arrival, Earned):
-            part = [arrival for arrival in poll if isinstance(arrival, kind)]
-            if part:
+            chosen = [arrival for arrival in poll if isinstance(arrival, kind)]
+            if chosen:
                 out.append(
-                    joining.take(batch_of(part)) if kind is Arrival else joining.take(rewards=[rewards_of(part)])
+                    joining.take(batch_of(chosen)) if kind is Arrival else joining.take(rewards=[rewards_of(chosen)])
                 )
             if restarts:
                 state = through_a_file(joining.state())
@@ -138,9 +138,9 @@ def test_a_decision_waits_for_its_window_and_no_longer(rewards_first: bool) -> N
 def test_rewards_after_the_window_are_late_and_their_share_is_reported() -> None:
     joining, decisions = fresh(), decided(1000)
     joining.take(batch_of(decisions))
-    in_time = [reward for reward in earned_for(decisions, after=1.0) if reward.offset % 4]
+    punctual = [reward for reward in earned_for(decisions, after=1.0) if reward.offset % 4]
     late = [reward for reward in earned_for(decisions, after=WINDOW + 1.0) if reward.offset % 4 == 0]
-    out = [joining.take(rewards=[rewards_of(sorted([*in_time, *late]))]), joining.flush()]
+    out = [joining.take(rewards=[rewards_of(sorted([*punctual, *late]))]), joining.flush()]
     assert joining.buffered().rewards == RewardCounts(joined=750, late=250)
     assert joining.buffered().rewards.late_share == 0.25
     rejected = [rejection for batch in out for rejection in batch.rejected]
@@ -225,9 +225,9 @@ def test_decisions_wait_in_the_log_if_they_do_not_fit_into_memory(rewarded: int)
         out.append(joining.take(ended=ended))
         for index, (topic, messages) in enumerate([(TOPIC, log), (REWARDS, earned)]):
             if (topic, 0) not in paused and ends[index] > positions[index]:
-                part = messages[positions[index] : min(ends[index], positions[index] + 100)]
-                out.append(joining.take(batch_of(part)) if index == 0 else joining.take(rewards=[rewards_of(part)]))
-                positions[index] += len(part)
+                poll = messages[positions[index] : min(ends[index], positions[index] + 100)]
+                out.append(joining.take(batch_of(poll)) if index == 0 else joining.take(rewards=[rewards_of(poll)]))
+                positions[index] += len(poll)
         most = max(most, joining.nbytes)
     out.append(joining.flush())
     assert 20_000 < most < 30_000

@@ -109,7 +109,7 @@ def test_policies_depend_neither_on_each_other_nor_on_how_values_are_cut(form: A
     for policy in range(4):
         single, own = windows(form, 1, 200, OPTIONS)
         single.update(values[:, policy : policy + 1].copy(), alone[policy : policy + 1], 200, 50, 10)
-        for name, part in own.items():
-            assert np.array_equal(part, state[name].reshape(4, -1, *part.shape[1:])[policy])
+        for name, array in own.items():
+            assert np.array_equal(array, state[name].reshape(4, -1, *array.shape[1:])[policy])
     assert detections.tolist() == alone.tolist()
     assert detections.min() > 0

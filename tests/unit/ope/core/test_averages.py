@@ -113,14 +113,14 @@ def test_window_and_decay_equal_equations_5_8_and_5_11_at_every_prefix(stream: S
 @pytest.mark.parametrize("stream", [random_stream(4, 90), gappy(120)], ids=["complete", "gappy"])
 def test_the_share_of_the_largest_term_equals_its_definition_at_every_prefix(stream: Stream) -> None:
     averages = [Cumulative(), Window(tau=30, resolution=1), Decay(alpha=0.8)]
-    given_terms = terms(IPS(), stream)
+    expected_terms = terms(IPS(), stream)
     for n, actual in prefixes(stream, averages):
         for average, kernel in (
             ("cumulative", brute_force.cumulative(n)),
             ("window", brute_force.window(n, 30)),
             ("decay", brute_force.decay(n, 0.8)),
         ):
-            expected = brute_force.moments(kernel, given_terms[:n]).largest_share
+            expected = brute_force.moments(kernel, expected_terms[:n]).largest_share
             share = actual["ips", average].details["largest_term_share"]
             assert share == (None if math.isnan(expected) else pytest.approx(expected, rel=1e-9))
 
@@ -159,8 +159,8 @@ def test_events_that_lack_the_policy_still_age_what_came_before() -> None:
     older, newer, silent = from_weights([1.0] * 10, [1.0] * 10), from_weights([1.0] * 10, [0.0] * 10), 30
     gap = older.with_(target=np.full(10, np.nan))
     evaluator = Evaluator([CANDIDATE], estimators=[IPS()], averages=[Decay(half_life=10), Window(tau=35, resolution=1)])
-    for part in (older, *[gap] * (silent // 10), newer):
-        evaluator.update(part.batch())
+    for piece in (older, *[gap] * (silent // 10), newer):
+        evaluator.update(piece.batch())
     report = evaluator.report()
     assert report.get(CANDIDATE, "ips", "decay").value == pytest.approx(2**-4 / (2**-4 + 1), rel=1e-12)
     assert report.get(CANDIDATE, "ips", "window").value == 0.0
@@ -186,8 +186,8 @@ def test_blocks_without_the_policy_do_not_change_its_drift(average: AnyAverage) 
     silence = stream.with_(target=np.full(8_000, np.nan))
     evaluator = Evaluator([CANDIDATE], estimators=[SNIPS()], averages=[average], block=LONG_BLOCK)
     rates = []
-    for part in (stream, silence[:2_000], silence):
-        evaluator.update(part.batch())
+    for piece in (stream, silence[:2_000], silence):
+        evaluator.update(piece.batch())
         rates.append(evaluator.report().get(CANDIDATE, "snips", average.label).details["lipschitz_per_event"])
     assert rates == [rates[0]] * 3
 
@@ -251,10 +251,10 @@ def reports_at(stream: Stream, ends: list[int], **settings: Any) -> Iterator[tup
 
 @pytest.mark.parametrize(("stream", "estimator", "ends"), adaptive_cases(), ids=["snips", "ips"])
 def test_an_adaptive_window_equals_its_definition(stream: Stream, estimator: AnyEstimator, ends: list[int]) -> None:
-    given_terms = terms(estimator, stream, LONG_BLOCK)
+    expected_terms = terms(estimator, stream, LONG_BLOCK)
     choices = {
         label: brute_force.chosen(
-            given_terms,
+            expected_terms,
             LONG_BLOCK,
             SPAN,
             brute_force.smooth_window,
@@ -267,7 +267,7 @@ def test_an_adaptive_window_equals_its_definition(stream: Stream, estimator: Any
         for label, average in WINDOWS.items():
             estimate = report.get(CANDIDATE, estimator.label, label)
             kernel = brute_force.adaptive_window(n, LONG_BLOCK, choices[label], average.growth)
-            assert_estimate(estimate, kernel, given_terms[:n])
+            assert_estimate(estimate, kernel, expected_terms[:n])
             assert estimate.details["window_events"] == kernel.sum()
             lengths[label].add(kernel.sum() / n)
     assert all(min(held) < 0.5 for held in lengths.values()), "the drift must have shortened every window"
@@ -275,10 +275,10 @@ def test_an_adaptive_window_equals_its_definition(stream: Stream, estimator: Any
 
 @pytest.mark.parametrize(("stream", "estimator", "ends"), adaptive_cases(), ids=["snips", "ips"])
 def test_an_adaptive_decay_equals_its_definition(stream: Stream, estimator: AnyEstimator, ends: list[int]) -> None:
-    given_terms = terms(estimator, stream, LONG_BLOCK)
+    expected_terms = terms(estimator, stream, LONG_BLOCK)
     choices = {
         label: brute_force.chosen(
-            given_terms, LONG_BLOCK, SPAN, brute_force.smooth_decay(LONG_BLOCK), _choice_of(average)
+            expected_terms, LONG_BLOCK, SPAN, brute_force.smooth_decay(LONG_BLOCK), _choice_of(average)
         )
         for label, average in DECAYS.items()
     }
@@ -286,7 +286,7 @@ def test_an_adaptive_decay_equals_its_definition(stream: Stream, estimator: AnyE
         for label in DECAYS:
             estimate = report.get(CANDIDATE, estimator.label, label)
             kernel = brute_force.adaptive_decay(n, LONG_BLOCK, choices[label])
-            assert_estimate(estimate, kernel, given_terms[:n])
+            assert_estimate(estimate, kernel, expected_terms[:n])
     for label, alphas in choices.items():
         finite = [1 / (1 - alpha) for alpha in alphas if not math.isnan(alpha)]
         assert min(finite) < 2_000, f"the drift must have shortened the horizon of {label}"
@@ -562,9 +562,9 @@ def test_a_state_for_some_policies_and_estimators_equals_the_state_of_a_grid_wit
         some.fold(state, [replace(evidence, signs=signs, timestamp=np.arange(n) * 1.0)])
         return state
 
-    whole, part = grid(range(3), (IPS(), StratifiedIPS(), SNIPS())), grid([0, 2], (StratifiedIPS(), SNIPS()))
-    selected = whole.select(folded(whole, range(3)), part, [0, 2])
-    assert_same(from_plain(encode(selected)), from_plain(encode(folded(part, [0, 2]))))
+    whole, subset = grid(range(3), (IPS(), StratifiedIPS(), SNIPS())), grid([0, 2], (StratifiedIPS(), SNIPS()))
+    selected = whole.select(folded(whole, range(3)), subset, [0, 2])
+    assert_same(from_plain(encode(selected)), from_plain(encode(folded(subset, [0, 2]))))
 
 
 def assert_same(actual: Any, expected: Any) -> None:
@@ -617,14 +617,14 @@ def test_buckets_of_a_ladder_are_at_most_as_long_as_a_hundredth_of_their_age(eve
 def test_a_long_adaptive_window_is_right_to_a_hundredth_of_its_length_and_exact_within_20_000_events() -> None:
     n, block, span = 70_000, 100, 10_000
     stream = drifting(n, seed=47)
-    given_terms = terms(IPS(), stream, block)
+    expected_terms = terms(IPS(), stream, block)
     averages = [
         AdaptiveWindow(drift_span=span, growth=growth, bias_weight=weight, name=f"{growth} {weight}")
         for growth in ("by_event", "immediate")
         for weight in (1.0, 0.1, 1e-3)
     ]
     choices = {
-        weight: brute_force.chosen(given_terms, block, span, brute_force.smooth_window, brute_force.mse_tau(weight))
+        weight: brute_force.chosen(expected_terms, block, span, brute_force.smooth_window, brute_force.mse_tau(weight))
         for weight in (1.0, 0.1, 1e-3)
     }
     evaluator, lengths = Evaluator([CANDIDATE], [IPS()], averages, block=block, **ALONE), []
@@ -639,7 +639,7 @@ def test_a_long_adaptive_window_is_right_to_a_hundredth_of_its_length_and_exact_
             if wanted <= 20_000:
                 assert held == wanted
             assert 0.99 * wanted <= held <= wanted
-            assert_estimate(estimate, brute_force.window(end, held), given_terms[:end])
+            assert_estimate(estimate, brute_force.window(end, held), expected_terms[:end])
             lengths.append(wanted)
     assert max(lengths) > 50_000
     assert min(lengths[len(lengths) // 2 :]) < 20_000

@@ -50,10 +50,10 @@ def clocks(time: Array, block: int = BLOCK) -> Array:
     """Return the clock at the end of the block of each event, if the stream ends with the last one."""
     enough, clock, path = math.ceil(block / 10), -math.inf, []
     for first in range(0, len(time), block):
-        part = time[first : first + block]
-        if len(part) >= enough or clock == -math.inf:
-            clock = max(clock, sorted(np.nan_to_num(part, nan=-math.inf))[-min(enough, len(part))])
-        path += [clock] * len(part)
+        stamps = time[first : first + block]
+        if len(stamps) >= enough or clock == -math.inf:
+            clock = max(clock, sorted(np.nan_to_num(stamps, nan=-math.inf))[-min(enough, len(stamps))])
+        path += [clock] * len(stamps)
     return np.array(path)
 
 
@@ -138,9 +138,9 @@ def test_time_and_number_agree_if_an_event_comes_every_second() -> None:
     evaluator.update(dated(stream, np.arange(5000.0)))
     actual = {(candidate.estimator, candidate.average): candidate for candidate in candidates(evaluator)}
     for one, other in (("events", "seconds"), ("after events", "after minutes")):
-        by_event, by_time = actual["ips", one], actual["ips", other]
-        assert by_time.value == pytest.approx(by_event.value, rel=0.01)
-        assert by_time.upper - by_time.lower == pytest.approx(by_event.upper - by_event.lower, rel=0.02)
+        counted, timed = actual["ips", one], actual["ips", other]
+        assert timed.value == pytest.approx(counted.value, rel=0.01)
+        assert timed.upper - timed.lower == pytest.approx(counted.upper - counted.lower, rel=0.02)
     assert actual["ips", "seconds"].details["window_events"] == 1000
 
 

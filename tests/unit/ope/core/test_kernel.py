@@ -65,7 +65,7 @@ class Events:
     def pieces(self) -> list[slice]:
         return [slice(first, last) for first, last in pairwise(self.edges.tolist())]
 
-    def of(self, number: int, policy: int) -> Array:
+    def view(self, number: int, policy: int) -> Array:
         """Return the series with this number, as a policy sees it."""
         if number < 0:
             return np.ones(self.series.shape[-1])
@@ -95,10 +95,10 @@ def test_products_are_sums_in_four_parts_to_the_bit(kernel: Any, edges: tuple[in
     out = unknown(len(edges) - 1, POLICIES, len(wanted) + 2)
     columns = first, second, apart, len(wanted) - 1
     kernel.products(events.series, events.weight, events.both, plain, events.edges, *columns, out)
-    for index, part in enumerate(events.pieces()):
+    for index, piece in enumerate(events.pieces()):
         for policy in range(POLICIES):
             for pair, (one, other, both) in enumerate(wanted[:-1]):
-                terms = (events.weights(both)[policy] * events.of(one, policy) * events.of(other, policy))[part]
+                terms = (events.weights(both)[policy] * events.view(one, policy) * events.view(other, policy))[piece]
                 actual = out[index, policy, pair]
                 assert actual == sum_in_four_parts(terms)
                 assert actual == pytest.approx(math.fsum(terms), rel=0, abs=1e-12 * np.abs(terms).sum())
@@ -115,14 +115,14 @@ def test_extremes_are_the_largest_numbers_and_the_numbers_of_events(
     squares = unknown(len(edges) - 1, POLICIES, 2)
     columns = events.edges, terms, apart
     kernel.extremes(events.series, events.weight, events.both, plain, *columns, largest, counts, squares)
-    for index, part in enumerate(events.pieces()):
+    for index, piece in enumerate(events.pieces()):
         for policy in range(POLICIES):
-            q, both = events.weight[policy, part], events.both[policy, part]
+            q, both = events.weight[policy, piece], events.both[policy, piece]
             weighted = [
-                np.abs(events.weights(kind)[policy, part] * events.series[term, policy, part])
+                np.abs(events.weights(kind)[policy, piece] * events.series[term, policy, piece])
                 for term, kind in zip(terms, apart, strict=True)
             ]
-            numbers_of = [q, events.series[0, policy, part], *weighted]
+            numbers_of = [q, events.series[0, policy, piece], *weighted]
             assert largest[index, policy].tolist() == [numbers.max(initial=0.0) for numbers in numbers_of]
             assert counts[index, policy].tolist() == [np.count_nonzero(numbers) for numbers in (q, both, *weighted)]
             assert squares[index, policy].tolist() == [np.cumsum([0.0, *numbers**2])[-1] for numbers in (q, both)]
@@ -138,10 +138,10 @@ def test_signed_sums_are_sums_in_the_order_of_the_events_to_the_bit(kernel: Any,
     signs = np.random.default_rng(1).choice([-1.0, 1.0], (edges[-1], 8))
     out = unknown(len(edges) - 1, POLICIES, len(terms), 8)
     kernel.signed_sums(events.series, events.weight, events.both, events.edges, terms, apart, signs, out)
-    for index, part in enumerate(events.pieces()):
+    for index, piece in enumerate(events.pieces()):
         for policy in range(POLICIES):
             for row, (term, kind) in enumerate(zip(terms.tolist(), apart, strict=True)):
-                weighted = (events.weights(kind)[policy] * events.of(term, policy))[part, None] * signs[part]
+                weighted = (events.weights(kind)[policy] * events.view(term, policy))[piece, None] * signs[piece]
                 expected = np.concatenate([np.zeros((1, 8)), weighted]).cumsum(axis=0)[-1]
                 np.testing.assert_array_equal(out[index, policy, row], expected)
 
@@ -161,11 +161,11 @@ def test_contrasts_are_products_of_differences_of_sums_over_blocks(
     kernel.contrasts(totals, weights, near, first, second, apart, signs, history, np.empty(terms * signs), out)
     reach = len(form) - 1
     actual = np.lib.stride_tricks.sliding_window_view(totals[history - reach :], reach + 1, axis=0) @ form
-    by_term = actual.reshape(blocks, POLICIES, terms, signs)
+    products = actual.reshape(blocks, POLICIES, terms, signs)
     kept = np.where(weights[history - reach : history - reach + blocks] > 0, weights[history:], 0.0)
     np.testing.assert_array_equal(out[..., :2], kept)
     for index, (one, other, kind) in enumerate(zip(first, second, apart, strict=True)):
-        mean = (by_term[:, :, one] * by_term[:, :, other]).mean(axis=-1) / np.square(form).sum()
+        mean = (products[:, :, one] * products[:, :, other]).mean(axis=-1) / np.square(form).sum()
         expected = np.where(kept[..., kind] > 0, mean, 0.0)
         np.testing.assert_allclose(out[..., 2 + index], expected, rtol=1e-12, atol=1e-12)
 
@@ -178,8 +178,8 @@ CUT = (slice(0, 3), slice(3, None))
 
 
 def fold_parts(fold: Callable[[slice], None], cut: bool) -> None:
-    for part in CUT if cut else (slice(None),):
-        fold(part)
+    for blocks in CUT if cut else (slice(None),):
+        fold(blocks)
 
 
 def taken(seed: int) -> tuple[Array, Array, Integers]:
@@ -205,7 +205,9 @@ def test_accumulate_fades_sums_squares_and_maxima_each_in_its_way(
         expected[..., 3] = np.maximum(expected[..., 3], block[..., 3])
     power = numbers(1, 2, 3, 0)
     none = np.zeros((0, 0, 0))
-    fold_parts(lambda part: kernel.accumulate(state, rows[part], take, power, factor[part], share[part], none), cut)
+    fold_parts(
+        lambda blocks: kernel.accumulate(state, rows[blocks], take, power, factor[blocks], share[blocks], none), cut
+    )
     np.testing.assert_array_equal(state, expected)
 
 
@@ -223,7 +225,7 @@ def test_trace_keeps_the_fading_sums_after_each_block(kernel: Any, cut: bool) ->
     for block in rows:
         expected = 0.9 * expected + block[:, take]
         path.append(expected)
-    fold_parts(lambda part: kernel.trace(state, rows[part], take, 0.9, out[part]), cut)
+    fold_parts(lambda blocks: kernel.trace(state, rows[blocks], take, 0.9, out[blocks]), cut)
     np.testing.assert_array_equal(out, path)
     np.testing.assert_array_equal(state, expected)
 
@@ -235,7 +237,7 @@ def test_fade_fades_the_same_rows_with_each_horizon(kernel: Any, cut: bool) -> N
     expected = state.copy()
     for block in rows:
         expected = fading * expected + block[..., None]
-    fold_parts(lambda part: kernel.fade(state, rows[part], fading), cut)
+    fold_parts(lambda blocks: kernel.fade(state, rows[blocks], fading), cut)
     np.testing.assert_array_equal(state, expected)
 
 
@@ -277,8 +279,10 @@ def test_the_rate_equals_how_far_values_have_moved(
     state = [smoothed, unknown(*shape, LAG), unknown(*shape, LATEST), unknown(*shape)]
     out = unknown(*sums.shape[:3])
 
-    def follow(part: slice) -> None:
-        kernel.follow_values(sums[part], *state, np.full(POLICIES, part.start or 0), fading, least, SPAN, out[part])
+    def follow(blocks: slice) -> None:
+        kernel.follow_values(
+            sums[blocks], *state, np.full(POLICIES, blocks.start or 0), fading, least, SPAN, out[blocks]
+        )
 
     fold_parts(follow, cut)
     np.testing.assert_allclose(out, rates(sums, window, fading, least), rtol=1e-12)
@@ -340,13 +344,13 @@ class Mixed:
         columns, path = np.zeros((POLICIES, 2, 10)), unknown(len(self.terms), POLICIES, 2, 5)
         columns[..., 6:8] = np.nan
 
-        def fold(part: slice) -> None:
-            blocks = self.terms[part], self.squares[part], self.priors[part]
+        def fold(piece: slice) -> None:
+            blocks = self.terms[piece], self.squares[piece], self.priors[piece]
             numbers_of = self.ratios, POOLS, RATES, np.stack([HORIZONS, FADING, LOSS_FADING]), CONSTANTS
             room = [np.empty((6, DECAYS)), np.empty((POLICIES, 2, DECAYS)), np.empty((2, 2, DECAYS))]
             room.append(np.empty((2, POLICIES, 2)))
-            events = np.full(POLICIES, SIZE * (part.start or 0))
-            kernel.mix(decays, columns, overlap, events, SIZE, *blocks, *numbers_of, *room, errors, path[part])
+            events = np.full(POLICIES, SIZE * (piece.start or 0))
+            kernel.mix(decays, columns, overlap, events, SIZE, *blocks, *numbers_of, *room, errors, path[piece])
 
         fold_parts(fold, cut)
         return [path, decays, columns, overlap]

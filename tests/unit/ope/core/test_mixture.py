@@ -37,13 +37,13 @@ class Log:
             self.target[random.random((candidates, n)) < 0.2] = np.nan
             self.target[0, n // 3 : n // 3 + 350] = np.nan  # whole blocks without the first candidate
 
-    def batch(self, part: slice = slice(None)) -> EventBatch:
-        policies = {name: target[part] for name, target in zip(self.names, self.target, strict=True)}
+    def batch(self, rows: slice = slice(None)) -> EventBatch:
+        policies = {name: target[rows] for name, target in zip(self.names, self.target, strict=True)}
         return EventBatch.from_arrays(
-            reward=self.reward[part],
-            propensity=self.propensity[part],
+            reward=self.reward[rows],
+            propensity=self.propensity[rows],
             policies=policies,
-            sampling_probability=self.sampling[part],
+            sampling_probability=self.sampling[rows],
         )
 
     def upto(self, n: int) -> Log:
@@ -103,10 +103,10 @@ def distances(w: Array, q: Array, base: Array, present: Array, block: int) -> Ar
     """Return the mean squared distance of weights in the block of each event, on events that both policies have."""
     results = np.empty_like(w)
     for first in range(0, len(w), block):
-        part = slice(first, first + block)
-        both = np.where(present[part] > 0, q[part], 0.0)
-        alone = np.average(w[part] ** 2, weights=q[part]) if q[part].sum() else 0.0
-        results[part] = np.average((w[part] - base[part]) ** 2, weights=both) if both.sum() else alone
+        rows = slice(first, first + block)
+        both = np.where(present[rows] > 0, q[rows], 0.0)
+        alone = np.average(w[rows] ** 2, weights=q[rows]) if q[rows].sum() else 0.0
+        results[rows] = np.average((w[rows] - base[rows]) ** 2, weights=both) if both.sum() else alone
     return results
 
 

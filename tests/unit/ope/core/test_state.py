@@ -16,7 +16,7 @@ from streameval.ope.core.state import FIRST_SCHEMA, decode, encode, migrated, se
 class Leaf(msgspec.Struct, frozen=True, eq=False):
     sums: Array
     seen: Mask
-    places: Integers
+    positions: Integers
     name: str = "leaf"
 
 
@@ -54,7 +54,7 @@ def test_a_state_comes_back_bit_for_bit_writable_and_contiguous() -> None:
     assert actual.signed is not None
     assert actual.signed.tobytes() == tree().signed.tobytes()  # type: ignore[union-attr]
     for member in (actual.leaves["a"], actual.later, *actual.path):
-        for array in (member.sums, member.seen, member.places):
+        for array in (member.sums, member.seen, member.positions):
             assert array.flags.writeable
             assert array.flags.c_contiguous
     assert (actual.other, actual.count, actual.numbers) == ({"free": [1, None, "x"]}, 3, [0.1, np.inf])
@@ -77,10 +77,10 @@ def test_a_state_comes_back_bit_for_bit_writable_and_contiguous() -> None:
 )
 def test_a_field_that_does_not_fit_is_named(path: tuple[str, ...], value: Any, message: str) -> None:
     plain = sent(encode(tree()))
-    part = plain
+    node = plain
     for key in path[:-1]:
-        part = part[key]
-    part[path[-1]] = value
+        node = node[key]
+    node[path[-1]] = value
     with pytest.raises(DamagedError, match=message):
         decode(plain, fresh())
 
@@ -111,5 +111,5 @@ def test_some_policies_are_taken_from_every_array() -> None:
     actual = select_policies(Tree({"a": leaf(3)}, None, [leaf(3)], [1.0], count=3), [2, 0])
     for member in (actual.leaves["a"], actual.path[0]):
         np.testing.assert_array_equal(member.sums, leaf(3).sums[[2, 0]])
-        assert member.places.tolist() == [2, 0]
+        assert member.positions.tolist() == [2, 0]
     assert (actual.count, actual.numbers) == (3, [1.0])

@@ -88,13 +88,13 @@ class Log:
         return [f"{self.salt}{unit}" for unit in self.units]
 
     def batch(self, first: int = 0, last: int | None = None, units: Sequence[Any] | None = None) -> EventBatch:
-        part = slice(first, last)
-        named = None if units is None else list(units[part])
+        rows = slice(first, last)
+        named = None if units is None else list(units[rows])
         return EventBatch.from_arrays(
-            reward=self.reward[part],
-            propensity=self.propensity[part],
-            policies={name: target[part] for name, target in self.target.items()},
-            timestamp=np.arange(len(self))[part],
+            reward=self.reward[rows],
+            propensity=self.propensity[rows],
+            policies={name: target[rows] for name, target in self.target.items()},
+            timestamp=np.arange(len(self))[rows],
             unit=named,
         )
 

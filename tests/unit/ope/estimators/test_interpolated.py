@@ -125,7 +125,7 @@ def test_every_row_of_the_table_equals_the_published_formula(evidence: Evidence,
     q_logged = q[sets.sets.logged[1]]
 
     def summed(values: Array) -> Array:
-        return np.array([part.sum() for part in np.split(values, sets.sets.offsets[1:-1])])
+        return np.array([summands.sum() for summands in np.split(values, sets.sets.offsets[1:-1])])
 
     clipped = np.minimum(w, cap)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -177,7 +177,7 @@ def test_a_blend_above_1_is_refused(wrong: float) -> None:
         StaticBlend(tau=wrong)
 
 
-on_every_estimator = pytest.mark.parametrize(
+every_estimator = pytest.mark.parametrize(
     "estimator", [*FAMILY, SNIPS(), ControlVariate(), StratifiedIPS(), StratifiedDR()], ids=lambda case: case.label
 )
 
@@ -189,7 +189,7 @@ def rescaled(evidence: Evidence, scale: float, shift: float) -> Evidence:
     return moved.with_predictions(evidence.actions.prediction * scale + shift)
 
 
-@on_every_estimator
+@every_estimator
 @exactly
 @given(evidence=full_support(), scale=st.floats(0.1, 3), shift=st.floats(-2, 2))
 def test_no_term_is_further_from_another_than_the_range_allows(
@@ -205,7 +205,7 @@ def test_no_term_is_further_from_another_than_the_range_allows(
     assert np.ptp(actual) <= widest.width[0] * (1 + 1e-9) + 1e-9
 
 
-@on_every_estimator
+@every_estimator
 @exactly
 @given(evidence=full_support(), scale=st.floats(0.1, 3), shift=st.floats(-2, 2))
 def test_no_term_lies_outside_its_range(

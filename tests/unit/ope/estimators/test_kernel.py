@@ -23,14 +23,14 @@ def test_controlled_terms_take_their_coefficient_from_the_blocks_before(kernel: 
     low = np.where(weight <= threshold, reward, 0.0)
     faded = np.zeros((policies, 5))
     for number in range(blocks):
-        part = slice(number * size, (number + 1) * size)
-        q, w, u = averaging[:, part], weight[:, part], (reward - low)[:, part]
+        events = slice(number * size, (number + 1) * size)
+        q, w, u = averaging[:, events], weight[:, events], (reward - low)[:, events]
         count, total, reward_sum, square, product = faded.T
         beta = np.zeros(policies)
         if number:
             beta = (product * count - reward_sum * total) / (square * count - total**2)
         high = u - beta[:, None] * (w - 1)
-        assert terms[:, :, part] == pytest.approx(np.stack([low[:, part] + high, low[:, part], high]))
+        assert terms[:, :, events] == pytest.approx(np.stack([low[:, events] + high, low[:, events], high]))
         wanted = [q, q * w, q * u, q * w**2, q * u * w, np.where(w <= threshold, q * w, 0.0)]
         assert sums[number] == pytest.approx(np.stack([terms.sum(axis=1) for terms in wanted], axis=-1))
         faded = fading * faded + sums[number, :, :5]

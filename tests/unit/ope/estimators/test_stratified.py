@@ -40,13 +40,13 @@ class Offers:
         self.chance = chance
         self.reward = (random.random(n) < chance[np.arange(n), self.action]).astype(float)
 
-    def batch(self, part: slice = slice(None), **other: Any) -> EventBatch:
+    def batch(self, rows: slice = slice(None), **other: Any) -> EventBatch:
         columns: dict[str, Any] = {
-            "reward": self.reward[part],
-            "action": self.action[part],
-            "propensities": self.propensities[part],
-            "features": self.features[part],
-            "policies": {"a": self.target[part]},
+            "reward": self.reward[rows],
+            "action": self.action[rows],
+            "propensities": self.propensities[rows],
+            "features": self.features[rows],
+            "policies": {"a": self.target[rows]},
         }
         return EventBatch.from_arrays(**columns | other)
 
@@ -104,7 +104,7 @@ def estimate_of(offers: Offers, estimator: Any, average: Any, block: int = 100) 
 def test_stratified_dr_equals_a_plain_reimplementation(block: int, blocks: int) -> None:
     offers = Offers(blocks, block * blocks)
     parts = slow_dr(offers, block)
-    term = sum(part.u for part in parts)
+    term = sum(block_terms.u for block_terms in parts)
     cumulative = estimate_of(offers, StratifiedDR(threshold=THRESHOLD), Cumulative(), block)
     assert cumulative.value == pytest.approx(np.mean(term), rel=1e-9)
     window = estimate_of(offers, StratifiedDR(threshold=THRESHOLD), Window(tau=20, resolution=1), block)
@@ -216,9 +216,9 @@ def test_events_without_full_distributions_are_missing_for_stratified_dr_alone()
     mixed = Evaluator(["a"], estimators=[StratifiedDR(), IPS()], averages=[Cumulative()])
     alone.update(offers.batch())
     for start in range(0, 300, 50):  # blocks of 50 and 50
-        part = slice(start, start + 50)
-        mixed.update(offers.batch(part))
-        mixed.update(compact[part])
+        rows = slice(start, start + 50)
+        mixed.update(offers.batch(rows))
+        mixed.update(compact[rows])
     values = [evaluator.report().get("a", "ips", "cumulative").value for evaluator in (alone, mixed)]
     assert values[0] != values[1]
     doubly = mixed.report().get("a", "stratified_dr", "cumulative")

@@ -149,7 +149,7 @@ NOISY = {"rule": ["bsea", "paired"], "min_events": 200, "hold": 1, "trust": {"ef
 
 def decided(some: se.Evaluator, policy: str) -> list[Any]:
     report = some.report()
-    return [entry for part in (report.promotion, report.transitions) for entry in part if entry.policy == policy]
+    return [entry for entries in (report.promotion, report.transitions) for entry in entries if entry.policy == policy]
 
 
 def test_decisions_about_remaining_candidates_do_not_depend_on_removed_ones() -> None:
@@ -168,10 +168,10 @@ def test_decisions_about_remaining_candidates_do_not_depend_on_removed_ones() ->
 def test_decisions_start_from_zero_when_their_lift_is_removed() -> None:
     some = se.Evaluator(["a"], [se.StratifiedIPS(), se.IPS()], [se.Mixture()], promotion=NOISY)
     some.update(Log(5, 1_030).batch())
-    by_sums, by_lift = some.report().promotion
-    assert by_lift.events == 1_000
+    sums_decision, lift_decision = some.report().promotion
+    assert lift_decision.events == 1_000
     assert some.apply_config(some.config.with_products([((se.IPS(),), (se.Mixture(),))])) is None
-    assert some.report().promotion[0] == by_sums
+    assert some.report().promotion[0] == sums_decision
     assert some.report().promotion[1].events == 0
     some.update(Log(6, 500).batch())
     assert some.report().promotion[1].events == 500

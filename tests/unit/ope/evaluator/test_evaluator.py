@@ -68,7 +68,7 @@ MIXTURES = [estimator for estimator in FURTHER if estimator.mixes_components]
 INTERVALS = {"exact window": "empirical_bernstein"}
 EVERYTHING: dict[str, Any] = {"estimators": ESTIMATORS, "averages": AVERAGES, "block": BLOCK, "intervals": INTERVALS}
 MIXED: dict[str, Any] = {"estimators": ESTIMATORS, "averages": MIXTURES, "block": BLOCK}
-on_every_average = pytest.mark.parametrize("wanted", [EVERYTHING, MIXED], ids=["plain", "mixture"])
+every_average = pytest.mark.parametrize("wanted", [EVERYTHING, MIXED], ids=["plain", "mixture"])
 
 
 def numbers(estimate: Estimate) -> dict[str, float | None]:
@@ -129,7 +129,7 @@ def test_a_report_in_between_changes_nothing(stream: Stream, cutting: list[float
     assert asked.report().to_json() == silent.report().to_json()
 
 
-@on_every_average
+@every_average
 def test_a_state_does_not_change_when_its_evaluator_continues(wanted: dict[str, Any]) -> None:
     stream = random_stream(15, 1_000)
     evaluator = evaluated(stream[:490], **wanted)
@@ -212,7 +212,7 @@ def rejected(*reasons: str) -> EventBatch:
     return replace(empty, rejected=tuple(Rejected(reason, "", b"") for reason in reasons))
 
 
-@on_every_average
+@every_average
 def test_before_the_first_event_nothing_is_known(wanted: dict[str, Any]) -> None:
     report = Evaluator([CANDIDATE], **wanted).report()
     assert (report.events.accepted, report.events.last_timestamp) == (0, None)
@@ -221,7 +221,7 @@ def test_before_the_first_event_nothing_is_known(wanted: dict[str, Any]) -> None
     assert b"NaN" not in report.to_json()
 
 
-@on_every_average
+@every_average
 def test_rejected_events_are_only_counted(wanted: dict[str, Any]) -> None:
     evaluator = Evaluator([CANDIDATE], **wanted)
     evaluator.update(rejected("malformed", "not_finite", "malformed"))
@@ -242,7 +242,7 @@ def test_a_reward_outside_the_range_is_rejected_and_the_rest_of_the_batch_counts
 
 
 @pytest.mark.parametrize("n", [1, BLOCK, 10 * BLOCK + 3, 1_503])
-@on_every_average
+@every_average
 def test_a_policy_without_events_has_no_numbers_and_changes_no_other(wanted: dict[str, Any], n: int) -> None:
     stream = random_stream(18, n)
     evaluator = Evaluator([CANDIDATE, "absent"], **wanted)
@@ -256,7 +256,7 @@ def test_a_policy_without_events_has_no_numbers_and_changes_no_other(wanted: dic
         assert numbers(estimate) == {name: close(number) for name, number in numbers(expected).items()}
 
 
-@on_every_average
+@every_average
 def test_events_before_a_late_policy_count_as_missing_for_it(wanted: dict[str, Any]) -> None:
     stream = random_stream(19, 400)
     early = EventBatch.from_arrays(reward=stream.reward[:150], propensity=stream.propensity[:150])
@@ -343,7 +343,7 @@ def test_the_unsupported_probability_is_the_mass_on_actions_that_are_never_logge
 def assert_finite(evaluator: Evaluator) -> None:
     """Require that every sum in the state and every number of the Report is finite."""
     state = evaluator.state()
-    actual = list(arrays(from_plain({name: part for name, part in state.items() if name != "pending"})))
+    actual = list(arrays(from_plain({name: field for name, field in state.items() if name != "pending"})))
     assert actual
     for name, array in actual:
         assert not np.isinf(array).any(), name
@@ -416,8 +416,8 @@ def test_no_valid_event_can_bring_anything_that_is_not_finite(
 @pytest.mark.parametrize("end", [-5.0, 5.0])
 def test_rewards_at_the_ends_of_a_range_below_zero(end: float) -> None:
     stream = random_stream(24, 1_000, range_=(-5.0, 5.0))
-    at_end = stream.with_(reward=np.full(1_000, end))
-    report = evaluated(at_end, **EVERYTHING, reward_range=(-5.0, 5.0)).report()
+    extreme = stream.with_(reward=np.full(1_000, end))
+    report = evaluated(extreme, **EVERYTHING, reward_range=(-5.0, 5.0)).report()
     for average in AVERAGES:
         estimate = report.get(CANDIDATE, "snips", average.label)
         assert estimate.value == pytest.approx(end, rel=1e-12)

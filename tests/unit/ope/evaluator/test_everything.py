@@ -47,7 +47,7 @@ def log(seed: int, low: float, high: float) -> dict[str, Any]:
     }
 
 
-def part(columns: dict[str, Any], first: int, last: int) -> se.EventBatch:
+def event_batch(columns: dict[str, Any], first: int, last: int) -> se.EventBatch:
     taken = {name: column[first:last] for name, column in columns.items() if name != "policies"}
     policies = {name: column[first:last] for name, column in columns["policies"].items()}
     return se.EventBatch.from_arrays(**taken, policies=policies)
@@ -68,7 +68,7 @@ def evaluator(production: str, low: float = 0.0, high: float = 1.0, **options: A
 
 def pieces(columns: dict[str, Any], cuts: Sequence[int]) -> Iterator[se.EventBatch]:
     for first, last in zip([0, *cuts], [*cuts, EVENTS], strict=True):
-        yield part(columns, first, last)
+        yield event_batch(columns, first, last)
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -87,7 +87,7 @@ def reported(report: se.Report) -> dict[str, Any]:
 @pytest.mark.parametrize("production", ["logging", "now"])
 def test_finished_blocks_may_be_folded_early(production: str) -> None:
     columns, whole, early = log(1, 0.0, 1.0), evaluator(production), evaluator(production)
-    whole.update(part(columns, 0, EVENTS))
+    whole.update(event_batch(columns, 0, EVENTS))
     for piece in pieces(columns, (3, 90, 733, 1_600)):
         early.update(piece)
         early.fold_pending()

@@ -81,7 +81,9 @@ def blocks_by_path(value: Any, path: str = "") -> dict[str, Any]:
         value = dict(enumerate(value))
     if isinstance(value, dict):
         return {
-            key: inner for name, part in value.items() for key, inner in blocks_by_path(part, f"{path}/{name}").items()
+            key: inner
+            for name, field in value.items()
+            for key, inner in blocks_by_path(field, f"{path}/{name}").items()
         }
     return {path: value}
 
@@ -96,7 +98,7 @@ def test_the_sums_of_blocks_do_not_depend_on_how_the_stream_is_cut(case: str) ->
     blocks = [key for key, array in whole.items() if isinstance(array, np.ndarray) and len(array) == EVENTS // BLOCK]
     assert len(blocks) > 20
     for key in blocks:
-        np.testing.assert_array_equal(np.concatenate([part[key] for part in parts]), whole[key], err_msg=key)
+        np.testing.assert_array_equal(np.concatenate([sums[key] for sums in parts]), whole[key], err_msg=key)
 
 
 @pytest.mark.parametrize("case", LOGS)

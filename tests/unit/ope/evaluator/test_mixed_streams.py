@@ -243,8 +243,8 @@ def pieces(batch: se.EventBatch, cuts: Sequence[int]) -> Iterator[se.EventBatch]
 def test_blocks_folded_early_change_nothing(log: Log, order: str) -> None:
     batch = log.mixed(ORDERS[order])
     whole, watched = evaluated(batch), se.Evaluator(["better", "worse"], promotion=EARLY, drift=None)
-    for part in pieces(batch, range(130, EVENTS, 370)):
-        watched.update(part)
+    for piece in pieces(batch, range(130, EVENTS, 370)):
+        watched.update(piece)
         watched.fold_pending()
     one, other = rows(watched.report()), rows(whole.report())
     assert one.keys() == other.keys()
@@ -362,8 +362,8 @@ def test_slates_among_plain_and_full_events_are_missing_for_the_best_estimator()
     reports = []
     for cuts in ([], [1], [2], [3, 1_234]):
         evaluator = se.Evaluator(["better"], drift=None, promotion=EARLY)
-        for part in pieces(batch, cuts):
-            evaluator.update(part)
+        for piece in pieces(batch, cuts):
+            evaluator.update(piece)
         assert decided_by(evaluator) == [IPS]
         reports.append(evaluator.report().to_json())
     assert len(set(reports)) == 1

@@ -47,7 +47,7 @@ class Log(NamedTuple):
             **{name: column for name, column in filled.items() if column is not None},
         )
 
-    def with_propensities(self) -> EventBatch:
+    def batch_with_propensities(self) -> EventBatch:
         """Return the events with their true propensities."""
         return self.batch(action=None, propensity=self.logging[self.context, self.action])
 
@@ -132,7 +132,7 @@ def deviations(
 
 def test_estimates_are_within_three_standard_errors_and_no_less_precise_than_with_true_propensities() -> None:
     deviation, squares = deviations(Log.batch, BY_COUNTRY)
-    _, true_squares = deviations(Log.with_propensities, None)
+    _, true_squares = deviations(Log.batch_with_propensities, None)
     assert (np.abs(deviation) <= 3).all()
     assert np.sqrt(squares.mean()) <= 1.25 * np.sqrt(true_squares.mean())
 
@@ -159,10 +159,10 @@ def test_a_model_that_lacks_the_context_is_biased_and_the_mean_weight_shows_it()
 def test_action_lists_names_and_indices_give_equal_estimates() -> None:
     log = world(4, 1_500)
     config = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=BY_CONTEXT).config
-    by_list = evaluated(config.decoder().decode_batch(log.messages()), BY_CONTEXT).report()
-    by_position, by_name = evaluated(log.listed()).report(), evaluated(log.batch()).report()
-    assert challenger_estimate(by_list).value == pytest.approx(challenger_estimate(by_position).value, rel=1e-12)
-    assert challenger_estimate(by_name).value == pytest.approx(challenger_estimate(by_position).value, rel=1e-2)
+    list_report = evaluated(config.decoder().decode_batch(log.messages()), BY_CONTEXT).report()
+    index_report, name_report = evaluated(log.listed()).report(), evaluated(log.batch()).report()
+    assert challenger_estimate(list_report).value == pytest.approx(challenger_estimate(index_report).value, rel=1e-12)
+    assert challenger_estimate(name_report).value == pytest.approx(challenger_estimate(index_report).value, rel=1e-2)
 
 
 def test_propensities_that_events_carry_are_ignored() -> None:
@@ -253,8 +253,8 @@ def test_sampling_probabilities_weigh_the_choices() -> None:
     rng = np.random.default_rng(3)
     sampling = np.where(log.action == 0, 0.5, 1.0)
     kept = rng.random(20_000) < sampling
-    part = log._replace(context=log.context[kept], action=log.action[kept], reward=log.reward[kept])
-    estimate = challenger_estimate(evaluated(part.batch(sampling_probability=sampling[kept])).report())
+    sample = log._replace(context=log.context[kept], action=log.action[kept], reward=log.reward[kept])
+    estimate = challenger_estimate(evaluated(sample.batch(sampling_probability=sampling[kept])).report())
     assert estimate.value is not None
     assert abs(estimate.value - log.truth) < 3 * error(estimate)
 
@@ -290,8 +290,8 @@ def test_a_late_candidate_starts_with_a_copy_of_the_classifier() -> None:
     batch, before = decoded(world(3, 1_300), BY_RIVER), {"challenger": "logged"}
     changing = evaluator_with_late_candidate(batch, 1_100, before, {**before, "even": "uniform"}, **options)
     alone = Evaluator.from_config(Evaluator(before, **options).config)
-    for part in (batch[:1_100], batch[1_100:]):  # rounding depends on how many blocks are folded together
-        alone.update(part)
+    for piece in (batch[:1_100], batch[1_100:]):  # rounding depends on how many blocks are folded together
+        alone.update(piece)
         alone.fold_pending()
     assert [policy.missing for policy in changing.report().policies if policy.policy == "even"] == [0]
     assert challenger_estimate(changing.report()) == challenger_estimate(alone.report())
@@ -352,7 +352,7 @@ def test_every_row_says_that_its_propensities_are_estimated() -> None:
     assert {row.propensity for row in rows} == {"estimated"}
     (reason,) = {check.reason for check in report.trust if check.check == "propensities"}
     assert reason == "not checked: they are estimated (tabular), and intervals leave out their error"
-    logged = evaluated(world(1, 200).with_propensities(), None).report()
+    logged = evaluated(world(1, 200).batch_with_propensities(), None).report()
     assert {row.propensity for row in (*logged.estimates, *logged.promotion)} == {"logged"}
     assert logged.propensity_model is None
 

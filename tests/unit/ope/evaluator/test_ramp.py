@@ -158,12 +158,12 @@ def test_balanced_weights_do_not_change_the_comparison() -> None:
 def test_wrong_propensities_fail_the_check_and_nothing_is_promotable() -> None:
     right, wrong = (report(three_actions(5, 40_000, wrong=factor), promotion="bsea") for factor in (1.0, 1.2))
     assert all(check.ok for check in checks(right, "calibration").values())
-    by_policy = checks(wrong, "calibration")
-    assert not by_policy["challenger"].ok
-    assert "the propensities are wrong" in by_policy["challenger"].reason
+    verdicts = checks(wrong, "calibration")
+    assert not verdicts["challenger"].ok
+    assert "the propensities are wrong" in verdicts["challenger"].reason
     (decision,) = wrong.promotion
     assert not decision.promotable
-    assert decision.reason.startswith(by_policy["challenger"].reason)
+    assert decision.reason.startswith(verdicts["challenger"].reason)
 
 
 def test_the_reason_names_the_check_that_fails_and_then_a_guardrail_that_is_not_kept() -> None:
@@ -194,9 +194,9 @@ def test_the_reason_names_production_if_its_check_fails() -> None:
 
 def test_shares_other_than_the_configured_ones_fail_the_check_of_all_policies() -> None:
     columns = three_actions(6, 20_000, share=0.25)
-    by_policy = checks(report(columns), "arm_shares")
-    assert {(policy, check.ok) for policy, check in by_policy.items()} == {(arm, False) for arm in ARMS}
-    assert "configured 80.0 % and 20.0 %" in by_policy["challenger"].reason
+    verdicts = checks(report(columns), "arm_shares")
+    assert {(policy, check.ok) for policy, check in verdicts.items()} == {(arm, False) for arm in ARMS}
+    assert "configured 80.0 % and 20.0 %" in verdicts["challenger"].reason
     right = three_actions(6, 20_000)
     assert all(check.ok for check in checks(report(right), "arm_shares").values())
     measured = {"arms": ARMS, "weights": "logged"}

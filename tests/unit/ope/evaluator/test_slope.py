@@ -168,11 +168,11 @@ def test_other_parts_may_come_and_go() -> None:
         evaluator_of(batch, estimators) for estimators in ([ClippedIPS(cap="auto"), IPS()], [ClippedIPS(cap="auto")])
     )
     ips = evaluator_of(batch, [IPS()])
-    for part in (alone, ips):
-        assert both.apply_config(part.config) is None
+    for source in (alone, ips):
+        assert both.apply_config(source.config) is None
         kept = both.report()
         assert [(e.estimator, e.value, e.lower) for e in kept.estimates] == [
-            (e.estimator, close(e.value), close(e.lower)) for e in part.report().estimates
+            (e.estimator, close(e.value), close(e.lower)) for e in source.report().estimates
         ]
         both = evaluator_of(batch, [ClippedIPS(cap="auto"), IPS()])
 

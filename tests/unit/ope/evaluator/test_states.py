@@ -99,9 +99,9 @@ def test_an_entry_of_another_type_is_found_by_its_path(case: str, other: Any) ->
 )
 def test_a_missing_key_is_named(path: tuple[Any, ...], message: str) -> None:
     state = written("everything")
-    part: Any = state
+    node: Any = state
     for key in path[:-1]:
-        part = part[key]
-    del part[path[-1]]
+        node = node[key]
+    del node[path[-1]]
     with pytest.raises(DamagedError, match=f"{message} is missing"):
         se.Evaluator.from_state(state)

@@ -72,13 +72,13 @@ CASES: dict[str, tuple[EvaluatorConfig, se.EventBatch]] = {
 
 
 def summarised(
-    evaluator: PartitionedEvaluator, part: se.EventBatch, start: int, partition: int = 0, pieces: int = 1
+    evaluator: PartitionedEvaluator, events: se.EventBatch, start: int, partition: int = 0, pieces: int = 1
 ) -> Summary:
     """Summarise a range with one event at each offset, and return the summary decoded from bytes."""
     summariser = Summariser(evaluator.config, partition, start, evaluator.knowledge(), evaluator.rests().get(partition))
-    for piece in np.array_split(np.arange(len(part)), pieces):
-        summariser.update(part[piece[0] : piece[-1] + 1])
-    return Summary.from_bytes(summariser.summary(start + len(part)).to_bytes())
+    for piece in np.array_split(np.arange(len(events)), pieces):
+        summariser.update(events[piece[0] : piece[-1] + 1])
+    return Summary.from_bytes(summariser.summary(start + len(events)).to_bytes())
 
 
 def reported(report: Report) -> Any:
@@ -143,9 +143,9 @@ def evaluated_in_batches(
     evaluator, parts = PartitionedEvaluator.from_config(config), list(parts)
     for start in range(0, max(map(len, parts)), size):
         summaries = [
-            summarised(evaluator, part[start : start + size], start, number)
-            for number, part in enumerate(parts)
-            if start < len(part)
+            summarised(evaluator, events_of_partition[start : start + size], start, number)
+            for number, events_of_partition in enumerate(parts)
+            if start < len(events_of_partition)
         ]
         evaluator.fold([summaries[index] for index in order if index < len(summaries)])
     return evaluator

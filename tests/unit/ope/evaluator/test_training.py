@@ -92,7 +92,7 @@ def test_a_split_puts_the_latest_events_last_even_if_the_log_is_not_in_order() -
     batch = log(1_000)
     turned = batch.take(np.random.default_rng(5).permutation(1_000))
     early, late = split_by_time([turned[:300], turned[300:]], 0.2)
-    early_times, late_times = (np.concatenate([event.timestamp for event in part]) for part in (early, late))
+    early_times, late_times = (np.concatenate([piece.timestamp for piece in batches]) for batches in (early, late))
     assert (len(early_times), len(late_times)) == (800, 200)
     assert early_times.max() < late_times.min()
     assert early_times.tolist() == [time for time in turned.timestamp if time < 800]

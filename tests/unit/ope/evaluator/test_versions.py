@@ -104,8 +104,8 @@ def test_a_version_of_the_reward_models_policy_keeps_the_model_that_it_was_made_
     sets = batch.action_sets
     assert sets is not None
     learned, rest = (
-        LoggedActions(sets.take(part), batch.reward[part], np.ones(events), block, (0.0, 1.0))
-        for part, events, block in ((slice(0, 1_200), 1_200, 100), (slice(1_200, 1_900), 700, 701))
+        LoggedActions(sets.take(rows), batch.reward[rows], np.ones(events), block, (0.0, 1.0))
+        for rows, events, block in ((slice(0, 1_200), 1_200, 100), (slice(1_200, 1_900), 700, 701))
     )
     expected = model.fold(model.fold(model.start(), learned)[1], rest)[0].reshape(700, -1)
     best = expected >= expected.max(axis=1, keepdims=True) - 1e-9

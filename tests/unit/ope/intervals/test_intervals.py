@@ -263,8 +263,8 @@ def test_drift_included_adds_the_bias_bound_and_waits_for_it() -> None:
     averages: list[AnyAverage] = [Window(tau=5_000), Decay(alpha=0.999)]
     export, include = ({average.label: Normal(drift=drift) for average in averages} for drift in ("export", "include"))
     plain, included, early = (
-        evaluated(part, estimators=[IPS()], averages=averages, intervals=intervals).report()
-        for part, intervals in ((stream, export), (stream, include), (stream[:40_000], include))
+        evaluated(events, estimators=[IPS()], averages=averages, intervals=intervals).report()
+        for events, intervals in ((stream, export), (stream, include), (stream[:40_000], include))
     )
     slope = 0.6 / (n - 1)
     bias = {"window": slope * (5_000 - 1) / 2, "decay": slope * 0.999 / 0.001}

@@ -130,9 +130,9 @@ def test_a_policy_with_a_too_low_mean_weight_may_have_any_probability() -> None:
     assert actual == pytest.approx(50)
 
 
-@pytest.mark.parametrize(("configured", "in_use"), [("none", None), (None, None), (8.0, 8.0)])
-def test_the_report_shows_the_limit_in_use(configured: Any, in_use: Any) -> None:
-    assert limit(evaluated(log(*explored(500, 0.2)), max_weight=configured)) == in_use
+@pytest.mark.parametrize(("configured", "effective"), [("none", None), (None, None), (8.0, 8.0)])
+def test_the_report_shows_the_limit_in_use(configured: Any, effective: Any) -> None:
+    assert limit(evaluated(log(*explored(500, 0.2)), max_weight=configured)) == effective
     assert EmpiricalLikelihood(max_weight=configured).max_weight == ("none" if configured is None else configured)
 
 

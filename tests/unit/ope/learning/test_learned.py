@@ -74,8 +74,8 @@ def test_the_gradient_equals_finite_differences(name: str) -> None:
     def objective(at: np.ndarray) -> float:
         return policy.objective_of(events, events.probabilities(at), baseline)[0]
 
-    _, by_score = policy.objective_of(events, events.probabilities(weights), baseline)
-    actual = events.gradient(weights, by_score)
+    _, score_gradient = policy.objective_of(events, events.probabilities(weights), baseline)
+    actual = events.gradient(weights, score_gradient)
     for index in np.ndindex(*weights.shape):
         step = np.zeros_like(weights)
         step[index] = 1e-5
@@ -231,12 +231,12 @@ def test_a_downsampled_event_counts_as_the_events_that_it_stands_for() -> None:
     )
     for policy in EVERY.values():
         weights = np.ones((ACTIONS if policy.per_action else 1, WIDTH))
-        (one, by_one), (other, by_other) = (
+        (one, one_gradient), (other, other_gradient) = (
             policy.objective_of(log, log.probabilities(weights), 0.2) for log in (events, doubled)
         )
         assert one == pytest.approx(other, rel=1e-12)
-        expected = doubled.gradient(weights, by_other)
-        assert events.gradient(weights, by_one) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+        expected = doubled.gradient(weights, other_gradient)
+        assert events.gradient(weights, one_gradient) == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
 def test_events_that_lack_the_reward_are_predicted_and_not_learned_from() -> None:

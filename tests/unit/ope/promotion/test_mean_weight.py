@@ -33,11 +33,11 @@ def blamed(weights: dict[str, Array], units: list[str] | None) -> set[str]:
     reward = (rng.random(EVENTS) < 0.3).astype(float)
     evaluator = Evaluator(list(weights), [StratifiedIPS()], [Cumulative()], drift=None, promotion="bsea")
     for first in range(0, EVENTS, 500):
-        part = slice(first, first + 500)
-        policies = {name: 0.4 * weight[part] for name, weight in weights.items()}
-        reported = None if units is None else units[part]
+        rows = slice(first, first + 500)
+        policies = {name: 0.4 * weight[rows] for name, weight in weights.items()}
+        reported = None if units is None else units[rows]
         evaluator.update(
-            EventBatch.from_arrays(reward=reward[part], propensity=np.full(500, 0.4), policies=policies, unit=reported)
+            EventBatch.from_arrays(reward=reward[rows], propensity=np.full(500, 0.4), policies=policies, unit=reported)
         )
         evaluator.fold_pending()
         results |= {check.policy for check in evaluator.report().trust if check.check == "mean_weight" and not check.ok}
@@ -63,12 +63,12 @@ def test_the_design_effect_of_weights_is_the_sum_over_sessions_of_squared_sums()
     rng = np.random.default_rng(4)
     session = sessions(rng)
     surprise = rng.choice([-0.5, 0.5], (40, 300))[:, session] + rng.normal(0, 0.5, (40, EVENTS))
-    by_block = surprise.reshape(40, EVENTS // 100, 100).swapaxes(0, 1)
+    surprises = surprise.reshape(40, EVENTS // 100, 100).swapaxes(0, 1)
     marks = signs_of(rng.integers(0, 2**63, 300).astype(np.uint64)[session])
 
     def bets(blocks: slice) -> mean_weight.Bets:
         events = slice(100 * blocks.start, 100 * blocks.stop)
-        weight = 1.0 + by_block[blocks].swapaxes(1, 2).reshape(-1, 40)
+        weight = 1.0 + surprises[blocks].swapaxes(1, 2).reshape(-1, 40)
         seen = replace(Evidence.of(weight, np.ones(len(weight))), signs=marks[events])
         return mean_weight.Bets.of(seen, np.ones(len(weight)))
 

@@ -43,7 +43,7 @@ TREES = RiverModel(
 )
 MEAN = PythonModel(target="support.own_models:Mean")
 MODELS: list[AnyRewardModel] = [Ridge(), Ridge(per_action=True, name="by_position"), Tabular(), LINEAR, TREES, MEAN]
-by_kind = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.label)
+every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.label)
 
 REWARDING = Bandit(
     logging_with(0.1, 4, 3), np.full((3, 4), 0.25), np.array([[0.1, 0.2, 0.8, 0.9], [0.1, 0.3, 0.7, 0.9], [0, 0, 1, 1]])
@@ -82,7 +82,7 @@ def named(batch: EventBatch, names: list[Any], contexts: list[Any] | None = None
     )
 
 
-@by_kind
+@every_model
 def test_no_reward_touches_a_prediction_of_its_own_block(model: AnyRewardModel) -> None:
     batch = REWARDING.log(3 * BLOCK, seed=2)
     late = np.arange(3 * BLOCK) >= 2 * BLOCK
@@ -92,7 +92,7 @@ def test_no_reward_touches_a_prediction_of_its_own_block(model: AnyRewardModel) 
     assert dm(fed(model, batch).report()) != dm(fed(model, early).report())
 
 
-@by_kind
+@every_model
 def test_a_model_that_no_estimator_needs_is_not_asked_and_not_in_the_report(model: AnyRewardModel) -> None:
     own_models.Witness.seen = ()
     assert fed(model, REWARDING.log(100, seed=4), estimators=[IPS()]).report().reward_model is None
@@ -351,7 +351,7 @@ def test_a_model_that_cannot_be_copied_is_refused_if_a_copy_is_needed() -> None:
     assert caught.value.hint == "call fold_pending() before report()"
 
 
-@by_kind
+@every_model
 def test_a_report_teaches_the_model_nothing(model: AnyRewardModel) -> None:
     asked, silent = evaluator(model, drift="ADWIN"), evaluator(model, drift="ADWIN")
     for seed in range(3):
@@ -419,6 +419,6 @@ def test_a_ridge_per_action_leaves_out_events_with_another_number_of_actions() -
         model.start(), LoggedActions(sets, np.ones(events), np.ones(events), 100, (0.0, 1.0))
     )
     assert len(state["positions"]) == 2
-    by_event = np.split(prediction, sets.offsets[1:-1])
-    assert all((row == 0).all() for row in by_event[1::2])
-    assert np.mean([row[0] for row in by_event[100::2]]) > 0.5
+    predictions = np.split(prediction, sets.offsets[1:-1])
+    assert all((row == 0).all() for row in predictions[1::2])
+    assert np.mean([row[0] for row in predictions[100::2]]) > 0.5

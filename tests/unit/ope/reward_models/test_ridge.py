@@ -44,14 +44,14 @@ class Offers:
     def truth(self) -> float:
         return float((self.target * self.chance).sum(axis=1).mean())
 
-    def batch(self, part: slice = slice(None), **other: Any) -> EventBatch:
+    def batch(self, rows: slice = slice(None), **other: Any) -> EventBatch:
         columns: dict[str, Any] = {
-            "reward": self.reward[part],
-            "action": self.action[part],
-            "propensities": self.propensities[part],
-            "features": self.features[part],
-            "policies": {"a": self.target[part]},
-            "sampling_probability": self.sampling[part],
+            "reward": self.reward[rows],
+            "action": self.action[rows],
+            "propensities": self.propensities[rows],
+            "features": self.features[rows],
+            "policies": {"a": self.target[rows]},
+            "sampling_probability": self.sampling[rows],
         }
         return EventBatch.from_arrays(**columns | other)
 
@@ -128,8 +128,8 @@ def test_without_a_horizon_six_regressions_count_by_their_recent_errors() -> Non
         losses = errors[:, :start] @ weight
         noise = losses.min() / weight.sum() if start else 1.0
         share = np.exp(-(losses - losses.min()) / (2 * noise))
-        part = slice(start, start + BLOCK)
-        expected[part] = np.tensordot(share / share.sum(), regressions[:, part], axes=1).clip(0, 1)
+        rows = slice(start, start + BLOCK)
+        expected[rows] = np.tensordot(share / share.sum(), regressions[:, rows], axes=1).clip(0, 1)
     np.testing.assert_allclose(folded(offers, Ridge()), expected, atol=1e-9)
 
 

@@ -306,8 +306,8 @@ def evidence(
     return Evidence.of(np.asfortranarray(weight.T), reward)
 
 
-def select_part(whole: Evidence, part: slice) -> Evidence:
-    return Evidence.of(whole.importance_weight[part], whole.reward[part], sample_weight=whole.sample_weight[part])
+def select_part(whole: Evidence, rows: slice) -> Evidence:
+    return Evidence.of(whole.importance_weight[rows], whole.reward[rows], sample_weight=whole.sample_weight[rows])
 
 
 ESTIMATORS: list[AnyEstimator] = [IPS(), ClippedIPS(cap=5.0), SNIPS(), StratifiedIPS()]
@@ -345,8 +345,8 @@ def folded(
     policies = whole.importance_weight.shape[1]
     state = sequences.start(policies) if state is None else state
     for first, last in pairwise((0, *cuts, len(whole.reward))):
-        part = select_part(whole, slice(first, last))
-        state = sequences.fold(state, part, terms_of(estimators, part))
+        piece = select_part(whole, slice(first, last))
+        state = sequences.fold(state, piece, terms_of(estimators, piece))
     return state
 
 
@@ -562,8 +562,8 @@ def test_a_window_is_bounded_by_at_most_twice_its_events_and_by_more_than_half_o
     state = sequences.start(4)
     whole = evidence(26, events=9000)
     for block in range(90):
-        part = select_part(whole, slice(100 * block, 100 * block + 100))
-        state = sequences.fold(state, part, terms_of(estimators, part))
+        piece = select_part(whole, slice(100 * block, 100 * block + 100))
+        state = sequences.fold(state, piece, terms_of(estimators, piece))
         tail = select_part(whole, slice(100 * block, 100 * block + 99))
         done = 100 * (block + 1)
         events = sequences.read(state, None, np.full(4, 0.05)).details["interval_events"]
@@ -612,8 +612,8 @@ def test_the_evidence_is_enough_exactly_if_the_lower_bound_of_the_lift_is_above_
     evidences, _ = proof.fold(proof.start(4), proof.observed(whole))
     state, agreed = sequences.start(4), 0
     for block in range(60):
-        part = select_part(whole, slice(100 * block, 100 * block + 100))
-        state = sequences.fold(state, part, terms_of(estimators, part))
+        piece = select_part(whole, slice(100 * block, 100 * block + 100))
+        state = sequences.fold(state, piece, terms_of(estimators, piece))
         lower = sequences.read(state, None, np.full(4, 0.5)).lift[0]
         assert ((evidences[block] >= -np.log(0.25)) == (lower > margin)).all()
         agreed += int((lower[1:] > margin).sum())
@@ -652,14 +652,14 @@ def test_restarted_evidence_adds_up_the_wealth_of_both_sequences_that_run() -> N
 def test_the_evidence_after_each_block_does_not_depend_on_how_many_come_at_once() -> None:
     whole = evidence(29, events=3000)
     proof = LiftTest((0.0, 1.0), span=Restarted(tau=400, block=100))
-    at_once, end = proof.fold(proof.start(4), proof.observed(whole))
+    evidences, end = proof.fold(proof.start(4), proof.observed(whole))
     state, path = proof.start(4), []
     for first, last in ((0, 100), (100, 1200), (1200, 3000)):
         some, state = proof.fold(state, proof.observed(select_part(whole, slice(first, last))))
         path.append(some)
-    assert np.concatenate(path) == pytest.approx(at_once, rel=1e-9)
+    assert np.concatenate(path) == pytest.approx(evidences, rel=1e-9)
     assert proof.lower(state, np.full(4, 0.05)) == pytest.approx(proof.lower(end, np.full(4, 0.05)), nan_ok=True)
-    assert np.isneginf(at_once[:, 0]).all()
+    assert np.isneginf(evidences[:, 0]).all()
 
 
 def test_a_negative_weight_ends_all_evidence() -> None:
@@ -760,8 +760,8 @@ def test_evidence_is_proof_until_sampling_becomes_uneven() -> None:
     def wealth(step: int) -> list[list[float]]:
         state, path = proof.start(2), []
         for first in range(0, 1_000, step):
-            part = slice(first, first + step)
-            seen = Evidence.of(weight[part], reward[part], 100, sampling[part])
+            rows = slice(first, first + step)
+            seen = Evidence.of(weight[rows], reward[rows], 100, sampling[rows])
             some, state = proof.fold(state, proof.observed(seen))
             path += some[:, 1:].tolist()
         return path
