@@ -191,7 +191,7 @@ def test_intervals_from_counted_events_are_those_of_an_evaluator(worlds: ModuleT
 
 def one_run(limits: ModuleType, log: Any) -> tuple[dict[tuple[str, str], float], EventBatch]:
     """Return the widths on `cumulative` by quantity and kind of a single run, and its events."""
-    parts, laid_out = [], limits.Step.of
+    parts, laid_out = [], limits.Step.from_counts
 
     def noting(cells: Any, counted: Any, rewarded: Any) -> Any:
         numbers, wins = counted[0].astype(int), rewarded[0]
@@ -202,7 +202,7 @@ def one_run(limits: ModuleType, log: Any) -> tuple[dict[tuple[str, str], float],
         return laid_out(cells, counted, rewarded)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits.Step, "of", noting)
+        patch.setattr(limits.Step, "from_counts", noting)
         rates = list(limits.rates(log, 1))
     widths = {(row.quantity, row.kind): row.width for row in rates if row.average == "cumulative"}
     return widths, EventBatch.concat(parts)
