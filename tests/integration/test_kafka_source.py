@@ -588,15 +588,15 @@ def test_batches_that_cannot_be_unpacked_are_skipped_and_their_messages_counted(
 ) -> None:
     with closing(
         KafkaProducer(bootstrap_servers=real_kafka.bootstrap, compression_type="gzip", linger_ms=60_000)
-    ) as to:
+    ) as producer:
         for number in range(8):
             for value in numbers(10, first=10 * number):
-                to.send(topic, value, partition=0)
-            to.flush()
-    with closing(KafkaProducer(bootstrap_servers=real_kafka.bootstrap, linger_ms=60_000)) as to:
+                producer.send(topic, value, partition=0)
+            producer.flush()
+    with closing(KafkaProducer(bootstrap_servers=real_kafka.bootstrap, linger_ms=60_000)) as producer:
         for value in numbers(10, first=80):
-            to.send(topic, value, partition=0)
-        to.flush()
+            producer.send(topic, value, partition=0)
+        producer.flush()
     real_kafka.stop()
     real_kafka.alter_batch(topic, 1, undefined_codec)
     real_kafka.alter_batch(topic, 2, no_gzip)
