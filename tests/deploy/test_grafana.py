@@ -60,14 +60,14 @@ def asked_by(title: str) -> str:
 
 
 def assert_counts(
-    folder: Path, expression: str, by: str, series: dict[str, str], expected: dict[int, dict[str, int]]
+    folder: Path, expression: str, label: str, series: dict[str, str], expected: dict[int, dict[str, int]]
 ) -> None:
-    """Compare the number of results by the label `by` at some minutes, of series with one value a minute."""
+    """Compare the number of results by a label at some minutes, of series with one value a minute."""
     tests = [
         {
-            "expr": f"count by ({by}) (({expression}) >= 0)",
+            "expr": f"count by ({label}) (({expression}) >= 0)",
             "eval_time": f"{minute}m",
-            "exp_samples": [{"labels": f'{{{by}="{value}"}}', "value": number} for value, number in counts.items()],
+            "exp_samples": [{"labels": f'{{{label}="{value}"}}', "value": number} for value, number in counts.items()],
         }
         for minute, counts in expected.items()
     ]

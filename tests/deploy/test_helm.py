@@ -170,8 +170,8 @@ def test_every_value_has_an_effect(helm: Helm) -> None:
 
 def test_the_switches_remove_what_needs_an_operator_or_a_network_plugin(helm: Helm) -> None:
     kinds = {kind for kind, _ in FOUND}
-    without = helm.objects({"prometheusOperator": {"enabled": False}, "networkPolicy": {"enabled": False}})
-    assert kinds - {kind for kind, _ in without} == {"ServiceMonitor", "PrometheusRule", "NetworkPolicy"}
+    reduced = helm.objects({"prometheusOperator": {"enabled": False}, "networkPolicy": {"enabled": False}})
+    assert kinds - {kind for kind, _ in reduced} == {"ServiceMonitor", "PrometheusRule", "NetworkPolicy"}
 
 
 @pytest.mark.parametrize(

@@ -53,15 +53,15 @@ def test_every_second_of_a_lead_counts_and_only_long_ones_are_episodes(example: 
     assert list(example.episodes(lead)) == [(0, 70, 100), (1, 50, 70)]
     checks = np.arange(1_000, 101_000, 1_000)
     own = [stretch(0, 80_500, None), stretch(1, 50_100, 50_900), stretch(1, 70_100, 71_500)]
-    on = example.promotable_at(own, checks, 2)
-    assert list(example.delays(on, lead)) == [10_000, None]
-    assert (checks[on[:, 1]].tolist(), checks[on[:, 0]].tolist()[0]) == ([71_000], 81_000)
+    promotable = example.promotable_at(own, checks, 2)
+    assert list(example.delays(promotable, lead)) == [10_000, None]
+    assert (checks[promotable[:, 1]].tolist(), checks[promotable[:, 0]].tolist()[0]) == ([71_000], 81_000)
 
 
 def test_a_candidate_that_is_promotable_when_its_lead_starts_has_no_delay(example: ModuleType) -> None:
     lead = np.repeat([-0.02, 0.02], 30)[:, None]
-    on = example.promotable_at([stretch(0, 5_000, 45_000)], np.arange(1_000, 61_000, 1_000), 1)
-    assert list(example.delays(on, lead)) == [0]
+    promotable = example.promotable_at([stretch(0, 5_000, 45_000)], np.arange(1_000, 61_000, 1_000), 1)
+    assert list(example.delays(promotable, lead)) == [0]
 
 
 def test_the_lead_is_over_the_policy_that_is_deployed_in_the_world_of_the_next_batch(
@@ -91,8 +91,8 @@ def test_a_score_counts_starts_exactly_and_states_at_checks(example: ModuleType,
     assert score.false_starts == ((candidate, 12_300, worst), (candidate, 20_500, worst))
     assert (score.starts, score.promotable, score.worse, score.much_worse) == (2, 2, 2, 2)  # after 21,000 and 22,000
     assert (score.lowest_lead, score.checks) == (worst, 40 * len(world.candidates))
-    within = (lead[0] >= 0.02) & (lead[0] <= 0.05)
-    assert (score.within, score.found) == (40 * np.count_nonzero(within), 0)
+    mask = (lead[0] >= 0.02) & (lead[0] <= 0.05)
+    assert (score.within, score.found) == (40 * np.count_nonzero(mask), 0)
 
 
 def test_rates_are_of_all_runs_together_and_without_the_seeds_used_for_choosing(example: ModuleType) -> None:

@@ -25,8 +25,8 @@ CASES = [
 def shares_missed(edge: str, kind: str, seeds: range) -> list[float]:
     """Return the share of intervals in each column that miss. The candidates of one log share its rewards."""
     misses = missed(EDGES[edge], kind, seeds)
-    without = CORRECTING if (edge, kind) in NEEDS_SUPPORT else set()
-    return [float(np.mean(misses[column])) for column in misses if column[0] not in without]
+    excluded = CORRECTING if (edge, kind) in NEEDS_SUPPORT else set()
+    return [float(np.mean(misses[column])) for column in misses if column[0] not in excluded]
 
 
 def chance_allowance(seeds: range) -> float:

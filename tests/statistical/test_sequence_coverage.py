@@ -33,8 +33,8 @@ class Weights(NamedTuple):
     better: Array
 
     def draw(self, rng: np.random.Generator, runs: int, events: int) -> tuple[Array, Array]:
-        which = np.searchsorted(np.cumsum(self.probability)[:-1], rng.random((runs, events)), side="right")
-        return self.weight[which], self.better[which]
+        index = np.searchsorted(np.cumsum(self.probability)[:-1], rng.random((runs, events)), side="right")
+        return self.weight[index], self.better[index]
 
     @property
     def value(self) -> float:

@@ -97,9 +97,9 @@ def intervals(about: About, *values: Bounded) -> timeseries.Panel:
     return panel
 
 
-def marked(panel: timeseries.Panel, at: float) -> timeseries.Panel:
+def marked(panel: timeseries.Panel, threshold: float) -> timeseries.Panel:
     """Add a dashed line at a reference value to the panel."""
-    steps = [models.Threshold(value=None, color="transparent"), models.Threshold(value=at, color="orange")]
+    steps = [models.Threshold(value=None, color="transparent"), models.Threshold(value=threshold, color="orange")]
     return panel.thresholds(
         dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps)
     ).thresholds_style(common.GraphThresholdsStyleConfig().mode(shapes.GraphThresholdsStyleMode.DASHED))
