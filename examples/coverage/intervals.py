@@ -65,7 +65,7 @@ class Target(NamedTuple):
     lift: Floats
 
     @classmethod
-    def of(cls, truth: Floats, kernel: Kernel, estimators: int) -> Target:
+    def from_kernel(cls, truth: Floats, kernel: Kernel, estimators: int) -> Target:
         """Average the true values [policies, events] over a kernel."""
         value = np.repeat(truth, estimators, axis=0)
         return cls(kernel(value), kernel(np.repeat(truth[1:] - truth[0], estimators, axis=0)))
@@ -91,7 +91,7 @@ class Run(NamedTuple):
     limits: Floats
 
     @classmethod
-    def of(cls, world: World, stream: Stream, production: str, looks: int) -> Run:
+    def from_stream(cls, world: World, stream: Stream, production: str, looks: int) -> Run:
         """Build the run that compares both candidates with the production policy."""
         policies = (production, *CANDIDATES)
         truth = np.stack([stream.truth[policy] for policy in policies])
@@ -123,7 +123,7 @@ def _fixed_intervals(run: Run) -> Iterator[Stated]:
     """Yield intervals on averages with a fixed kernel."""
     for average in AVERAGES:
         readings = _read(average, run)
-        target = Target.of(run.truth, partial(_averaged, average, run.look_indices), len(PLAIN))
+        target = Target.from_kernel(run.truth, partial(_averaged, average, run.look_indices), len(PLAIN))
         for kind, bound in kinds(run.world).items():
             yield _labels(PLAIN), average.kind, kind, target, *_ends(bound, readings, PLAIN, run)
 
@@ -135,21 +135,21 @@ def _tracked_intervals(run: Run) -> Iterator[Stated]:
     for average in WATCHED:
         kept = watched(average, run.evidence, run.policies[0] == LOGGING, errors, every)
         ends = _ends(ConfidenceSequence(), _read(average, run), PLAIN, run, kept)
-        own = Target.of(run.truth, partial(_over_last, kept.details["interval_events"], every), len(PLAIN))
+        own = Target.from_kernel(run.truth, partial(_recent_mean, kept.details["interval_events"], every), len(PLAIN))
         yield labels, average.kind, "confidence_sequence", own, *ends
         if isinstance(average, Window):
-            target = Target.of(run.truth, partial(_averaged, average, run.look_indices), len(PLAIN))
+            target = Target.from_kernel(run.truth, partial(_averaged, average, run.look_indices), len(PLAIN))
             yield labels, average.kind, OF_WINDOW, target, *ends
 
 
 def _adaptive_intervals(run: Run) -> Iterator[Stated]:
     for average in ADAPTIVE:
         averaging = Averaging(average, run.policies)
-        after_blocks = list(averaging.read(run.evidence, every=1))
-        at_looks = after_blocks[run.every - 1 :: run.every]
-        by_window = isinstance(average, AdaptiveWindow)
-        kernel = window_kernel(at_looks, run.every) if by_window else decay_kernel(after_blocks, run.every)
-        readings, target = averaging.join(at_looks), Target.of(run.truth, kernel, len(PLAIN))
+        block_readings = list(averaging.read(run.evidence, every=1))
+        look_readings = block_readings[run.every - 1 :: run.every]
+        has_window = isinstance(average, AdaptiveWindow)
+        kernel = window_kernel(look_readings, run.every) if has_window else decay_kernel(block_readings, run.every)
+        readings, target = averaging.join(look_readings), Target.from_kernel(run.truth, kernel, len(PLAIN))
         for kind, bound in kinds(run.world).items():
             yield _labels(PLAIN), average.kind, kind, target, *_ends(bound, readings, PLAIN, run)
 
@@ -157,7 +157,7 @@ def _adaptive_intervals(run: Run) -> Iterator[Stated]:
 def _mixture_intervals(run: Run) -> Iterator[Stated]:
     """Yield intervals on the mixture, all compared with the current value."""
     readings = _read(Mixture(), run, MIXED)
-    now = Target.of(run.truth, partial(_at, run.look_indices), len(MIXED))
+    now = Target.from_kernel(run.truth, partial(_current, run.look_indices), len(MIXED))
     for kind, bound in mixture_kinds(run.world).items():
         yield _labels(MIXED), "mixture", kind, now, *_ends(bound, readings, MIXED, run)
 
@@ -181,7 +181,7 @@ def answers(
 ) -> Iterator[tuple[Cell, Answer]]:
     """Yield all intervals of a run for some of PARTS, with lifts over the logging policy and over the deployed one."""
     for production in (LOGGING, DEPLOYED):
-        run = Run.of(world, stream, production, looks)
+        run = Run.from_stream(world, stream, production, looks)
         for estimators, average, kind, target, value, lift in chain(*(PARTS[part](run) for part in parts)):
             for index, estimator in enumerate(estimators):
                 columns = slice(index, None, len(estimators))
@@ -269,7 +269,7 @@ def _lacking_weight(reading: Reading) -> Floats:
     return np.asarray(reading.count * np.maximum(1.0 - reading.importance_weight_mean, 0.0))
 
 
-def _at(looks: slice, values: Floats) -> Floats:
+def _current(looks: slice, values: Floats) -> Floats:
     return values[:, looks]
 
 
@@ -286,7 +286,7 @@ def _averaged(average: Cumulative | Window | Decay, looks: slice, values: Floats
     return np.asarray(total / events)[:, looks]
 
 
-def _over_last(events: Floats, every: int, values: Floats) -> Floats:
+def _recent_mean(events: Floats, every: int, values: Floats) -> Floats:
     """Average values [columns, events] over the last `events` [columns, looks] before each look."""
     counts = events[-len(values) :]
     total = np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, axis=1)], axis=1)

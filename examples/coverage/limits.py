@@ -54,7 +54,9 @@ class Cells(NamedTuple):
     slots: Floats | None = None
 
     @classmethod
-    def of(cls, logging: Floats, candidate: Floats, deployed: Floats, reward: Floats, whole: bool = False) -> Cells:
+    def from_contexts(
+        cls, logging: Floats, candidate: Floats, deployed: Floats, reward: Floats, whole: bool = False
+    ) -> Cells:
         """Build the cells of equally likely contexts [contexts, actions], and merge equal ones."""
         heaviest = np.repeat((candidate / logging).max(axis=1, keepdims=True), logging.shape[1], axis=1)
         columns = np.stack([array.ravel() for array in (logging, candidate, deployed, reward, heaviest)])
@@ -134,23 +136,23 @@ def evenly(actions: int, rate: float, rare: bool = False) -> Cells:
     if rare:
         candidate[::10] = np.eye(actions)[1]
         reward[::10] = 3 * rate
-    return Cells.of(logging, candidate, deployed, reward)
+    return Cells.from_contexts(logging, candidate, deployed, reward)
 
 
-def slates(rate: float, by_slot: bool) -> Cells:
+def slates(rate: float, is_slotwise: bool) -> Cells:
     """Return the cells of slates with three slots and five actions each, filled independently.
 
     The mean reward is a sum over the slots.
 
     Args:
         rate: Mean reward of a slate without the favourite action of the candidate.
-        by_slot: Whether slates are evaluated by the pseudo-inverse, otherwise as one action.
+        is_slotwise: Whether slates are evaluated by the pseudo-inverse, otherwise as one action.
     """
     logging, candidate, deployed = (greedy([best], 5, spread)[0] for best, spread in ((0, 0.5), (1, 0.1), (2, 0.5)))
     slate = np.indices((5, 5, 5)).reshape(3, -1)
     propensity, share = logging[slate], logging[slate].prod(axis=0)
     reward = rate * (1 + 0.4 * (slate == 1)).mean(axis=0)
-    if not by_slot:
+    if not is_slotwise:
         return Cells(share, share, candidate[slate].prod(axis=0), deployed[slate].prod(axis=0), reward)
     one, other, largest = ((policy[slate] / propensity).sum(axis=0) - 2 for policy in (candidate, deployed, np.ones(5)))
     return Cells(share, np.ones_like(share), one, other, reward, slots=largest)
@@ -167,7 +169,7 @@ def log_uniform(rate: float) -> Cells:
     logging /= logging.sum(axis=1, keepdims=True)
     reward = rate * rng.uniform(0.3, 1.7, logging.shape) * np.where(logging < 0.01, 3, 1)
     candidate = 0.5 * np.eye(10)[rng.integers(10, size=VARIED)] + 0.05
-    return Cells.of(logging, candidate, greedy([0] * VARIED, 10, 0.1), np.minimum(reward, 1.0))
+    return Cells.from_contexts(logging, candidate, greedy([0] * VARIED, 10, 0.1), np.minimum(reward, 1.0))
 
 
 def rare_contexts(rate: float, whole: bool = False) -> Cells:
@@ -177,14 +179,14 @@ def rare_contexts(rate: float, whole: bool = False) -> Cells:
     """
     logging, _, deployed, reward = rare_action(5, 0.1, rate)
     logging[::20], reward[::20] = greedy([0], 5, 5e-4), 3 * rate
-    return Cells.of(logging, greedy([1] * CONTEXTS, 5, 0.0), deployed, reward, whole)
+    return Cells.from_contexts(logging, greedy([1] * CONTEXTS, 5, 0.0), deployed, reward, whole)
 
 
 def _falling(rate: float, runs: int, rng: np.random.Generator) -> Phases:
     """Yield events with an exploration of .2 that falls to .02 after half of 10,000 events."""
     for exploration, steps in ((0.2, 50), (0.02, 50)):
         logging = greedy([0] * CONTEXTS, 10, exploration)
-        cells = Cells.of(logging, *rare_action(10, 0.2, rate)[1:])
+        cells = Cells.from_contexts(logging, *rare_action(10, 0.2, rate)[1:])
         for _ in range(steps):
             yield cells
 
@@ -198,7 +200,9 @@ def _sharpening(rate: float, runs: int, rng: np.random.Generator) -> Phases:
         belief = worth + rng.normal(size=worth.shape) / np.sqrt(1 + step / 5)
         sharp = np.exp(min(step / 10, 6.0) * belief)
         floor = max(0.01, 0.5 / np.sqrt(1 + step))
-        yield Cells.of((1 - floor) * sharp / sharp.sum(axis=1, keepdims=True) + floor / 10, candidate, deployed, reward)
+        yield Cells.from_contexts(
+            (1 - floor) * sharp / sharp.sum(axis=1, keepdims=True) + floor / 10, candidate, deployed, reward
+        )
 
 
 def _world_phases(world: World, runs: int, rng: np.random.Generator) -> Phases:
@@ -209,7 +213,7 @@ def _world_phases(world: World, runs: int, rng: np.random.Generator) -> Phases:
     for step in range(LOOKS[-1] // STEP):
         time = 2 * np.pi / PERIOD * (step + 0.5) * STEP
         wave = 1 + SWING * np.sin(time + np.arange(logging.shape[1]) * np.pi / 4) * (world.shape == "drifting")
-        cells = Cells.of(logging, candidate, deployed, world.level * stage.effect * wave)
+        cells = Cells.from_contexts(logging, candidate, deployed, world.level * stage.effect * wave)
         if world.shape != "learning":
             yield cells
             continue
@@ -231,7 +235,7 @@ def _logs() -> Mapping[str, Log]:
         (50, 0.1, 0.03, (*LOOKS, 50_000)),
     ):
         title = f"{actions} actions, exploration {exploration:g}, values near {rate:g}"
-        logs.append(_log(title, Cells.of(*rare_action(actions, exploration, rate)), looks))
+        logs.append(_log(title, Cells.from_contexts(*rare_action(actions, exploration, rate)), looks))
     for rate in (0.3, 0.03):
         logs += [
             _log(f"candidate takes 50 actions evenly, {rate:g}", evenly(50, rate)),
@@ -248,9 +252,11 @@ def _logs() -> Mapping[str, Log]:
             title = f"{world.shape}, {world.weights}, {world.level:g}"
             logs.append(Log(title, partial(_world_phases, world), candidate, deployed))
     for rate in (0.3, 0.03):
-        whole, by_slot = slates(rate, by_slot=False), slates(rate, by_slot=True)
+        whole, slotwise = slates(rate, is_slotwise=False), slates(rate, is_slotwise=True)
         logs.append(_log(f"slates of three slots as one action, {rate:g}", whole))
-        logs.append(_log(f"slates of three slots, slot by slot, {rate:g}", by_slot)._replace(estimator=PseudoInverse()))
+        logs.append(
+            _log(f"slates of three slots, slot by slot, {rate:g}", slotwise)._replace(estimator=PseudoInverse())
+        )
     for rate in (0.3, 0.03):
         for rare, name in ((False, ""), (True, ", but one of them in every tenth context")):
             cells = evenly(50, rate, rare)
@@ -284,7 +290,7 @@ class Step(NamedTuple):
     deployed: Floats
 
     @classmethod
-    def of(cls, cells: Cells, counted: Floats, rewarded: Floats) -> Step:
+    def from_counts(cls, cells: Cells, counted: Floats, rewarded: Floats) -> Step:
         """Sum w, w^2, u, u w, u^2 and the rewards of events with a positive weight, for each quantity."""
         runs = len(counted)
         weight = cells.candidate / cells.propensity
@@ -358,7 +364,7 @@ def rates(log: Log, runs: int) -> Iterator[Rate]:
         share = np.broadcast_to(cells.share / cells.share.sum(axis=-1, keepdims=True), (runs, cells.share.shape[-1]))
         drawn = rng.multinomial(STEP, share)
         counted, rewarded = drawn.astype(float), rng.binomial(drawn, np.clip(cells.reward, 0, 1)).astype(float)
-        step = Step.of(cells, counted, rewarded)
+        step = Step.from_counts(cells, counted, rewarded)
         add_largest(largest[:runs, 0], cells, cells.candidate, counted)
         add_largest(largest[runs:, 0], cells, cells.deployed, counted)
         seen = np.maximum(seen, np.where(counted > 0, cells.deployed / cells.propensity, 0.0).max(axis=1))
@@ -368,8 +374,8 @@ def rates(log: Log, runs: int) -> Iterator[Rate]:
             recent = steps[0]
             for later in steps[1:]:
                 recent = recent + later
-            for average, part in {"cumulative": total, "window": recent}.items():
-                yield from _rates(log, average, part, limit_values, seen, last)
+            for average, average_step in {"cumulative": total, "window": recent}.items():
+                yield from _rates(log, average, average_step, limit_values, seen, last)
         if last < log.looks[-1]:
             cells = phases.send(np.stack([counted, rewarded]))
 

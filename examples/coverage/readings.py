@@ -68,9 +68,9 @@ class Averaging:
     def read(self, evidence: Evidence, every: int) -> Iterator[Reading]:
         """Yield a reading after every `every` blocks."""
         grid, errors = self._grid, np.zeros(len(self.policies))
-        state, of_look = grid.start(), np.arange(evidence.blocks) // every
+        state, look_index = grid.start(), np.arange(evidence.blocks) // every
         for look in range(evidence.blocks // every):
-            grid.fold(state, [evidence.select_blocks(of_look == look)])
+            grid.fold(state, [evidence.select_blocks(look_index == look)])
             now = deepcopy(state)  # a reading may share arrays with the state, which changes
             for *_, reading, _ in grid.read(now, None, errors):
                 yield reading
@@ -109,8 +109,8 @@ def watched(
     sequences = ConfidenceSequence().tracker(average, PLAIN, REWARDS, BLOCK, logging)
     (group,) = sequences.groups
     policies = len(errors)
-    before, each_block = np.zeros((policies, len(SIDES), 2)), [1] * evidence.blocks
-    sums, _ = measure(group.process, group.observed(evidence, []), before, each_block)
+    before, block_sizes = np.zeros((policies, len(SIDES), 2)), [1] * evidence.blocks
+    sums, _ = measure(group.process, group.observed(evidence, []), before, block_sizes)
     span, kept, shares = sequences.span, [], []
     state = span.start(np.zeros_like(sums[0]))
     for block in sums:

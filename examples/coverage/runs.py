@@ -92,8 +92,8 @@ def perform(task: Task) -> Line:
             scores.setdefault(cell, []).append(score(answer))
     cells = []
     for cell, run_scores in scores.items():
-        by_run = np.array(run_scores)
-        cells.append((cell, _short(by_run.sum(axis=0)), _short((by_run**2).sum(axis=0))))
+        run_array = np.array(run_scores)
+        cells.append((cell, _short(run_array.sum(axis=0)), _short((run_array**2).sum(axis=0))))
     return Line(task.world, task.part, task.chunk, len(runs), cells)
 
 

@@ -101,8 +101,8 @@ def _rows_of_part(lines: Sequence[Line]) -> Iterator[Row]:
 
 def updated(rows: Sequence[Row], new: Sequence[Row]) -> list[Row]:
     """Replace the rows of cells that have a new row, and sort by world."""
-    by = {row[:5]: row for row in (*rows, *new)}
-    return sorted(by.values(), key=lambda row: list(WORLDS).index(row.world))
+    lookup = {row[:5]: row for row in (*rows, *new)}
+    return sorted(lookup.values(), key=lambda row: list(WORLDS).index(row.world))
 
 
 def fill_in(document: str, rows: Sequence[Row]) -> str:
@@ -129,8 +129,8 @@ def figures(rows: Sequence[Row]) -> dict[str, str]:
         if kind != "drift_aware"
         for name in _names("drifting", weights="mild")
     ]
-    of_drift = {"drifting": _names("drifting"), "others": _names("still", "sessions", "crowd", "learning")}
-    for name, worlds in of_drift.items():
+    world_groups = {"drifting": _names("drifting"), "others": _names("still", "sessions", "crowd", "learning")}
+    for name, worlds in world_groups.items():
         ranges[f"drift_aware_{name}"] = [_worst_of(rows, "drift_aware", world, ["mixture"]) for world in worlds]
     ranges["normal_heavy"] = [
         _worst_of(rows, "normal", name) for name in _names("still", "drifting", "learning", weights="heavy")
@@ -327,11 +327,15 @@ def _worst(
     def table(rows: Sequence[Row]) -> str:
         head = ["world", "runs", *kinds]
         shown = [row for row in rows if row.average in averages and choose(row)]
-        by = _grouped(shown, lambda row: (row.world, row.kind))
+        lookup = _grouped(shown, lambda row: (row.world, row.kind))
         body = [
-            [_text(world), str(by[name, kinds[0]][0].runs), *(worst_of(by.get((name, kind), ())) for kind in kinds)]
+            [
+                _text(world),
+                str(lookup[name, kinds[0]][0].runs),
+                *(worst_of(lookup.get((name, kind), ())) for kind in kinds),
+            ]
             for name, world in WORLDS.items()
-            if (name, kinds[0]) in by
+            if (name, kinds[0]) in lookup
         ]
         return _table(head, body)
 
@@ -361,14 +365,14 @@ def _apart(rows: Sequence[Row]) -> str:
 def _widths(rows: Sequence[Row]) -> str:
     """Show half-widths for values by `ips`: absolute for `normal`, and multiples of it for the others."""
     shown = [row for row in rows if row.quantity == "value" and row.estimator == "ips" and row.kind in KINDS]
-    by = {(row.average, row.world, row.kind): row.half_width for row in shown}
+    lookup = {(row.average, row.world, row.kind): row.half_width for row in shown}
     kinds = KINDS[1:-1]
     body = []
     for average in FIXED:
         for name, world in WORLDS.items():
-            if world.shape == "still" and (average, name, "normal") in by:
-                normal = by[average, name, "normal"]
-                ratios = [by.get((average, name, kind)) for kind in kinds]
+            if world.shape == "still" and (average, name, "normal") in lookup:
+                normal = lookup[average, name, "normal"]
+                ratios = [lookup.get((average, name, kind)) for kind in kinds]
                 widths = [NONE if ratio is None else f"{ratio / normal:.2f}" for ratio in ratios]
                 body.append([average, _text(world), f"± {normal:.4f}", *widths])
     return _table(["average", "world", "normal", *kinds], body)
@@ -386,12 +390,12 @@ def _recent(rows: Sequence[Row]) -> str:
         "half-width",
     ]
     drifting = [row for row in rows if row.world.startswith("drifting") and row.average == "window"]
-    by = {(row.world, row.quantity, row.kind): row for row in drifting if row.estimator == "ips"}
+    lookup = {(row.world, row.quantity, row.kind): row for row in drifting if row.estimator == "ips"}
     body = []
-    for (world, quantity, kind), own in by.items():
+    for (world, quantity, kind), own in lookup.items():
         if kind != "confidence_sequence":
             continue
-        window, normal = by[world, quantity, OF_WINDOW], by[world, quantity, "normal"]
+        window, normal = lookup[world, quantity, OF_WINDOW], lookup[world, quantity, "normal"]
         body.append(
             [
                 _text(WORLDS[world]),
@@ -409,12 +413,12 @@ def _recent(rows: Sequence[Row]) -> str:
 def _auto(rows: Sequence[Row]) -> str:
     """Compare the worst rates with the default limit of the weights with no limit and with the right one."""
     kinds = {"none": "empirical_likelihood", "auto": AUTO, "right": LIMITED}
-    by = _grouped([row for row in rows if row.average in FIXED], lambda row: (row.world, row.kind))
+    lookup = _grouped([row for row in rows if row.average in FIXED], lambda row: (row.world, row.kind))
     body = []
     for name, world in WORLDS.items():
-        if (name, AUTO) in by:
-            worst = [max(by[name, kind], key=lambda row: row.miss) for kind in kinds.values()]
-            widths = [np.mean([row.half_width for row in by[name, kind]]) for kind in kinds.values()]
+        if (name, AUTO) in lookup:
+            worst = [max(lookup[name, kind], key=lambda row: row.miss) for kind in kinds.values()]
+            widths = [np.mean([row.half_width for row in lookup[name, kind]]) for kind in kinds.values()]
             ratios = [f"{width / widths[2]:.2f}" for width in widths[:2]]
             misses = [f"{_share(row.miss)} ± {_share(row.miss_se)}" for row in worst]
             body.append([_text(world), str(worst[1].runs), *misses, *ratios])
@@ -450,9 +454,9 @@ def _text(world: World) -> str:
 
 
 def _effects(effects: Sequence[Effect]) -> str:
-    by = {(effect.world, effect.policy): f"{effect.mean:.2f} ± {effect.deviation:.2f}" for effect in effects}
+    lookup = {(effect.world, effect.policy): f"{effect.mean:.2f} ± {effect.deviation:.2f}" for effect in effects}
     asks = {effect.world: _share(effect.asks) for effect in effects}
-    body = [[_text(SHOWN[world]), by[world, LOGGING], by[world, "one"], asks[world]] for world in asks]
+    body = [[_text(SHOWN[world]), lookup[world, LOGGING], lookup[world, "one"], asks[world]] for world in asks]
     return _table(["world", "mean reward", "value of a candidate", "asked for a `unit`, % of runs"], body)
 
 

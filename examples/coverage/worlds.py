@@ -219,12 +219,12 @@ def _learn(stage: Stage, level: float, mood: Floats, rng: np.random.Generator) -
     won, lost = np.ones(actions), np.ones(actions)
     action, logged, reward = np.empty(len(mood), dtype=np.int64), np.empty((len(mood), actions)), np.empty(len(mood))
     for first in range(0, len(mood), LESSON):
-        part = slice(first, first + LESSON)
+        lesson = slice(first, first + LESSON)
         best = rng.beta(won, lost, size=(DRAWS, actions)).argmax(axis=1)
         wins = np.bincount(best, minlength=actions) / DRAWS
-        logged[part] = (1 - stage.floor) * wins + stage.floor / actions
-        action[part] = rng.choice(actions, size=len(mood[part]), p=logged[first])
-        reward[part] = mood[part] < mean[action[part]]
-        won += np.bincount(action[part], reward[part], actions)
-        lost += np.bincount(action[part], 1 - reward[part], actions)
+        logged[lesson] = (1 - stage.floor) * wins + stage.floor / actions
+        action[lesson] = rng.choice(actions, size=len(mood[lesson]), p=logged[first])
+        reward[lesson] = mood[lesson] < mean[action[lesson]]
+        won += np.bincount(action[lesson], reward[lesson], actions)
+        lost += np.bincount(action[lesson], 1 - reward[lesson], actions)
     return action, logged, reward

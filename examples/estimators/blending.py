@@ -32,7 +32,7 @@ def estimates(
     digits: Digits, logs: int, events: int, caps: Sequence[float] = CAPS, taus: Sequence[float] = TAUS
 ) -> Mapping[str, Array]:
     """Return the estimates of each estimator on many logs, [logs]."""
-    by_label: dict[str, list[float]] = {}
+    samples: dict[str, list[float]] = {}
     for seed in range(logs):
         evaluator = Evaluator(
             [CANDIDATE], estimators=estimators(caps, taus), averages=[Cumulative()], reward_model=MODEL, drift="off"
@@ -40,8 +40,8 @@ def estimates(
         evaluator.update(digits.log(events, seed))
         for estimate in evaluator.report().estimates:
             if estimate.policy == CANDIDATE:
-                by_label.setdefault(estimate.estimator, []).append(estimate.value)
-    return {label: np.array(values) for label, values in by_label.items()}
+                samples.setdefault(estimate.estimator, []).append(estimate.value)
+    return {label: np.array(values) for label, values in samples.items()}
 
 
 def mean_squared_errors(estimates: Mapping[str, Array], truth: float) -> dict[str, float]:

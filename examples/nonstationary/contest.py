@@ -182,11 +182,11 @@ LINE_UPS: Mapping[str, tuple[Contestant, ...]] = {"table": IN_TABLE, "forgetting
 
 def teams(contestants: Sequence[Contestant], world: World, seed: int) -> list[Team]:
     """Distribute the contestants to as few evaluators as their estimators and averages allow, and add the A/B test."""
-    by_average: dict[AnyAverage, list[Contestant]] = {}
+    average_groups: dict[AnyAverage, list[Contestant]] = {}
     for contestant in contestants:
-        by_average.setdefault(contestant.average, []).append(contestant)
-    by_estimators: dict[frozenset[AnyEstimator], list[Contestant]] = {}
-    for group in by_average.values():
-        by_estimators.setdefault(frozenset(contestant.estimator for contestant in group), []).extend(group)
-    members = (Estimators(group, world.candidates) for group in by_estimators.values())
+        average_groups.setdefault(contestant.average, []).append(contestant)
+    estimator_groups: dict[frozenset[AnyEstimator], list[Contestant]] = {}
+    for group in average_groups.values():
+        estimator_groups.setdefault(frozenset(contestant.estimator for contestant in group), []).extend(group)
+    members = (Estimators(group, world.candidates) for group in estimator_groups.values())
     return [*members, ABTest(world.candidates, seed)]

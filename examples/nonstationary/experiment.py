@@ -123,8 +123,8 @@ def scores(track: Track, world: str, drift: Drift, events: int, seed: int) -> It
             early_coverage=tuple(map(_mean, covered[early])),
             early_half_width=tuple(map(_mean, width[early])),
             coverage_from=tuple(_mean(covered[~late & (track.events >= first)]) for first in EARLY_FROM),
-            phase_mse=tuple(_mean(error[late][phase == part]) for part in range(PHASES)),
-            phase_coverage=tuple(_mean(covered[late][phase == part]) for part in range(PHASES)),
+            phase_mse=tuple(_mean(error[late][phase == number]) for number in range(PHASES)),
+            phase_coverage=tuple(_mean(covered[late][phase == number]) for number in range(PHASES)),
             published_mse=_mean(error[published]),
         )
 

@@ -70,17 +70,19 @@ def _estimates(axes: Axes, track: Track, candidate: int) -> None:
 
 def forgetting(means: Sequence[Mean], path: Path) -> None:
     """Draw the error of decays and windows against their memory, with the error of the default as a line."""
-    by = {(mean.contestant, mean.setting): mean for mean in means}
+    lookup = {(mean.contestant, mean.setting): mean for mean in means}
     figure = Figure(figsize=(10.5, 4.3), dpi=150, facecolor="white")
     settings = ("smooth", "abrupt", "stationary")
     for axes, setting in zip(figure.subplots(1, 3, sharey=True), settings, strict=True):
-        decays = [by[f"ips / decay {alpha:g}", setting].mse * THOUSANDTHS for alpha in ALPHAS]
-        windows = [by[f"ips / window {tau}", setting].mse * THOUSANDTHS for tau in WINDOWS]
+        decays = [lookup[f"ips / decay {alpha:g}", setting].mse * THOUSANDTHS for alpha in ALPHAS]
+        windows = [lookup[f"ips / window {tau}", setting].mse * THOUSANDTHS for tau in WINDOWS]
         axes.plot([1 / (1 - alpha) for alpha in ALPHAS], decays, "o-", color=PINK, markersize=4, label="IPS, decay")
         axes.plot(WINDOWS, windows, "s-", color=GREEN, markersize=4, label="IPS, window")
         for name, colour, style in (("ips / mixture", ORANGE, "--"), (DEFAULT, BLUE, "-")):
             label = TEXTS.get(name, "IPS on the mixture")
-            axes.axhline(by[name, setting].mse * THOUSANDTHS, color=colour, linestyle=style, linewidth=1.6, label=label)
+            axes.axhline(
+                lookup[name, setting].mse * THOUSANDTHS, color=colour, linestyle=style, linewidth=1.6, label=label
+            )
         axes.set_xscale("log")
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")

@@ -42,7 +42,7 @@ class Look(NamedTuple):
     production: float
 
     @classmethod
-    def of(cls, report: Report, candidates: Sequence[str], production: str) -> Look:
+    def from_report(cls, report: Report, candidates: Sequence[str], production: str) -> Look:
         """Read the numbers on the mixture.
 
         A squared error is the sampling variance plus the squared disagreement of the decays.
@@ -76,7 +76,7 @@ def shrunk(value: Floats, model: Floats, error: Floats) -> Floats:
 
 
 def _least_error(look: Look) -> Floats:
-    values, errors = (np.stack([of[name] for name in THRESHOLDS.values()]) for of in (look.value, look.error))
+    values, errors = (np.stack([columns[name] for name in THRESHOLDS.values()]) for columns in (look.value, look.error))
     return np.asarray(np.take_along_axis(values, errors.argmin(axis=0)[None], axis=0)[0])
 
 
@@ -111,7 +111,7 @@ def errors_of_ideas(world: str, setting: DriftKind, events: int, seed: int) -> F
             evaluator.update(EventBatch.concat(waiting))
             evaluator.fold_pending()
             waiting = []
-            look = Look.of(evaluator.report(), candidates, production)
+            look = Look.from_report(evaluator.report(), candidates, production)
             errors.append([(idea(look) - moment.truth[1:]) ** 2 for idea in IDEAS.values()])
     return np.asarray(np.mean(errors, axis=0))
 

@@ -125,7 +125,7 @@ class Likes(NamedTuple):
     cluster: Integers
 
     @classmethod
-    def of(cls, listens: Integers, cluster: Integers) -> Likes:
+    def from_listens(cls, listens: Integers, cluster: Integers) -> Likes:
         """Build from pairs of user and artist."""
         user, artist = np.unique(listens, axis=0).T
         return cls(np.searchsorted(user, np.arange(len(cluster) + 1)), artist, cluster)
@@ -164,7 +164,7 @@ def prepare(raw: Raw, progress: Callable[[], None] = lambda: None) -> dict[str, 
     """
     features = item_features(raw.words)
     users = int(raw.listens[:, 0].max()) + 1
-    likes = Likes.of(raw.listens, user_clusters(raw.friends, users))
+    likes = Likes.from_listens(raw.listens, user_clusters(raw.friends, users))
     random = np.random.default_rng(0)
     mixtures = [random.integers(CLUSTERS, size=ROUNDS), *(np.full(ROUNDS, cluster) for cluster in range(CLUSTERS))]
     theta = []

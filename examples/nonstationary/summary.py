@@ -132,8 +132,8 @@ def write(scores: Sequence[Score], path: Path) -> None:
     Rows of contestants that were not run again are kept.
     """
     new = means(scores)
-    by_key = {_key(mean): mean for mean in stored(path.with_suffix(".json"))} | {_key(mean): mean for mean in new}
-    merged = sorted(by_key.values(), key=lambda mean: SETTINGS.index(mean.setting))
+    lookup = {_key(mean): mean for mean in stored(path.with_suffix(".json"))} | {_key(mean): mean for mean in new}
+    merged = sorted(lookup.values(), key=lambda mean: SETTINGS.index(mean.setting))
     path.with_suffix(".md").write_text(markdown(merged))
     path.with_suffix(".json").write_bytes(b"[\n" + b",\n".join(map(msgspec.json.encode, merged)) + b"\n]\n")
 
@@ -175,29 +175,29 @@ def fill_in(document: str, worlds: Means, variants: Mapping[str, list[list[str]]
 
 def figures(worlds: Means, variants: Mapping[str, list[list[str]]]) -> dict[str, str]:
     """Return the figures of the text by name. Most of them are errors in thousandths."""
-    by = {(mean.contestant, mean.setting): mean for mean in worlds["lastfm"]}
+    lookup = {(mean.contestant, mean.setting): mean for mean in worlds["lastfm"]}
     fast = {(mean.contestant, mean.setting): mean for mean in worlds["softmax-fast"]}
     texts = {
         f"coverage_fast_{setting}": f"{100 * (fast[DEFAULT, setting].coverage or 0.0):.1f}" for setting in SETTINGS
     }
     for setting in SETTINGS:
-        cumulative, default = by["ips / cumulative", setting], by[DEFAULT, setting]
-        best = min((by[name, setting] for name in FORGETTING), key=lambda mean: mean.mse)
+        cumulative, default = lookup["ips / cumulative", setting], lookup[DEFAULT, setting]
+        best = min((lookup[name, setting] for name in FORGETTING), key=lambda mean: mean.mse)
         texts[f"default_{setting}"] = _ratio(default.mse / best.mse)
         for name in ("cumulative", "window", "decay", "mixture", "adaptive_decay, published"):
-            texts[f"{name.partition(',')[0]}_{setting}"] = _error_text(by[f"ips / {name}", setting], False)
+            texts[f"{name.partition(',')[0]}_{setting}"] = _error_text(lookup[f"ips / {name}", setting], False)
         for name in ("window", "decay"):
-            texts[f"{name}_over_cumulative_{setting}"] = _ratio(by[f"ips / {name}", setting].mse / cumulative.mse)
+            texts[f"{name}_over_cumulative_{setting}"] = _ratio(lookup[f"ips / {name}", setting].mse / cumulative.mse)
             shown = [mean for mean in worlds["lastfm"] if mean.contestant.startswith(f"ips / {name} ")]
             least = min((mean for mean in shown if mean.setting == setting), key=lambda mean: mean.mse)
             texts[f"best_{name}_{setting}"] = f"{_horizon(least.contestant):,}"
     for alpha in ("0.9995", "0.9999", "0.99998"):
         name = f"ips / decay {alpha}"
-        texts[f"decay_of_{_horizon(name)}"] = _error_text(by[name, "smooth"], False)
-    cumulative = by["ips / cumulative", "stationary"]
+        texts[f"decay_of_{_horizon(name)}"] = _error_text(lookup[name, "smooth"], False)
+    cumulative = lookup["ips / cumulative", "stationary"]
     texts["spread_stationary"] = _error_text(cumulative, True).partition("± ")[2]
-    texts["default_over_cumulative"] = f"{by[DEFAULT, 'stationary'].mse / cumulative.mse:.1f}"
-    texts["coverage_after_jump"] = f"{100 * (by[DEFAULT, 'abrupt'].phase_coverage[0] or 0.0):.0f}"
+    texts["default_over_cumulative"] = f"{lookup[DEFAULT, 'stationary'].mse / cumulative.mse:.1f}"
+    texts["coverage_after_jump"] = f"{100 * (lookup[DEFAULT, 'abrupt'].phase_coverage[0] or 0.0):.0f}"
     notes = {f"{name}_{index}": figure for name, row in variants["notes"] for index, figure in enumerate(row)}
     return texts | notes
 
@@ -213,19 +213,21 @@ def _ratio(share: float) -> str:
 
 
 def _errors(means: Sequence[Mean]) -> Iterable[list[str]]:
-    by = {(mean.contestant, mean.setting): mean for mean in means}
+    lookup = {(mean.contestant, mean.setting): mean for mean in means}
     for row, names in ERRORS.items():
-        cells = [" / ".join(_error_text(by[name, setting], len(names) == 1) for name in names) for setting in SETTINGS]
+        cells = [
+            " / ".join(_error_text(lookup[name, setting], len(names) == 1) for name in names) for setting in SETTINGS
+        ]
         yield [row, *(f"**{cell}**" if names == (DEFAULT,) else cell for cell in cells)]
 
 
 def _published(means: Sequence[Mean], reported: Sequence[Sequence[str]]) -> Iterable[list[str]]:
     """Yield the errors that the authors report, if any, and the errors of the same estimators here on their grid."""
-    by = {(mean.contestant, mean.setting): mean for mean in means}
+    lookup = {(mean.contestant, mean.setting): mean for mean in means}
     for name, *errors in reported:
         if errors:
             yield [name, "thesis", *errors]
-        yield ["" if errors else name, "here", *(_published_error(by[name, setting]) for setting in SETTINGS)]
+        yield ["" if errors else name, "here", *(_published_error(lookup[name, setting]) for setting in SETTINGS)]
 
 
 def _published_error(mean: Mean) -> str:
@@ -235,21 +237,21 @@ def _published_error(mean: Mean) -> str:
 
 
 def _covered(means: Sequence[Mean]) -> Iterable[list[str]]:
-    by = {(mean.contestant, mean.setting): mean for mean in means}
+    lookup = {(mean.contestant, mean.setting): mean for mean in means}
     for name, kind in INTERVALS.items():
         if name != "ips / mixture":
-            yield [name, f"`{kind}`", *(_interval(by[name, setting]) for setting in SETTINGS)]
+            yield [name, f"`{kind}`", *(_interval(lookup[name, setting]) for setting in SETTINGS)]
 
 
 def _synthetic(world: str, means: Sequence[Mean]) -> Iterable[list[str]]:
     """Yield the best published form in each setting, and the mixtures."""
-    by = {(mean.contestant, mean.setting): mean for mean in means}
-    best = [min((by[name, setting] for name in FORGETTING), key=lambda mean: mean.mse) for setting in SETTINGS]
+    lookup = {(mean.contestant, mean.setting): mean for mean in means}
+    best = [min((lookup[name, setting] for name in FORGETTING), key=lambda mean: mean.mse) for setting in SETTINGS]
     forms = [f"{_error_text(mean, False)} ({mean.contestant.removeprefix('ips / ')})" for mean in best]
     yield [world, "best published", *forms]
     for name in ("stratified_ips / mixture", DEFAULT):
-        yield ["", name, *(_error_text(by[name, setting], True) for setting in SETTINGS)]
-    yield ["", f"coverage and half-width of {DEFAULT}", *(_interval(by[DEFAULT, setting]) for setting in SETTINGS)]
+        yield ["", name, *(_error_text(lookup[name, setting], True) for setting in SETTINGS)]
+    yield ["", f"coverage and half-width of {DEFAULT}", *(_interval(lookup[DEFAULT, setting]) for setting in SETTINGS)]
 
 
 def _error_text(mean: Mean, spread: bool) -> str:
@@ -286,13 +288,13 @@ def _setting_table(note: str, means: Sequence[Mean], cell: Callable[[Mean], str]
         cell: Formats a mean.
         rows: Notes by contestant.
     """
-    by = {(mean.contestant, mean.setting): mean for mean in means}
+    lookup = {(mean.contestant, mean.setting): mean for mean in means}
     notes = {row: [text] if note else [] for row, text in rows.items()}
     head = ["", *([note] if note else []), *SETTINGS]
     body = [
-        [row, *notes[row], *(cell(by[row, setting]) if (row, setting) in by else NONE for setting in SETTINGS)]
+        [row, *notes[row], *(cell(lookup[row, setting]) if (row, setting) in lookup else NONE for setting in SETTINGS)]
         for row in rows
-        if any((row, setting) in by for setting in SETTINGS)
+        if any((row, setting) in lookup for setting in SETTINGS)
     ]
     return _table(head, body)
 

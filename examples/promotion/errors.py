@@ -79,7 +79,7 @@ def _look(report: Report, candidates: Sequence[str]) -> Floats:
     for name in candidates:
         details = estimates[name].details
         effect = max(1.0, details["lift_design_effect"] or 1.0)
-        squares = [(details[f"lift_{part}"] or 0.0) ** 2 for part in ("se", "spread", "drift")]
+        squares = [(details[f"lift_{term}"] or 0.0) ** 2 for term in ("se", "spread", "drift")]
         rows.append([estimates[name].lift, effect * squares[0], *squares[1:]])
     return np.array(rows, dtype=float).T
 
@@ -122,7 +122,8 @@ def held_against(error: Floats, parts: Mapping[str, Floats]) -> tuple[dict[str, 
     settled = slice(SETTLED // EVERY, None)
     square = error[settled] ** 2
     correlation = {
-        name: round(float(np.corrcoef(part[settled].ravel(), square.ravel())[0, 1]), 3) for name, part in parts.items()
+        name: round(float(np.corrcoef(component[settled].ravel(), square.ravel())[0, 1]), 3)
+        for name, component in parts.items()
     }
     size = {
         name: round(float(np.sqrt((square / parts[name][settled]).mean())), 3) for name in ("paired", "drift_aware")

@@ -84,8 +84,8 @@ def stretches_of(changes: Mapping[Change, bool], candidates: Sequence[str]) -> l
         for index, candidate in enumerate(candidates):
             own = {
                 event: is_start
-                for (by, policy, event), is_start in changes.items()
-                if (by, policy) == (rule, candidate)
+                for (changed_rule, policy, event), is_start in changes.items()
+                if (changed_rule, policy) == (rule, candidate)
             }
             starts = sorted(event for event, is_start in own.items() if is_start)
             ends = sorted(event for event, is_start in own.items() if not is_start)

@@ -84,7 +84,7 @@ def score(run: Run, rule: str, stretches: Sequence[Stretch], world: World, drift
     lead = leads(world, drift, checks)
     promotable = promotable_at(own_stretches, checks, lead.shape[1])
     started = leads(world, drift, np.array([stretch.start for stretch in own_stretches], dtype=np.int64))
-    at_start = [float(row[stretch.candidate]) for row, stretch in zip(started, own_stretches, strict=True)]
+    start_leads = [float(row[stretch.candidate]) for row, stretch in zip(started, own_stretches, strict=True)]
     within = (lead >= WORTH_FINDING[0]) & (lead <= WORTH_FINDING[1])
     return Score(
         run.world,
@@ -95,7 +95,7 @@ def score(run: Run, rule: str, stretches: Sequence[Stretch], world: World, drift
         starts=len(own_stretches),
         false_starts=tuple(
             (stretch.candidate, stretch.start, float(f"{lead:.3g}"))
-            for stretch, lead in zip(own_stretches, at_start, strict=True)
+            for stretch, lead in zip(own_stretches, start_leads, strict=True)
             if lead < 0
         ),
         checks=promotable.size,

@@ -90,7 +90,7 @@ def _row(setting: str, rule: str, group: Sequence[Score]) -> Row:
     false = sum(len(score.false_starts) for score in group)
     exposure = sum(score.checks for score in group) * EVERY / CANDIDATE_EVENTS
     delays = [math.inf if delay is None else delay for score in group for delay in score.delays]
-    within, found = (np.array([getattr(score, name) for score in group]) for name in ("within", "found"))
+    lead_counts, found_counts = (np.array([getattr(score, name) for score in group]) for name in ("within", "found"))
     lowest = [score.lowest_lead for score in group if score.lowest_lead is not None]
     return Row(
         setting,
@@ -105,21 +105,21 @@ def _row(setting: str, rule: str, group: Sequence[Score]) -> Row:
         sum(score.worse for score in group),
         sum(score.much_worse for score in group),
         min(lowest, default=None),
-        int(within.sum()),
-        float(found.sum() / max(1, within.sum())),
-        _error_of_ratio(found, within),
+        int(lead_counts.sum()),
+        float(found_counts.sum() / max(1, lead_counts.sum())),
+        _error_of_ratio(found_counts, lead_counts),
         len(delays),
         sum(map(math.isinf, delays)),
         float(np.median(delays)) if delays else math.nan,
     )
 
 
-def _error_of_ratio(found: np.ndarray, within: np.ndarray) -> float:
+def _error_of_ratio(numerator: np.ndarray, denominator: np.ndarray) -> float:
     """Return the standard error of `sum found / sum within` over runs, NaN for a single run."""
-    runs, total = len(found), within.sum()
+    runs, total = len(numerator), denominator.sum()
     if runs < 2 or not total:
         return math.nan
-    residual = found - found.sum() / total * within
+    residual = numerator - numerator.sum() / total * denominator
     return float(np.sqrt(runs / (runs - 1) * (residual**2).sum()) / total)
 
 

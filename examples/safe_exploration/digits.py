@@ -60,7 +60,7 @@ class Digits:
         return cls(add_constant(pixels), label, one_hot(classifier.predict(pixels), actions))
 
     @cached_property
-    def by_action(self) -> Array:
+    def action_features(self) -> Array:
         """Return the features repeated for each digit, [images, 10, d]. A learned policy has weights for each digit."""
         return np.repeat(self.features[:, None], self.actions, axis=1)
 
@@ -97,7 +97,7 @@ class Digits:
             reward=(action == self.label[image]).astype(float),
             action=action,
             propensities=propensities,
-            features=self.by_action[image],
+            features=self.action_features[image],
             policies={PRODUCTION: served[image]},
         )
 

@@ -108,8 +108,8 @@ def _moving(moving: Sequence[Course]) -> str:
     body = []
     for name in dict.fromkeys(course.candidate for course in moving):
         values = np.array([course.values for course in moving if course.candidate == name])
-        at_ends = values[:, PHASE // LOOK - 1 :: PHASE // LOOK]
-        body.append([name, *(mean_text(column.tolist()) for column in at_ends.T)])
+        phase_ends = values[:, PHASE // LOOK - 1 :: PHASE // LOOK]
+        body.append([name, *(mean_text(column.tolist()) for column in phase_ends.T)])
     return table(head, body)
 
 

@@ -67,7 +67,7 @@ def write_log(digits: Digits, path: Path, seed: int) -> None:
                 "event_id": f"{number}",
                 "timestamp": 1.7e9 + number,
                 "actions": list(range(DIGITS)),
-                "features": digits.by_action[image].tolist(),
+                "features": digits.action_features[image].tolist(),
                 "propensities": propensities.tolist(),
                 "action": action,
                 "reward": int(action == digits.label[image]),

@@ -74,16 +74,18 @@ def _rules(runs: Sequence[Run]) -> str:
         rule_runs = select_runs(runs, rule)
         firsts = [first(run) for run in rule_runs]
         deployments = [deployment for run in rule_runs for deployment in run.deployments]
-        below_baseline = sum(deployment.value < run.baseline for run in rule_runs for deployment in run.deployments)
-        below_replaced = sum(deployment.value < deployment.replaced for deployment in deployments)
+        worse_than_baseline = sum(
+            deployment.value < run.baseline for run in rule_runs for deployment in run.deployments
+        )
+        worse_than_replaced = sum(deployment.value < deployment.replaced for deployment in deployments)
         body.append(
             [
                 f"`{rule}`" if rule != NEVER else "never: the baseline's log alone",
                 NONE if rule == NEVER else events_text(float(np.median(firsts))),
                 NONE if rule == NEVER else f"{events_text(min(firsts))} to {events_text(max(firsts))}",
                 NONE if rule == NEVER else f"{len(deployments) / len(rule_runs):.1f}",
-                NONE if rule == NEVER else f"{below_baseline} of {len(deployments)}",
-                NONE if rule == NEVER else f"{below_replaced} of {len(deployments)}",
+                NONE if rule == NEVER else f"{worse_than_baseline} of {len(deployments)}",
+                NONE if rule == NEVER else f"{worse_than_replaced} of {len(deployments)}",
                 *(mean_text([measure(run) for run in rule_runs]) for measure in MEASURES),
             ]
         )
@@ -101,8 +103,8 @@ def _order(runs: Sequence[Run]) -> str:
     head = ["", "earlier", "at the same look", "later", "median difference in events"]
     body = []
     for one, other in ORDER:
-        by_rule = ([first(run) for run in select_runs(runs, rule)] for rule in (one, other))
-        pairs = list(zip(*by_rule, strict=True))
+        first_events = ([first(run) for run in select_runs(runs, rule)] for rule in (one, other))
+        pairs = list(zip(*first_events, strict=True))
         differences = [late - early for early, late in pairs if np.isfinite(early) and np.isfinite(late)]
         counts = (sum(a < b for a, b in pairs), sum(a == b for a, b in pairs), sum(a > b for a, b in pairs))
         body.append([f"`{one}` before `{other}`", *map(str, counts), events_text(float(np.median(differences)))])

@@ -25,7 +25,7 @@ class Positional(msgspec.Struct, array_like=True, frozen=True, gc=False):
     policies: list[float]
 
     @classmethod
-    def of(cls, value: bytes) -> Positional:
+    def from_json(cls, value: bytes) -> Positional:
         """Convert the event of a JSON message."""
         fields = msgspec.json.decode(value)
         return cls(**fields | {"policies": list(fields["policies"].values())})
@@ -49,11 +49,11 @@ def one_by_one(decode: Callable[[bytes], Any]) -> Callable[[Sequence[bytes]], An
 def benchmark(events: int = 40_000) -> Benchmark:
     values, form = compact(events), event_type(CANDIDATES)
     named = [msgspec.msgpack.encode(msgspec.json.decode(value)) for value in values]
-    positional = [msgspec.msgpack.encode(Positional.of(value)) for value in values]
-    at_once = msgspec.json.Decoder(list[form]).decode  # type: ignore[valid-type]
+    positional = [msgspec.msgpack.encode(Positional.from_json(value)) for value in values]
+    array_decode = msgspec.json.Decoder(list[form]).decode  # type: ignore[valid-type]
     tasks = {
         "JSON, message by message": poll_work(values, one_by_one(msgspec.json.Decoder(form).decode)),
-        "JSON, a poll as one array": poll_work(values, lambda poll: at_once(b"[" + b",".join(poll) + b"]")),
+        "JSON, a poll as one array": poll_work(values, lambda poll: array_decode(b"[" + b",".join(poll) + b"]")),
         "MessagePack": poll_work(named, one_by_one(msgspec.msgpack.Decoder(form).decode)),
         "MessagePack without names": poll_work(positional, one_by_one(msgspec.msgpack.Decoder(Positional).decode)),
         "JSON to columns": decoding(values, JsonDecoder(CANDIDATES)),

@@ -32,13 +32,13 @@ class Ratio(NamedTuple):
     """Compare the processor times of an event in two works.
 
     Args:
-        of: Work in the numerator.
-        over: Work in the denominator.
+        numerator: Work in the numerator.
+        denominator: Work in the denominator.
         wanted: Largest ratio that is wanted.
     """
 
-    of: str
-    over: str
+    numerator: str
+    denominator: str
     wanted: float | None = None
 
 
@@ -115,13 +115,13 @@ def measure(benchmark: Benchmark, rounds: int, advance: Callable[[], object] = l
             advance()
     return Result(
         {name: rounded(statistics.median(turn[name] for turn in turns[1:])) for name in benchmark.works},
-        {f"{ratio.of} / {ratio.over}": _spread(ratio, turns[1:]) for ratio in benchmark.ratios},
+        {f"{ratio.numerator} / {ratio.denominator}": _spread(ratio, turns[1:]) for ratio in benchmark.ratios},
         {name: Spread(*[rounded(size())] * 3, wanted=most) for name, (size, most) in benchmark.megabytes.items()},
     )
 
 
 def _spread(ratio: Ratio, turns: Sequence[Mapping[str, float]]) -> Spread:
-    values = [turn[ratio.of] / turn[ratio.over] for turn in turns]
+    values = [turn[ratio.numerator] / turn[ratio.denominator] for turn in turns]
     return Spread(*map(rounded, (statistics.median(values), min(values), max(values))), wanted=ratio.wanted)
 
 

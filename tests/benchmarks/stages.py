@@ -20,17 +20,17 @@ SHARE_REWARDED = 0.1
 
 def polls(values: Sequence[bytes]) -> Iterator[tuple[list[bytes], Origin]]:
     """Yield messages in polls of a few hundred from each partition."""
-    per_partition = POLL // PARTITIONS
+    share = POLL // PARTITIONS
     for number, first in enumerate(range(0, len(values), POLL)):
         poll = [
             value for partition in range(PARTITIONS) for value in values[first + partition : first + POLL : PARTITIONS]
         ]
-        offsets = range(number * per_partition, (number + 1) * per_partition)
+        offsets = range(number * share, (number + 1) * share)
         yield poll, Origin.of("a", [(partition, offsets) for partition in range(PARTITIONS)])
 
 
-def decoded(values: Sequence[bytes], decoder: JsonDecoder, with_origin: bool) -> list[EventBatch]:
-    return [decoder.decode_batch(poll, origin if with_origin else None) for poll, origin in polls(values)]
+def decoded(values: Sequence[bytes], decoder: JsonDecoder, has_origin: bool) -> list[EventBatch]:
+    return [decoder.decode_batch(poll, origin if has_origin else None) for poll, origin in polls(values)]
 
 
 def rewards_for(values: Sequence[bytes], batches: Sequence[EventBatch], seed: int = 5) -> list[RewardBatch]:
@@ -81,12 +81,12 @@ def deduplicated(batches: Sequence[EventBatch], remembered: int) -> None:
 def benchmark(events: int = 200_000) -> Benchmark:
     values = compact(events)
     plain, identified = JsonDecoder(CANDIDATES), JsonDecoder(CANDIDATES, identified=True)
-    batches = decoded(values, identified, with_origin=True)
+    batches = decoded(values, identified, has_origin=True)
     rewards = rewards_for(values, batches)
     tasks = {
-        "decoding": lambda: decoded(values, plain, with_origin=False),
-        "decoding, with origins": lambda: decoded(values, plain, with_origin=True),
-        "decoding, with origins and identities": lambda: decoded(values, identified, with_origin=True),
+        "decoding": lambda: decoded(values, plain, has_origin=False),
+        "decoding, with origins": lambda: decoded(values, plain, has_origin=True),
+        "decoding, with origins and identities": lambda: decoded(values, identified, has_origin=True),
         "duplicates among 100,000": lambda: deduplicated(batches, 100_000),
         "order, max_lateness 5 s": lambda: ordered(batches, 5.0),
         "order, max_lateness 100 s": lambda: ordered(batches, 100.0),

@@ -100,7 +100,7 @@ def test_mounts_exist_and_only_volumes_are_writable(name: str) -> None:
 
 
 def test_every_volume_is_used_and_only_one_service_writes_each() -> None:
-    writers = [source for each in SERVICES.values() for source, _, only_read in mounts(each) if not only_read]
+    writers = [source for service in SERVICES.values() for source, _, only_read in mounts(service) if not only_read]
     assert sorted(writers) == sorted(CONTENT["volumes"])
 
 
@@ -117,8 +117,8 @@ def test_the_awaited_partition_is_named_when_it_is_ready(name: str) -> None:
 @services
 def test_every_service_that_stays_has_a_health_check_or_says_that_it_has_none(name: str) -> None:
     healthcheck = SERVICES[name].get("healthcheck")
-    by_image = healthcheck is None and name == "streameval"
-    assert by_image or healthcheck == {"disable": True} or "test" in (healthcheck or {})
+    is_in_image = healthcheck is None and name == "streameval"
+    assert is_in_image or healthcheck == {"disable": True} or "test" in (healthcheck or {})
 
 
 def test_addresses_lead_to_services() -> None:
@@ -127,13 +127,13 @@ def test_addresses_lead_to_services() -> None:
         *(
             target
             for job in prometheus()["scrape_configs"]
-            for each in job["static_configs"]
-            for target in each["targets"]
+            for static_config in job["static_configs"]
+            for target in static_config["targets"]
         ),
         *(
             target
-            for each in prometheus()["alerting"]["alertmanagers"]
-            for target in each["static_configs"][0]["targets"]
+            for static_config in prometheus()["alerting"]["alertmanagers"]
+            for target in static_config["static_configs"][0]["targets"]
         ),
         *re.findall(r"http://([\w-]+:\d+)", ALERTMANAGER.read_text()),
         *re.findall(r"http://([\w-]+:\d+)", (DEPLOY / "grafana/provisioning/datasources/prometheus.yaml").read_text()),
@@ -190,22 +190,22 @@ def test_prometheus_accepts_it(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def given() -> Iterator[Scripts]:
+def scripts() -> Iterator[Scripts]:
     """Imports a script of deploy/compose by its name."""
     with importable(GIVEN):
         yield import_module
 
 
-def test_a_password_is_made_once(given: Scripts, tmp_path: Path) -> None:
-    made = given("make_secrets")
+def test_a_password_is_made_once(scripts: Scripts, tmp_path: Path) -> None:
+    made = scripts("make_secrets")
     password = made.make(tmp_path)
     assert made.make(tmp_path) == password == (tmp_path / "password").read_text()
 
 
-def test_the_webhook_prints_what_alertmanager_sends(given: Scripts, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_webhook_prints_what_alertmanager_sends(scripts: Scripts, capsys: pytest.CaptureFixture[str]) -> None:
     alert = {"status": "firing", "labels": {"alertname": "A"}, "annotations": {"summary": "personal beats production"}}
     with (
-        serving(ThreadingHTTPServer(("127.0.0.1", 0), given("webhook").Printing)) as server,
+        serving(ThreadingHTTPServer(("127.0.0.1", 0), scripts("webhook").Printing)) as server,
         httpx.Client(base_url=f"http://127.0.0.1:{server.server_port}", trust_env=False, timeout=60.0) as client,
     ):
         assert client.post("/ticket", content=json.dumps({"alerts": [alert]})).status_code == 200

@@ -58,5 +58,5 @@ def test_the_file_is_accepted_also_by_docker_compose_where_it_is_installed(reade
 
 @pytest.mark.slow
 def test_no_two_services_publish_the_same_port(project: dict[str, Any]) -> None:
-    published = [port["published"] for each in project["services"].values() for port in each.get("ports", ())]
+    published = [port["published"] for service in project["services"].values() for port in service.get("ports", ())]
     assert sorted(set(published)) == sorted(published) == ["3000", "9090", "9092", "9093", "9108"]

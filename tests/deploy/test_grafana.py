@@ -45,9 +45,13 @@ def named(panel: Panel) -> str:
 
 def everything_asked(board: dict[str, Any]) -> list[str]:
     """Return the expressions of panels, annotations and variables."""
-    of_panels = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
+    panel_queries = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
     asked = [variable["query"]["query"] for variable in variables(board).values() if variable["type"] == "query"]
-    return [*of_panels, *annotations(board), *(re.sub(r"label_values\((.*), \w+\)", r"\1", query) for query in asked)]
+    return [
+        *panel_queries,
+        *annotations(board),
+        *(re.sub(r"label_values\((.*), \w+\)", r"\1", query) for query in asked),
+    ]
 
 
 def asked_by(title: str) -> str:
@@ -56,19 +60,19 @@ def asked_by(title: str) -> str:
 
 
 def assert_counts(
-    folder: Path, expression: str, by: str, series: dict[str, str], expected: dict[int, dict[str, int]]
+    folder: Path, expression: str, label: str, series: dict[str, str], expected: dict[int, dict[str, int]]
 ) -> None:
-    """Compare the number of results by the label `by` at some minutes, of series with one value a minute."""
+    """Compare the number of results by a label at some minutes, of series with one value a minute."""
     tests = [
         {
-            "expr": f"count by ({by}) (({expression}) >= 0)",
+            "expr": f"count by ({label}) (({expression}) >= 0)",
             "eval_time": f"{minute}m",
-            "exp_samples": [{"labels": f'{{{by}="{value}"}}', "value": number} for value, number in counts.items()],
+            "exp_samples": [{"labels": f'{{{label}="{value}"}}', "value": number} for value, number in counts.items()],
         }
         for minute, counts in expected.items()
     ]
-    given = [{"series": name, "values": values} for name, values in series.items()]
-    test = {"interval": "1m", "input_series": given, "promql_expr_test": tests}
+    input_series = [{"series": name, "values": values} for name, values in series.items()]
+    test = {"interval": "1m", "input_series": input_series, "promql_expr_test": tests}
     (folder / "test.yml").write_text(yaml.safe_dump({"evaluation_interval": "1m", "tests": [test]}))
     output(program("promtool", "prometheus"), "test", "rules", str(folder / "test.yml"))
 
@@ -84,9 +88,9 @@ def test_the_dashboards_are_what_their_code_writes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("board", DASHBOARDS.values(), ids=DASHBOARDS)
 def test_no_two_panels_have_one_title_one_number_or_one_place(board: dict[str, Any]) -> None:
     content = [panel for panel in board["panels"] if panel["type"] != "row"]
-    places = [panel["gridPos"] for panel in board["panels"]]
+    positions = [panel["gridPos"] for panel in board["panels"]]
     cells = Counter(
-        (x, y) for p in places for x in range(p["x"], p["x"] + p["w"]) for y in range(p["y"], p["y"] + p["h"])
+        (x, y) for p in positions for x in range(p["x"], p["x"] + p["w"]) for y in range(p["y"], p["y"] + p["h"])
     )
     assert len({panel["title"] for panel in content}) == len({panel["id"] for panel in content}) == len(content)
     assert set(cells.values()) == {1}
@@ -117,10 +121,10 @@ def test_a_moment_is_marked_once_and_only_then(
     name: str, metric: str, values: str, marked: list[int], tmp_path: Path
 ) -> None:
     (mark,) = (mark for mark in MAIN["annotations"]["list"] if mark["name"] == name)
-    above_zero = f"({filled_in(mark['target']['expr'], {})}) > 0"  # Grafana marks nothing where it is 0
+    positive = f"({filled_in(mark['target']['expr'], {})}) > 0"  # Grafana marks nothing where it is 0
     series = {f'{metric}{{job="j", instance="i", policy="a", rule="paired"}}': values}
     expected = {minute: {"j": 1} if minute in marked else {} for minute in range(5)}
-    assert_counts(tmp_path, f'label_replace({above_zero}, "job", "j", "", "")', "job", series, expected)
+    assert_counts(tmp_path, f'label_replace({positive}, "job", "j", "", "")', "job", series, expected)
 
 
 def test_a_check_that_has_failed_stays_named_and_others_are_not(tmp_path: Path) -> None:
@@ -150,12 +154,12 @@ def test_a_number_that_is_no_longer_reported_is_not_shown_as_current(panel: Pane
 
 
 def test_the_mean_weight_is_that_of_the_average_with_most_evidence(tmp_path: Path) -> None:
-    of = 'job="j", instance="i", policy="a", average='
+    labels = 'job="j", instance="i", policy="a", average='
     series = {
-        f'streameval_policy_importance_weight_mean{{{of}"decay"}}': "3",
-        f'streameval_policy_importance_weight_mean{{{of}"cumulative"}}': "1",
-        f'streameval_policy_effective_sample_size{{{of}"decay", estimator="ips"}}': "30",
-        f'streameval_policy_effective_sample_size{{{of}"cumulative", estimator="ips"}}': "300",
+        f'streameval_policy_importance_weight_mean{{{labels}"decay"}}': "3",
+        f'streameval_policy_importance_weight_mean{{{labels}"cumulative"}}': "1",
+        f'streameval_policy_effective_sample_size{{{labels}"decay", estimator="ips"}}': "30",
+        f'streameval_policy_effective_sample_size{{{labels}"cumulative", estimator="ips"}}': "300",
     }
     asked = asked_by("Mean importance weight, against 1")
     assert_counts(tmp_path, f"({asked}) == 1", "policy", series, {0: {"a": 1}})
@@ -170,7 +174,7 @@ def test_only_variables_that_exist_are_used(board: dict[str, Any]) -> None:
 @pytest.mark.parametrize("board", DASHBOARDS.values(), ids=DASHBOARDS)
 def test_prometheus_understands_every_expression(board: dict[str, Any], tmp_path: Path) -> None:
     expressions = [filled_in(expression, {}) for expression in everything_asked(board)]
-    recorded = [{"record": f"e{place}", "expr": expression} for place, expression in enumerate(expressions)]
+    recorded = [{"record": f"e{index}", "expr": expression} for index, expression in enumerate(expressions)]
     (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "expressions", "rules": recorded}]}))
     assert f"{len(recorded)} rules found" in output(
         program("promtool", "prometheus"), "check", "rules", str(tmp_path / "rules.yml")
@@ -178,7 +182,7 @@ def test_prometheus_understands_every_expression(board: dict[str, Any], tmp_path
 
 
 def test_every_metric_on_a_dashboard_is_exported() -> None:
-    assert unexplained(each for board in DASHBOARDS.values() for each in everything_asked(board)) == set()
+    assert unexplained(expression for board in DASHBOARDS.values() for expression in everything_asked(board)) == set()
 
 
 @pytest.mark.parametrize("alert", rules("alert").values(), ids=rules("alert"))

@@ -82,8 +82,8 @@ class Helm:
     def objects(self, values: dict[str, Any] | None = None, release: str = RELEASE) -> Objects:
         """Return the objects of `helm template`, by kind and name."""
         text = self.run("template", release, str(CHART), *KUBERNETES_VERSION, values=values or {})
-        parts = [part for part in yaml.safe_load_all(text) if part]
-        return {(part["kind"], part["metadata"]["name"]): part for part in parts}
+        parts = [document for document in yaml.safe_load_all(text) if document]
+        return {(document["kind"], document["metadata"]["name"]): document for document in parts}
 
 
 @pytest.fixture(scope="module")
@@ -100,21 +100,21 @@ MARKS = {"app.kubernetes.io/instance", "app.kubernetes.io/version", "app.kuberne
 
 def comparable(objects: Objects) -> Objects:
     """Return the objects without the marks of Helm: its labels, its checksum, and its order of the configuration."""
-    plain = {name: without_marks(part) for name, part in objects.items()}
-    for part in plain.values():
-        if COMPONENT not in part["metadata"].get("labels", {}):
-            part["metadata"].pop("labels", None)  # nothing selects it
-        if part["kind"] == "StatefulSet":
-            part["spec"]["template"]["metadata"].pop("annotations", None)
-        if part["kind"] == "ConfigMap":
-            part["data"] = {name: yaml.safe_load(text) for name, text in part["data"].items()}
+    plain = {name: unmarked(manifest) for name, manifest in objects.items()}
+    for manifest in plain.values():
+        if COMPONENT not in manifest["metadata"].get("labels", {}):
+            manifest["metadata"].pop("labels", None)  # nothing selects it
+        if manifest["kind"] == "StatefulSet":
+            manifest["spec"]["template"]["metadata"].pop("annotations", None)
+        if manifest["kind"] == "ConfigMap":
+            manifest["data"] = {name: yaml.safe_load(text) for name, text in manifest["data"].items()}
     return plain
 
 
-def without_marks(part: Any) -> Any:
-    if isinstance(part, dict):
-        return {name: without_marks(value) for name, value in part.items() if name not in MARKS}
-    return [without_marks(each) for each in part] if isinstance(part, list) else part
+def unmarked(manifest: Any) -> Any:
+    if isinstance(manifest, dict):
+        return {name: unmarked(value) for name, value in manifest.items() if name not in MARKS}
+    return [unmarked(element) for element in manifest] if isinstance(manifest, list) else manifest
 
 
 def leaves(values: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -132,7 +132,7 @@ def merged(base: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[str,
     return base | {key: merged(base.get(key, {}), tuple(rest), value) if rest else value}
 
 
-def at(values: dict[str, Any], path: tuple[str, ...]) -> Any:
+def nested_value(values: dict[str, Any], path: tuple[str, ...]) -> Any:
     for key in path:
         values = values[key]
     return values
@@ -141,7 +141,7 @@ def at(values: dict[str, Any], path: tuple[str, ...]) -> Any:
 @pytest.mark.parametrize("https", [False, True], ids=["http", "https"])
 def test_the_chart_makes_the_objects_of_kustomize(helm: Helm, https: bool) -> None:
     """Compare all objects and every field: image, ports, probes, security, volumes, labels that select."""
-    expected = FOUND | {(part["kind"], part["metadata"]["name"]): part for part in with_tls() if https}
+    expected = FOUND | {(manifest["kind"], manifest["metadata"]["name"]): manifest for manifest in with_tls() if https}
     assert comparable(helm.objects(TLS if https else {})) == comparable(expected)
 
 
@@ -151,7 +151,7 @@ def test_helm_lint_finds_nothing(helm: Helm) -> None:
 
 
 def test_kubeconform_accepts_every_object(helm: Helm, tmp_path: Path) -> None:
-    objects = [part for values in ({}, TLS, EVERYTHING) for part in helm.objects(values).values()]
+    objects = [manifest for values in ({}, TLS, EVERYTHING) for manifest in helm.objects(values).values()]
     assert Kubeconform(tmp_path).complaints(*objects) == ""
 
 
@@ -163,15 +163,15 @@ def test_every_value_has_an_effect(helm: Helm) -> None:
     ignored = [
         path
         for path in paths
-        if helm.objects(merged(TLS, path, False if path in SWITCHES else at(EVERYTHING, path))) == base
+        if helm.objects(merged(TLS, path, False if path in SWITCHES else nested_value(EVERYTHING, path))) == base
     ]
     assert ignored == []
 
 
 def test_the_switches_remove_what_needs_an_operator_or_a_network_plugin(helm: Helm) -> None:
     kinds = {kind for kind, _ in FOUND}
-    without = helm.objects({"prometheusOperator": {"enabled": False}, "networkPolicy": {"enabled": False}})
-    assert kinds - {kind for kind, _ in without} == {"ServiceMonitor", "PrometheusRule", "NetworkPolicy"}
+    reduced = helm.objects({"prometheusOperator": {"enabled": False}, "networkPolicy": {"enabled": False}})
+    assert kinds - {kind for kind, _ in reduced} == {"ServiceMonitor", "PrometheusRule", "NetworkPolicy"}
 
 
 @pytest.mark.parametrize(
@@ -201,8 +201,8 @@ def test_two_releases_in_a_namespace_share_nothing(helm: Helm) -> None:
         ("PodDisruptionBudget", "spec", "selector", "matchLabels"),
         ("NetworkPolicy", "spec", "podSelector", "matchLabels"),
     ):
-        assert at(one[kind, "music"], tuple(path)).items() <= pods.items()
-        assert not at(two[kind, "films"], tuple(path)).items() <= pods.items()
+        assert nested_value(one[kind, "music"], tuple(path)).items() <= pods.items()
+        assert not nested_value(two[kind, "films"], tuple(path)).items() <= pods.items()
     monitored = one["ServiceMonitor", "music"]["spec"]["selector"]["matchLabels"].items()
     assert monitored <= one["Service", "music-pods"]["metadata"]["labels"].items()
     assert not monitored <= two["Service", "films-pods"]["metadata"]["labels"].items()
@@ -211,8 +211,8 @@ def test_two_releases_in_a_namespace_share_nothing(helm: Helm) -> None:
 def test_a_new_configuration_restarts_the_pods_and_loads(helm: Helm) -> None:
     old, new = (helm.objects({"config": {"policies": {"candidates": names}}}) for names in (["a"], ["a", "b"]))
     checksums = [
-        each["StatefulSet", RELEASE]["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
-        for each in (old, new)
+        objects["StatefulSet", RELEASE]["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
+        for objects in (old, new)
     ]
     assert checksums[0] != checksums[1]
     settings = yaml.safe_load(new["ConfigMap", RELEASE]["data"]["streameval.yaml"])

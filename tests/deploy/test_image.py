@@ -32,21 +32,21 @@ FINAL = STAGES[-1]
 BUILD_TOOLS = {"pip", "hatchling", "setuptools", "wheel", "build"}
 
 
-def texts(name: str, of: list[Instruction] = FINAL) -> list[str]:
-    return [instruction.text for instruction in of if instruction.name == name]
+def texts(name: str, instructions: list[Instruction] = FINAL) -> list[str]:
+    return [instruction.text for instruction in instructions if instruction.name == name]
 
 
 def test_base_images_are_pinned_to_a_patch_release_and_are_the_same() -> None:
     *building, final = (texts("FROM", stage)[0].partition(" AS ")[0] for stage in STAGES)
     assert re.fullmatch(r"python:3\.\d+\.\d+-slim-\w+", final)
-    with_compiler = final.replace("-slim", "")
-    assert set(building) == {with_compiler}, "a virtual environment fits the Python that it was made with"
+    compiler_image = final.replace("-slim", "")
+    assert set(building) == {compiler_image}, "a virtual environment fits the Python that it was made with"
 
 
 def test_the_image_runs_a_python_that_the_package_supports() -> None:
-    found = re.search(r"python:(3\.\d+)", texts("FROM")[0])
-    assert found
-    assert f"Programming Language :: Python :: {found[1]}" in PYPROJECT["project"]["classifiers"]
+    version = re.search(r"python:(3\.\d+)", texts("FROM")[0])
+    assert version
+    assert f"Programming Language :: Python :: {version[1]}" in PYPROJECT["project"]["classifiers"]
 
 
 def test_it_runs_as_a_user_without_a_name_that_owns_the_state() -> None:
@@ -107,7 +107,7 @@ def test_the_locks_of_the_image_have_the_dependencies_one_extra_and_the_build_ba
     image, tools = pinned("image.lock"), pinned("build.lock")
     project = PYPROJECT["project"]
     wanted = [Requirement(line) for line in project["dependencies"] + project["optional-dependencies"]["confluent"]]
-    assert {canonicalize_name(each.name) for each in wanted} <= set(image)
+    assert {canonicalize_name(requirement.name) for requirement in wanted} <= set(image)
     assert not {"matplotlib", "pyarrow"} & set(image)
     assert {canonicalize_name(Requirement(line).name) for line in PYPROJECT["build-system"]["requires"]} <= set(tools)
     assert not BUILD_TOOLS & set(image)
@@ -156,13 +156,13 @@ def test_the_health_check_agrees_with_the_daemon(status: int | None, code: int) 
         else:
             server.server_close()
         command = [sys.executable, str(ROOT / "deploy" / "healthcheck.py")]
-        found = subprocess.run(
+        health_check = subprocess.run(
             command, env={**os.environ, "HEALTHZ_URL": url}, capture_output=True, check=False, timeout=60
         )
         if status:
             server.shutdown()
             thread.join()
-    assert found.returncode == code, found.stderr
+    assert health_check.returncode == code, health_check.stderr
 
 
 @pytest.fixture(scope="module")
@@ -206,9 +206,9 @@ def test_the_steps_of_the_image_make_the_program(image: Stage) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_no_build_tool_is_left_in_the_image(image: Stage) -> None:
-    found = {path.name.partition("-")[0] for path in image.place("/opt/streameval").rglob("*.dist-info")}
-    assert "streameval" in found
-    assert not found & BUILD_TOOLS
+    distributions = {path.name.partition("-")[0] for path in image.place("/opt/streameval").rglob("*.dist-info")}
+    assert "streameval" in distributions
+    assert not distributions & BUILD_TOOLS
     assert not list(image.place("/opt").rglob("tests")), "nor the tests of libraries"
     assert not list(image.root.rglob("bin/pip*")), "nor in what stands in for the base image"
     assert not image.place("/build").exists()

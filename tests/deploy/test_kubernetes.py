@@ -54,10 +54,12 @@ def test_kustomize_makes_the_same(tmp_path: Path, components: list[str]) -> None
     shutil.copytree(KUBERNETES, tmp_path / "base")
     (tmp_path / "kustomization.yaml").write_text(json.dumps({"resources": ["base"], "components": components}))
     built = list(yaml.safe_load_all(output("kubectl", "kustomize", str(tmp_path))))
-    (config,) = [part["metadata"]["name"] for part in built if part["kind"] == "ConfigMap"]
+    (config,) = [manifest["metadata"]["name"] for manifest in built if manifest["kind"] == "ConfigMap"]
     reported = json.loads(json.dumps(built).replace(json.dumps(config), '"streameval"'))
-    expected = FOUND | {(part["kind"], part["metadata"]["name"]): part for part in with_tls() if components}
-    assert {(part["kind"], part["metadata"]["name"]): part for part in reported} == expected
+    expected = FOUND | {
+        (manifest["kind"], manifest["metadata"]["name"]): manifest for manifest in with_tls() if components
+    }
+    assert {(manifest["kind"], manifest["metadata"]["name"]): manifest for manifest in reported} == expected
 
 
 def test_everything_in_the_directory_is_applied_or_an_example() -> None:
@@ -173,16 +175,22 @@ def test_selectors_mean_the_pods(kind: str, name: str, path: tuple[str, ...]) ->
 
 def test_prometheus_finds_every_pod_once_ready_or_not() -> None:
     monitor = FOUND["ServiceMonitor", "streameval"]["spec"]
-    services = [part for (kind, _), part in FOUND.items() if kind == "Service"]
-    (found,) = [part for part in services if selects(monitor["selector"]["matchLabels"], part["metadata"]["labels"])]
-    assert found["spec"]["publishNotReadyAddresses"]
-    assert found["spec"]["clusterIP"] == "None"
-    assert found["metadata"]["name"] == STATEFUL["spec"]["serviceName"]
-    assert "streameval" in found["metadata"]["labels"][monitor["jobLabel"]], "alerts look for it in the name of the job"
+    services = [manifest for (kind, _), manifest in FOUND.items() if kind == "Service"]
+    (service,) = [
+        manifest for manifest in services if selects(monitor["selector"]["matchLabels"], manifest["metadata"]["labels"])
+    ]
+    assert service["spec"]["publishNotReadyAddresses"]
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["metadata"]["name"] == STATEFUL["spec"]["serviceName"]
+    assert "streameval" in service["metadata"]["labels"][monitor["jobLabel"]], (
+        "alerts look for it in the name of the job"
+    )
     scraped = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
     assert monitor["endpoints"][0]["interval"] == scraped["global"]["scrape_interval"]
     assert (
-        {"http"} == {port["name"] for port in found["spec"]["ports"]} == {each["port"] for each in monitor["endpoints"]}
+        {"http"}
+        == {port["name"] for port in service["spec"]["ports"]}
+        == {endpoint["port"] for endpoint in monitor["endpoints"]}
     )
 
 
@@ -200,9 +208,9 @@ def test_the_overlay_of_the_readme_means_what_is_there() -> None:
     assert {image["name"] for image in overlay["images"]} == {image["name"] for image in KUSTOMIZATION["images"]}
     assert [image["newTag"] for image in overlay["images"]] == [version("streameval")]
     made = KUSTOMIZATION["configMapGenerator"]
-    assert overlay["configMapGenerator"] == [{**each, "behavior": "replace"} for each in made]
-    assert [each["name"] for each in overlay["replicas"]] == [STATEFUL["metadata"]["name"]]
-    assert all(set(each) == {"pairs"} for each in overlay["labels"]), "selectors of what runs cannot be changed"
+    assert overlay["configMapGenerator"] == [{**generator, "behavior": "replace"} for generator in made]
+    assert [replica["name"] for replica in overlay["replicas"]] == [STATEFUL["metadata"]["name"]]
+    assert all(set(label) == {"pairs"} for label in overlay["labels"]), "selectors of what runs cannot be changed"
 
 
 def test_a_drain_is_never_blocked_for_ever() -> None:

@@ -21,8 +21,8 @@ METRIC: dict[str, Any] = yaml.safe_load(METRIC_FILE.read_text())
 def shown(file: Path) -> Any:
     """Return the part of another resource that the comment at the start of a template shows between backticks."""
     lines = (line.removeprefix("# ") for line in file.read_text().splitlines() if line.startswith("#"))
-    (part,) = re.findall(r"`(analysis: .*?)`", " ".join(lines))
-    return yaml.safe_load(part)["analysis"]
+    (analysis,) = re.findall(r"`(analysis: .*?)`", " ".join(lines))
+    return yaml.safe_load(analysis)["analysis"]
 
 
 ROLLOUT: dict[str, Any] = {
@@ -66,6 +66,8 @@ def test_the_queries_are_about_metrics_that_are_exported() -> None:
 def test_every_argument_of_a_query_is_declared_and_those_without_a_value_are_given_by_the_shown_step() -> None:
     declared = {argument["name"]: argument.get("value") for argument in ANALYSIS["spec"]["args"]}
     step = shown(ANALYSIS_FILE)
-    assert [each["templateName"] for each in step["templates"]] == [ANALYSIS["metadata"]["name"]]
-    assert {each["name"] for each in step["args"]} == {name for name, value in declared.items() if value is None}
+    assert [template["templateName"] for template in step["templates"]] == [ANALYSIS["metadata"]["name"]]
+    assert {argument["name"] for argument in step["args"]} == {
+        name for name, value in declared.items() if value is None
+    }
     assert set(re.findall(r"\{\{args\.(\w+)\}\}", yaml.safe_dump(ANALYSIS["spec"]["metrics"]))) == set(declared)

@@ -29,7 +29,7 @@ def test_the_image_has_the_python_and_the_user_of_the_other_one() -> None:
     other = (ROOT / "deploy" / "Dockerfile").read_text()
     for pattern in (r"^FROM (python:\S+)", r"^USER (\S+)"):
         assert set(re.findall(pattern, DOCKERFILE, re.M)) == set(re.findall(pattern, other, re.M))
-    copied = [each.text for stage in stages(DOCKERFILE) for each in stage if each.name == "COPY"]
+    copied = [instruction.text for stage in stages(DOCKERFILE) for instruction in stage if instruction.name == "COPY"]
     sources = {word for text in copied if "--from" not in text for word in text.split()[:-1]}
     assert {path for path in sources if let_through(path, (ROOT / ".dockerignore").read_text())} == sources
 

@@ -44,12 +44,12 @@ HARDENED = {
 
 def directives() -> dict[str, list[str]]:
     """Return all values of each directive."""
-    found = defaultdict(list)
+    values = defaultdict(list)
     for line in UNIT.read_text().splitlines():
         if re.match(r"\w+=", line):
             name, _, value = line.partition("=")
-            found[name].append(value)
-    return dict(found)
+            values[name].append(value)
+    return dict(values)
 
 
 FOUND = directives()

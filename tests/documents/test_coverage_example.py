@@ -56,15 +56,15 @@ def test_reading_all_looks_at_once_equals_an_evaluator_look_by_look(worlds: Modu
                 for row in evaluator.report().estimates:
                     if row.policy == production:
                         continue
-                    place = ("one", "two").index(row.policy), look
+                    index = ("one", "two").index(row.policy), look
                     intervals_of = {production: (row.lift_lower, row.lift_upper)}
                     if production == "logging":
                         intervals_of["value"] = (row.lower, row.upper)
                     for quantity, ends in intervals_of.items():
                         answer = answers[row.estimator, row.average, kind, quantity]
-                        found = [answer.lower[place], answer.upper[place]]
+                        bounds = [answer.lower[index], answer.upper[index]]
                         expected = [np.nan if end is None else end for end in ends]
-                        assert found == pytest.approx(expected, abs=1e-9, nan_ok=True)
+                        assert bounds == pytest.approx(expected, abs=1e-9, nan_ok=True)
                         compared += 1
     assert compared == 2 * looks * 3 * (2 * (5 * 5 + 2) + 5)
 
@@ -136,11 +136,11 @@ def test_a_candidate_that_always_agrees_with_production_has_a_narrow_interval_ar
 def test_the_stored_design_effects_leave_out_drift_and_hold_sessions(worlds: ModuleType) -> None:
     effects = import_module("effects")
     stored = import_module("csv_rows").read_rows(effects.Effect, EXAMPLE / "results" / "design_effects.csv")
-    found = {each.world: each.mean for each in stored if each.policy == worlds.LOGGING}
-    assert {each.world for each in stored if each.asks > 0} == {"crowd-mild-0.3"}
-    assert min(each.asks for each in stored if each.world == "crowd-mild-0.3") >= 0.9
-    assert found.keys() == effects.SHOWN.keys()
-    for world, mean in found.items():
+    means = {effect.world: effect.mean for effect in stored if effect.policy == worlds.LOGGING}
+    assert {effect.world for effect in stored if effect.asks > 0} == {"crowd-mild-0.3"}
+    assert min(effect.asks for effect in stored if effect.world == "crowd-mild-0.3") >= 0.9
+    assert means.keys() == effects.SHOWN.keys()
+    for world, mean in means.items():
         if effects.SHOWN[world].shape == "sessions" or effects.SHOWN[world].named:
             assert mean == pytest.approx(1 + 19 * worlds.CORRELATION, rel=0.15)
         else:
@@ -182,29 +182,29 @@ def test_intervals_from_counted_events_are_those_of_an_evaluator(worlds: ModuleT
         evaluator.update(batch)
         report = evaluator.report()
         for kind in limits.KINDS[1:]:
-            found = report.get("new", "ips", kind)
-            assert found.upper - found.lower == pytest.approx(rows["value", kind], rel=1e-3)
+            estimate = report.get("new", "ips", kind)
+            assert estimate.upper - estimate.lower == pytest.approx(rows["value", kind], rel=1e-3)
             if kind != "right" or production == "logging":  # which has the right limit of the policy deployed, too
                 width = rows[f"lift over {production}", kind]
-                assert found.lift_upper - found.lift_lower == pytest.approx(width, rel=1e-3)
+                assert estimate.lift_upper - estimate.lift_lower == pytest.approx(width, rel=1e-3)
 
 
 def one_run(limits: ModuleType, log: Any) -> tuple[dict[tuple[str, str], float], EventBatch]:
     """Return the widths on `cumulative` by quantity and kind of a single run, and its events."""
-    parts, laid_out = [], limits.Step.of
+    parts, laid_out = [], limits.Step.from_counts
 
     def noting(cells: Any, counted: Any, rewarded: Any) -> Any:
         numbers, wins = counted[0].astype(int), rewarded[0]
-        place = np.repeat(np.arange(len(numbers)), numbers)
+        cell_index = np.repeat(np.arange(len(numbers)), numbers)
         won = np.concatenate([np.arange(number) < paid for number, paid in zip(numbers, wins, strict=True)])
-        policies = {"new": cells.candidate[place], "deployed": cells.deployed[place]}
-        parts.append(EventBatch.from_arrays(reward=won, propensity=cells.propensity[place], policies=policies))
+        policies = {"new": cells.candidate[cell_index], "deployed": cells.deployed[cell_index]}
+        parts.append(EventBatch.from_arrays(reward=won, propensity=cells.propensity[cell_index], policies=policies))
         return laid_out(cells, counted, rewarded)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limits.Step, "of", noting)
-        found = list(limits.rates(log, 1))
-    widths = {(row.quantity, row.kind): row.width for row in found if row.average == "cumulative"}
+        patch.setattr(limits.Step, "from_counts", noting)
+        rates = list(limits.rates(log, 1))
+    widths = {(row.quantity, row.kind): row.width for row in rates if row.average == "cumulative"}
     return widths, EventBatch.concat(parts)
 
 

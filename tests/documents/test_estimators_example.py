@@ -27,26 +27,28 @@ def example() -> Iterator[ModuleType]:
 def errors(example: ModuleType) -> dict[str, float]:
     """Mean squared errors over twenty logs."""
     digits = example.Digits.prepared()
-    found: dict[str, float] = example.mean_squared_errors(
+    errors_by_label: dict[str, float] = example.mean_squared_errors(
         example.estimates(digits, logs=20, events=3_000, caps=CAPS, taus=(0.0, 1.0)), digits.value
     )
-    return found
+    return errors_by_label
 
 
-def of(errors: dict[str, float], label: str) -> list[float]:
+def errors_by_cap(errors: dict[str, float], label: str) -> list[float]:
     return [errors[f"{label} {cap:g}"] for cap in CAPS]
 
 
 @pytest.mark.slow
 def test_cab_has_its_least_error_between_the_model_and_the_weights(errors: dict[str, float]) -> None:
-    cab = of(errors, "cab")
+    cab = errors_by_cap(errors, "cab")
     assert 0 < int(np.argmin(cab)) < len(CAPS) - 1
     assert min(cab) < 0.8 * min(errors["dm"], errors["ips"])
 
 
 @pytest.mark.slow
 def test_cab_lies_below_clipped_ips_for_every_cap_that_cuts(errors: dict[str, float]) -> None:
-    *cutting, (cab_at_last, clipped_at_last) = zip(of(errors, "cab"), of(errors, "clipped_ips"), strict=True)
+    *cutting, (cab_at_last, clipped_at_last) = zip(
+        errors_by_cap(errors, "cab"), errors_by_cap(errors, "clipped_ips"), strict=True
+    )
     assert all(cab < clipped for cab, clipped in cutting), cutting
     assert cab_at_last == pytest.approx(clipped_at_last, rel=1e-2)
 
@@ -59,8 +61,8 @@ def test_the_ends_of_the_static_blend_are_the_model_and_the_weights(errors: dict
 
 @pytest.mark.slow
 def test_where_a_third_of_the_actions_is_logged_those_that_ask_the_model_come_nearer(example: ModuleType) -> None:
-    digits, found = example.estimates_with_support(3, logs=4, events=5_000, cap=20.0)
-    error = {label: abs(float(np.mean(values)) - digits.value) for label, values in found.items()}
+    digits, estimates = example.estimates_with_support(3, logs=4, events=5_000, cap=20.0)
+    error = {label: abs(float(np.mean(values)) - digits.value) for label, values in estimates.items()}
     assert digits.unsupported == pytest.approx(0.19, abs=0.01)
     for label in ("cab 20", "switch 20", "dr"):
         assert error[label] < 0.6 * error["ips"], label

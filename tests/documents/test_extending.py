@@ -34,7 +34,7 @@ EVENTS, BLOCK, CAP = 1_030, 100, 1.5
 
 
 @pytest.mark.parametrize(
-    ("union", "part", "options"),
+    ("union", "variant", "options"),
     [
         (AnyEstimator, TrimmedIPS, {"kind": "trimmed_ips", "cap": 2.0}),
         (AnyAverage, PolynomialDecay, {"kind": "polynomial_decay", "eta": 1.0}),
@@ -44,11 +44,11 @@ EVENTS, BLOCK, CAP = 1_030, 100, 1.5
     ],
 )
 def test_a_part_that_is_added_to_its_union_is_configured_by_its_kind(
-    union: Any, part: type, options: dict[str, Any]
+    union: Any, variant: type, options: dict[str, Any]
 ) -> None:
-    kinds = reduce(or_, get_args(get_args(union)[0]), part)
+    kinds = reduce(or_, get_args(get_args(union)[0]), variant)
     configured = TypeAdapter(Annotated[kinds, Field(discriminator="kind")]).validate_python(options)
-    assert configured == part(**options)
+    assert configured == variant(**options)
 
 
 @pytest.fixture(scope="module")
@@ -75,14 +75,14 @@ def reported(events: dict[str, Any], size: int = EVENTS) -> se.Report:
     return evaluator.report()
 
 
-def by_definition(terms: Any, eta: float = 3.0) -> float:
+def defined_average(terms: Any, eta: float = 3.0) -> float:
     """Average terms by polynomial decay, event by event. The events of a block share their weight."""
     kernel = np.zeros(EVENTS)
     for event in range(EVENTS):
         newest = (eta + 1) / (event + 1 + eta)
         kernel *= 1 - newest
         kernel[event] = newest
-    blocks = zip(*(np.split(each, range(BLOCK, EVENTS, BLOCK)) for each in (kernel, terms)), strict=True)
+    blocks = zip(*(np.split(values, range(BLOCK, EVENTS, BLOCK)) for values in (kernel, terms)), strict=True)
     return sum(weight.sum() * block.mean() for weight, block in blocks)
 
 
@@ -92,11 +92,11 @@ def test_a_new_estimator_and_a_new_average_are_combined_with_every_other(events:
     trimmed = np.where(weight <= CAP, weight * events["reward"], 0.0)
     assert report.get("challenger", "trimmed_ips", "cumulative").value == pytest.approx(trimmed.mean())
     assert report.get("challenger", "trimmed_ips", "mixture").value is not None
-    found = report.get("challenger", "trimmed_ips", "polynomial_decay")
-    assert found.value == pytest.approx(by_definition(trimmed))
-    assert found.lift == pytest.approx(by_definition(trimmed) - by_definition(events["reward"]))
-    assert found.lower < found.value < found.upper
-    assert report.get("logging", "ips", "polynomial_decay").value == pytest.approx(by_definition(events["reward"]))
+    estimate = report.get("challenger", "trimmed_ips", "polynomial_decay")
+    assert estimate.value == pytest.approx(defined_average(trimmed))
+    assert estimate.lift == pytest.approx(defined_average(trimmed) - defined_average(events["reward"]))
+    assert estimate.lower < estimate.value < estimate.upper
+    assert report.get("logging", "ips", "polynomial_decay").value == pytest.approx(defined_average(events["reward"]))
     assert report == reported(events)
 
 
@@ -117,10 +117,10 @@ def test_the_range_of_a_new_estimator_holds_for_weights_below_the_largest() -> N
 
 
 def test_a_new_interval_bounds_values_and_lifts(events: dict[str, Any]) -> None:
-    found = reported(events).get("challenger", "trimmed_ips", "cumulative")
-    assert found.kind == "chebyshev"
-    assert found.lower < found.value < found.upper
-    assert found.lift_lower < found.lift < found.lift_upper
+    estimate = reported(events).get("challenger", "trimmed_ips", "cumulative")
+    assert estimate.kind == "chebyshev"
+    assert estimate.lower < estimate.value < estimate.upper
+    assert estimate.lift_lower < estimate.lift < estimate.lift_upper
 
 
 def test_a_new_rule_judges_every_candidate_after_every_block() -> None:

@@ -42,5 +42,5 @@ def test_tables_and_figures_are_written_from_the_stored_results(study: str, tmp_
     written = script(copy / program, *arguments)
     assert written.returncode == 0, written.stderr
     assert (tmp_path / "README.md").read_text() == (ROOT / "README.md").read_text(), "run `make figures`"
-    for path in (each for each in folder.rglob("*") if each.is_file() and each.suffix != ".pyc"):
+    for path in (file for file in folder.rglob("*") if file.is_file() and file.suffix != ".pyc"):
         assert (copy / path.relative_to(folder)).read_bytes() == path.read_bytes(), f"{path.name}: run `make figures`"

@@ -76,7 +76,9 @@ def test_the_mixture_has_a_quarter_less_error_than_the_window_on_the_same_stream
 ) -> None:
     module, stage = import_module("contest"), import_module("worlds").scene(str(prepared))
     world = stage.make()
-    chosen = [each for each in module.IN_TABLE if each.name in ("ips / window", "stratified_dr / mixture")]
+    chosen = [
+        contestant for contestant in module.IN_TABLE if contestant.name in ("ips / window", "stratified_dr / mixture")
+    ]
     drift = stage.drift("smooth", world)
     errors: dict[str, list[float]] = defaultdict(list)
     for seed in range(4):
@@ -94,14 +96,16 @@ def test_the_mixture_has_a_quarter_less_error_than_the_window_on_the_same_stream
 def test_ideas_are_tried_on_the_streams_of_the_study(example: ModuleType) -> None:
     ideas, worlds = import_module("ideas"), import_module("worlds")
     stage = worlds.scene("softmax-fast")
-    found = dict(zip(ideas.IDEAS, ideas.errors_of_ideas("softmax-fast", "smooth", 20_000, 1), strict=True))
+    idea_errors = dict(zip(ideas.IDEAS, ideas.errors_of_ideas("softmax-fast", "smooth", 20_000, 1), strict=True))
     world = stage.make()
     drift = stage.drift("smooth", world)
-    (default,) = (each for each in import_module("contest").IN_TABLE if each.name == "stratified_dr / mixture")
+    (default,) = (
+        contestant for contestant in import_module("contest").IN_TABLE if contestant.name == "stratified_dr / mixture"
+    )
     track = example.follow([default], world, drift, 20_000, 1)
     scores = {score.contestant: score for score in example.scores(track, stage.name, drift, 20_000, 1)}
-    assert found["the default"].mean() == pytest.approx(scores[default.name].mse, rel=1e-3)
-    assert len({errors.mean() for errors in found.values()}) == len(found)
+    assert idea_errors["the default"].mean() == pytest.approx(scores[default.name].mse, rel=1e-3)
+    assert len({errors.mean() for errors in idea_errors.values()}) == len(idea_errors)
 
 
 def test_corrections_that_differ_by_chance_alone_are_shrunk_to_their_mean(example: ModuleType) -> None:
@@ -134,20 +138,20 @@ def test_a_score_is_the_mean_over_the_moments_of_the_protocol(example: ModuleTyp
 
 def test_the_default_is_as_accurate_and_honest_in_the_stored_results_as_the_readme_says(example: ModuleType) -> None:
     summary = import_module("summary")
-    by = {
-        (world, each.contestant, each.setting): each
+    lookup = {
+        (world, mean.contestant, mean.setting): mean
         for world, means in summary.read(EXAMPLE / "results").items()
-        for each in means
+        for mean in means
     }
-    default = {(world, setting): each for (world, name, setting), each in by.items() if name == summary.DEFAULT}
+    default = {(world, setting): mean for (world, name, setting), mean in lookup.items() if name == summary.DEFAULT}
     assert {setting for _, setting in default} == {"smooth", "abrupt", "stationary"}
-    assert [each.seeds for (world, _), each in default.items() if world == "lastfm"] == [20] * 3
+    assert [mean.seeds for (world, _), mean in default.items() if world == "lastfm"] == [20] * 3
     for world, largest in {"lastfm": (0.135, 0.38, 0.035), "softmax-fast": (0.2, 0.7, 0.05)}.items():
         for setting, error in zip(("smooth", "abrupt", "stationary"), largest, strict=True):
             assert default[world, setting].mse <= error * 1e-3
-    for (world, _), each in default.items():
-        assert each.coverage >= (0.95 if world == "lastfm" else 0.93)
-        assert each.coverage_from[1] >= 0.93, "from 500 to 10,000 events"
+    for (world, _), mean in default.items():
+        assert mean.coverage >= (0.95 if world == "lastfm" else 0.93)
+        assert mean.coverage_from[1] >= 0.93, "from 500 to 10,000 events"
     assert default["lastfm", "smooth"].half_width <= 1.2 * 0.0292
     still = default["lastfm", "stationary"].mse
-    assert still <= 1.2 * by["lastfm", "ips / cumulative", "stationary"].mse
+    assert still <= 1.2 * lookup["lastfm", "ips / cumulative", "stationary"].mse

@@ -71,5 +71,5 @@ def test_the_intervals_of_the_limitations_are_those_of_the_log(
     outcome = command(capfd, "replay", str(config), str(EXAMPLE / "data" / "random_all.ndjson.gz"), "--json")
     rows = [row for row in json.loads(outcome.out)["estimates"] if row["average"] == "cumulative"]
     (row,) = [row for row in rows if (row["policy"], row["estimator"]) == ("bts_prior", "snips")]
-    found = [f"{row[name]:.4f}".removeprefix("0") for name in ("lower", "upper")]
-    assert " to ".join(found) == bounds
+    ends = [f"{row[name]:.4f}".removeprefix("0") for name in ("lower", "upper")]
+    assert " to ".join(ends) == bounds

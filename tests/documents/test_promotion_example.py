@@ -53,26 +53,26 @@ def test_every_second_of_a_lead_counts_and_only_long_ones_are_episodes(example: 
     assert list(example.episodes(lead)) == [(0, 70, 100), (1, 50, 70)]
     checks = np.arange(1_000, 101_000, 1_000)
     own = [stretch(0, 80_500, None), stretch(1, 50_100, 50_900), stretch(1, 70_100, 71_500)]
-    on = example.promotable_at(own, checks, 2)
-    assert list(example.delays(on, lead)) == [10_000, None]
-    assert (checks[on[:, 1]].tolist(), checks[on[:, 0]].tolist()[0]) == ([71_000], 81_000)
+    promotable = example.promotable_at(own, checks, 2)
+    assert list(example.delays(promotable, lead)) == [10_000, None]
+    assert (checks[promotable[:, 1]].tolist(), checks[promotable[:, 0]].tolist()[0]) == ([71_000], 81_000)
 
 
 def test_a_candidate_that_is_promotable_when_its_lead_starts_has_no_delay(example: ModuleType) -> None:
     lead = np.repeat([-0.02, 0.02], 30)[:, None]
-    on = example.promotable_at([stretch(0, 5_000, 45_000)], np.arange(1_000, 61_000, 1_000), 1)
-    assert list(example.delays(on, lead)) == [0]
+    promotable = example.promotable_at([stretch(0, 5_000, 45_000)], np.arange(1_000, 61_000, 1_000), 1)
+    assert list(example.delays(promotable, lead)) == [0]
 
 
 def test_the_lead_is_over_the_policy_that_is_deployed_in_the_world_of_the_next_batch(
     example: ModuleType, turning: tuple[World, Drift]
 ) -> None:
     world, drift = turning
-    found = import_module("worlds").leads(world, drift, np.array([50_000, 50_100, 100_100]))
+    leads = import_module("worlds").leads(world, drift, np.array([50_000, 50_100, 100_100]))
     deployed = world.value[:, 0]
-    np.testing.assert_allclose(found[0], world.value[0, 1:] - deployed[0])
-    np.testing.assert_allclose(found[1], world.value[1, 1:] - deployed[1])
-    np.testing.assert_allclose(found[2], found[0])
+    np.testing.assert_allclose(leads[0], world.value[0, 1:] - deployed[0])
+    np.testing.assert_allclose(leads[1], world.value[1, 1:] - deployed[1])
+    np.testing.assert_allclose(leads[2], leads[0])
 
 
 def test_a_score_counts_starts_exactly_and_states_at_checks(example: ModuleType, turning: tuple[World, Drift]) -> None:
@@ -91,8 +91,8 @@ def test_a_score_counts_starts_exactly_and_states_at_checks(example: ModuleType,
     assert score.false_starts == ((candidate, 12_300, worst), (candidate, 20_500, worst))
     assert (score.starts, score.promotable, score.worse, score.much_worse) == (2, 2, 2, 2)  # after 21,000 and 22,000
     assert (score.lowest_lead, score.checks) == (worst, 40 * len(world.candidates))
-    within = (lead[0] >= 0.02) & (lead[0] <= 0.05)
-    assert (score.within, score.found) == (40 * np.count_nonzero(within), 0)
+    mask = (lead[0] >= 0.02) & (lead[0] <= 0.05)
+    assert (score.within, score.found) == (40 * np.count_nonzero(mask), 0)
 
 
 def test_rates_are_of_all_runs_together_and_without_the_seeds_used_for_choosing(example: ModuleType) -> None:
@@ -122,13 +122,13 @@ def test_few_candidates_of_the_same_worth_were_promoted_in_the_stored_results(ex
     runs = import_module("runs")
     scores = runs.Store(EXAMPLE / "results" / "lastfm.jsonl", example.Score).read()
     outcomes = runs.Store(EXAMPLE / "results" / "same.jsonl", runs.Outcome).read()
-    assert len({(each.setting, each.seed, each.rule) for each in scores}) == len(scores)
+    assert len({(score.setting, score.seed, score.rule) for score in scores}) == len(scores)
     errors = runs.Store(EXAMPLE / "results" / "errors.jsonl", runs.ErrorScores).read()
-    assert sum(each.candidates for each in outcomes) == 10_000
-    assert all(each.seed >= 100 for each in errors)
+    assert sum(outcome.candidates for outcome in outcomes) == 10_000
+    assert all(outcome.seed >= 100 for outcome in errors)
     long = runs.Store(EXAMPLE / "results" / "long.jsonl", runs.LongOutcome).read()
-    streams = Counter((each.weights, each.rewards) for each in long)
-    promoting = Counter((each.weights, each.rewards) for each in long if each.ever)
+    streams = Counter((outcome.weights, outcome.rewards) for outcome in long)
+    promoting = Counter((outcome.weights, outcome.rewards) for outcome in long if outcome.ever)
     assert set(streams.values()) == {20}
     assert len(streams) == 4
     assert all(promoting[kind] <= 1 for kind in streams)
@@ -176,13 +176,13 @@ def test_errors_are_looked_at_on_seeds_that_no_rule_is_judged_by(example: Module
 @pytest.mark.slow
 def test_few_candidates_of_the_same_worth_are_ever_proven_better(example: ModuleType) -> None:
     streams = import_module("aa_streams")
-    found = [streams.follow(kind, 1_000, candidates=60, events=12_000) for kind in streams.KINDS]
-    assert [each.weights for each in found] == ["mild", "heavy"]
-    for each in found:
+    outcomes = [streams.follow(kind, 1_000, candidates=60, events=12_000) for kind in streams.KINDS]
+    assert [outcome.weights for outcome in outcomes] == ["mild", "heavy"]
+    for outcome in outcomes:
         for rule in ("anytime", "sea", streams.PROOF):
-            assert each.ever[rule] <= binom.ppf(0.999, 60, 0.05)
-        assert each.ever["anytime"] <= each.ever[streams.PROOF]
-        assert each.ever["bsea"] > binom.ppf(0.999, 60, 0.05)  # no bounds: what noise puts ahead
+            assert outcome.ever[rule] <= binom.ppf(0.999, 60, 0.05)
+        assert outcome.ever["anytime"] <= outcome.ever[streams.PROOF]
+        assert outcome.ever["bsea"] > binom.ppf(0.999, 60, 0.05)  # no bounds: what noise puts ahead
 
 
 def test_weights_of_the_streams_have_mean_one(example: ModuleType) -> None:
@@ -202,7 +202,7 @@ def test_a_study_of_a_small_world_runs_once_and_fills_in_its_tables(example: Mod
     assert done.returncode == 0, done.stderr
     runs, streams = import_module("runs"), import_module("aa_streams")
     store = runs.Store(tmp_path / "softmax.jsonl", example.Score)
-    assert [each.rule for each in store.read()] == list(runs.RULES)
+    assert [score.rule for score in store.read()] == list(runs.RULES)
     assert runs.missing_runs(store, "softmax", ["smooth"], range(2), 20_000) == [
         ("softmax", example.Run("softmax", "smooth", 1, 20_000))
     ]

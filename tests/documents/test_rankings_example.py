@@ -25,14 +25,14 @@ def study() -> Iterator[ModuleType]:
 
 @pytest.mark.parametrize("model", RESULTS["errors"])
 def test_errors_of_lifts_fall_with_the_square_root_of_the_clicks_and_those_of_plain_clicks_do_not(model: str) -> None:
-    found = RESULTS["errors"][model]
+    results = RESULTS["errors"][model]
     exponents = {
-        name: np.polyfit(np.log(found["clicks"]), np.log(found[name]), 1)[0] for name in ("corrected", "naive")
+        name: np.polyfit(np.log(results["clicks"]), np.log(results[name]), 1)[0] for name in ("corrected", "naive")
     }
     assert exponents["corrected"] == pytest.approx(-0.5, abs=0.05)
     assert exponents["naive"] == pytest.approx(0.0, abs=0.02)
-    assert found["naive"][-1] > 10 * found["corrected"][-1]
-    assert found["covered"] > 0.9
+    assert results["naive"][-1] > 10 * results["corrected"][-1]
+    assert results["covered"] > 0.9
 
 
 def test_the_ranker_trained_on_weighted_clicks_is_judged_better_than_that_of_plain_clicks_and_it_is() -> None:

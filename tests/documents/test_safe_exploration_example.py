@@ -30,11 +30,11 @@ def study() -> Iterator[ModuleType]:
 
 def test_no_rule_with_a_bound_deployed_what_is_worse_than_the_baseline(study: ModuleType) -> None:
     runs = study.stored()
-    assert {(each.rule, each.seed) for each in runs} == {(rule, seed) for rule in study.RULES for seed in study.SEEDS}
+    assert {(run.rule, run.seed) for run in runs} == {(rule, seed) for rule in study.RULES for seed in study.SEEDS}
     for run in runs:
-        assert all(each.value >= run.baseline for each in run.deployments)
+        assert all(deployment.value >= run.baseline for deployment in run.deployments)
         if run.rule in ("sea", "anytime"):
-            assert all(each.value >= each.replaced for each in run.deployments)
+            assert all(deployment.value >= deployment.replaced for deployment in run.deployments)
 
 
 def test_rules_deploy_in_this_order_in_most_seeds(study: ModuleType) -> None:
@@ -57,8 +57,8 @@ def test_each_rule_ends_above_what_the_log_of_the_baseline_alone_teaches(study: 
 def test_a_run_repeats_the_stored_one(study: ModuleType) -> None:
     (stored,) = (run for run in study.stored() if (run.rule, run.seed) == ("paired", 1))
     again = import_module("loop").run("paired", 1, 30_000)
-    assert [each.event for each in again.deployments] == [
-        each.event for each in stored.deployments if each[0] <= 30_000
+    assert [deployment.event for deployment in again.deployments] == [
+        deployment.event for deployment in stored.deployments if deployment[0] <= 30_000
     ]
 
 
@@ -75,15 +75,15 @@ def test_a_file_of_libsvm_takes_the_place_of_the_digits(study: ModuleType, tmp_p
 
 
 def test_the_loader_of_the_document_gives_the_probabilities_of_the_policy(tmp_path: Path) -> None:
-    (loader,) = (each for each in blocks((EXAMPLE / "README.md").read_text()) if each.language == "python")
+    (loader,) = (block for block in blocks((EXAMPLE / "README.md").read_text()) if block.language == "python")
     namespace: dict[str, type] = {}
     exec(loader.text, namespace)
     weights, features = np.array([[1.0, -1.0], [0.5, 2.0]]), np.array([[0.3, 0.1], [0.2, -0.4]])
     path = tmp_path / "policy.npz"
     path.write_bytes(to_bytes(Learned(per_action=True, start_from="logging"), weights, 100))
     powers = np.exp([0.2, -0.7]) * [0.25, 0.75]
-    found = namespace["Policy"](path).probabilities(features, [0.25, 0.75])
-    assert found == pytest.approx(powers / powers.sum(), rel=1e-12)
+    probabilities = namespace["Policy"](path).probabilities(features, [0.25, 0.75])
+    assert probabilities == pytest.approx(powers / powers.sum(), rel=1e-12)
 
 
 def test_propensities_are_overfitted_as_stored(study: ModuleType) -> None:

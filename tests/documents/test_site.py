@@ -62,8 +62,10 @@ def text(site: Path, page: str) -> str:
 
 def rows(html: str) -> list[list[str]]:
     """Return the texts of the cells of all tables."""
-    found = re.findall(r"<tr>\s*(<td>.*?)</tr>", html, re.DOTALL)
-    return [[unescape(re.sub(r"<.*?>", "", cell)).strip() for cell in re.split(r"</td>", row)[:-1]] for row in found]
+    table_rows = re.findall(r"<tr>\s*(<td>.*?)</tr>", html, re.DOTALL)
+    return [
+        [unescape(re.sub(r"<.*?>", "", cell)).strip() for cell in re.split(r"</td>", row)[:-1]] for row in table_rows
+    ]
 
 
 def test_every_public_name_has_an_entry(site: Path) -> None:
@@ -76,7 +78,9 @@ def test_every_key_of_the_configuration_has_a_type_a_default_and_a_description(s
     schema = without_removed(Config.model_json_schema())
     shown = rows(html)
     assert [row for row in shown if not all(row)] == []
-    models: list[dict[str, Any]] = [each for name, each in schema["$defs"].items() if name != "DriftDetector"]
+    models: list[dict[str, Any]] = [
+        definition for name, definition in schema["$defs"].items() if name != "DriftDetector"
+    ]
     keys = [key for model in (schema, *models) for key in model.get("properties", ())]
     assert sorted(row[0] for row in shown) == sorted(keys)
     for name in Config.model_fields:
@@ -133,8 +137,8 @@ def test_search_finds_a_word_a_key_a_metric_and_a_class(address: str) -> None:
         for query, (page, anchor) in searches.items():
             box.fill(query)
             box.press("End")  # the page searches when a key is released
-            found = tab.page.locator(f'.md-search-result__link[href*="{page}"][href$="{anchor}"]')
-            expect(found.first).to_be_attached(timeout=20_000)
+            link = tab.page.locator(f'.md-search-result__link[href*="{page}"][href$="{anchor}"]')
+            expect(link.first).to_be_attached(timeout=20_000)
         assert tab.complaints == []
         assert tab.strangers == set(), "no other host is asked for anything"
 

@@ -53,8 +53,8 @@ def test_with_many_documents_the_weighted_pseudo_inverse_beats_ips_by_an_order_o
     simulation: ModuleType, peak: float
 ) -> None:
     log = simulation.Log(simulation.world(10, 100), peak)
-    found = simulation.runs(log, simulation.ndcg, [100_000], count=3)
-    errors = simulation.errors(found, simulation.value(log.world, simulation.ndcg))
+    estimates = simulation.runs(log, simulation.ndcg, [100_000], count=3)
+    errors = simulation.errors(estimates, simulation.value(log.world, simulation.ndcg))
     assert 10 * errors["wPI"][0] < errors["IPS"][0]
     assert 5 * errors["wPI"][0] < errors["DM"][0]
     assert errors["on-policy"][0] < errors["PI"][0] < 0.08
@@ -63,8 +63,8 @@ def test_with_many_documents_the_weighted_pseudo_inverse_beats_ips_by_an_order_o
 @pytest.mark.slow
 def test_with_few_documents_errors_fall_with_the_root_of_the_events(simulation: ModuleType) -> None:
     log = simulation.Log(simulation.world(5, 10), 0.0)
-    found = simulation.runs(log, simulation.ndcg, [2_000, 32_000], count=30)
-    errors = simulation.errors(found, simulation.value(log.world, simulation.ndcg))
+    estimates = simulation.runs(log, simulation.ndcg, [2_000, 32_000], count=30)
+    errors = simulation.errors(estimates, simulation.value(log.world, simulation.ndcg))
     for name in ("PI", "wPI", "on-policy"):
         assert 2.5 < errors[name][0] / errors[name][1] < 6, name
 

@@ -46,8 +46,8 @@ def reject_late_events(patch: pytest.MonkeyPatch) -> None:
     take = EventOrder.take
 
     def take_in_time(self: EventOrder, events: EventBatch, *others: Any) -> EventBatch:
-        in_time = events.reject(events.timestamp < self.watermark, "too_late", lambda _: "timestamp: too late")
-        return take(self, in_time, *others)
+        timely = events.reject(events.timestamp < self.watermark, "too_late", lambda _: "timestamp: too late")
+        return take(self, timely, *others)
 
     patch.setattr(EventOrder, "take", take_in_time)
 

@@ -28,7 +28,7 @@ def kill(schedule: Schedule) -> None:
 
 
 def kill_while_writing(schedule: Schedule) -> None:
-    schedule.at_step[schedule.random.choice(STEPS)] = lambda: kill(schedule)
+    schedule.step_actions[schedule.random.choice(STEPS)] = lambda: kill(schedule)
 
 
 def stop(schedule: Schedule) -> None:
@@ -39,7 +39,7 @@ def fill_disk(schedule: Schedule) -> None:
     def fail() -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    schedule.at_step[schedule.random.choice(["opened", "written", "synced"])] = fail
+    schedule.step_actions[schedule.random.choice(["opened", "written", "synced"])] = fail
 
 
 def damage_snapshot(schedule: Schedule) -> None:

@@ -120,7 +120,7 @@ class Recovered:
     written: int
 
     @classmethod
-    def of(cls, published: DaemonStatus, written: int) -> Recovered:
+    def from_status(cls, published: DaemonStatus, written: int) -> Recovered:
         assert published.report is not None, "an idle daemon has made a report"
         buffered = published.buffered or BufferStatus(0)
         rewards = buffered.rewards or RewardCounts()
@@ -163,7 +163,7 @@ class Schedule:
         self.account = Account()
         self.candidates: list[str] = [self.random.choice(CANDIDATES)]
         self.history: list[str] = []
-        self.at_step: dict[str, Callable[[], None]] = {}
+        self.step_actions: dict[str, Callable[[], None]] = {}
         self.state = directory / "state"
         self.accounts: dict[str, Account] = {}
         self.stores: list[SnapshotStore] = []
@@ -280,7 +280,7 @@ class Schedule:
         """Write events in time, long after all faults. They must count in order, with their rewards."""
         self.clock.sleep(RECOVERY)
         self.producers.become_punctual()
-        self._recovered = Recovered.of(self.daemon.published, len(self.producers.written))
+        self._recovered = Recovered.from_status(self.daemon.published, len(self.producers.written))
         self.producers.produce(LAST_EVENTS * len(self.topics[TOPIC].logs))
 
     def see(self, records: list[Records], status: SourceStatus) -> None:
@@ -306,7 +306,7 @@ class Schedule:
             path = snapshots.snapshot_files(self.state)[-1]
             self.accounts[path.name] = self._taken
             self._check_offsets(path)
-        self.at_step.pop(step, lambda: None)()
+        self.step_actions.pop(step, lambda: None)()
 
     # --- Called by faults ---
 
@@ -439,14 +439,14 @@ class Schedule:
         """Check that events that were written in time after all faults are in time, and their rewards are joined."""
         before = self._recovered
         assert before is not None, "the last events have been written"
-        after = Recovered.of(self.daemon.published, 0)
+        after = Recovered.from_status(self.daemon.published, 0)
         require(after.late == before.late, "no clock stays wrong", late=(before.late, after.late))
         require(after.too_late == before.too_late, "no clock stays wrong", too_late=(before.too_late, after.too_late))
         last = self.producers.written[before.written :]
         decided = {event.event_id: event.timestamp for event in last if isinstance(event, Event)}
         rewards = [reward for reward in last if isinstance(reward, Reward) and reward.event_id in decided]
-        in_time = sum(reward.timestamp - decided[reward.event_id] <= WINDOW for reward in rewards)
-        joined = (before.joined + in_time, after.joined)
+        timely = sum(reward.timestamp - decided[reward.event_id] <= WINDOW for reward in rewards)
+        joined = (before.joined + timely, after.joined)
         require(joined[0] == joined[1], "rewards in time are joined after a recovery", expected_and_found=joined)
 
     def _check_counts(self, report: Report, account: Account) -> None:
@@ -486,9 +486,9 @@ class Schedule:
         if not terms:
             return
         value = float(np.mean([weight * reward for weight, reward in terms]))
-        found = report.get(policy, "ips", "cumulative").value
-        close = found is not None and abs(found - value) < 1e-9
-        require(close, "values equal those of a batch", policy=policy, found=found, expected=value)
+        estimate = report.get(policy, "ips", "cumulative").value
+        close = estimate is not None and abs(estimate - value) < 1e-9
+        require(close, "values equal those of a batch", policy=policy, found=estimate, expected=value)
 
     @property
     def _may_be_late(self) -> bool:
@@ -505,15 +505,15 @@ class Schedule:
         if self.combine is None:
             return {event_id: event.reward for event_id, event in decisions.items()}
         delivered = [self.producers.written[number] for number in account.delivered[REWARDS]]
-        by_event: dict[str, list[Reward]] = {event_id: [] for event_id in decisions}
+        event_rewards: dict[str, list[Reward]] = {event_id: [] for event_id in decisions}
         for reward in delivered:
             if isinstance(reward, Reward) and reward.event_id in decisions:
                 after = reward.timestamp - decisions[reward.event_id].timestamp
                 if -MAX_LATENESS <= after <= WINDOW:
-                    by_event[reward.event_id].append(reward)
+                    event_rewards[reward.event_id].append(reward)
         buffered = self.daemon.published.buffered
         assert buffered is not None, "rewards are joined in a buffer"
-        counts, expected = buffered.rewards, sum(map(len, by_event.values()))
+        counts, expected = buffered.rewards, sum(map(len, event_rewards.values()))
         assert counts is not None
         undamaged = sum(reward is not None for reward in delivered)
         require(
@@ -522,7 +522,7 @@ class Schedule:
         if not self.is_punctual:
             return None
         require(counts.joined == expected, "rewards in time are joined", found=counts, expected=expected)
-        return {event_id: _combined(rewards, self.combine) for event_id, rewards in by_event.items()}
+        return {event_id: _combined(rewards, self.combine) for event_id, rewards in event_rewards.items()}
 
 
 def _combined(rewards: list[Reward], combine: str) -> float:

@@ -76,11 +76,11 @@ def promoted(client: httpx.Client) -> dict[str, Any]:
     """Return the first decision with a promotable challenger."""
     seen: list[dict[str, Any]] = []
 
-    def found() -> bool:
+    def is_promotable() -> bool:
         seen.append(decision(client))
         return bool(seen[-1]["promotable"])
 
-    wait_until(found, seconds=120.0)
+    wait_until(is_promotable, seconds=120.0)
     return seen[-1]
 
 
@@ -110,8 +110,8 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     with ExitStack() as stack:
         webhook = stack.enter_context(Webhook())
         manager = stack.enter_context(alertmanager(folder / "alertmanager", webhook.url))
-        better, of_better = stack.enter_context(observed(folder / "better", CHANGE, seed=1))
-        same, of_same = stack.enter_context(observed(folder / "same", NEVER, seed=2))
+        better, better_feed = stack.enter_context(observed(folder / "better", CHANGE, seed=1))
+        same, same_feed = stack.enter_context(observed(folder / "same", NEVER, seed=2))
         shipping = Shipping(folder / "shipping", seed=3)
         targets, apart = [address(better), address(same)], shipping.instance
         there, holds = address(manager), dict.fromkeys(PAGES, "5s")
@@ -119,21 +119,23 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
             prometheus(targets, folder / "prometheus", apart=[apart], alertmanager=there, holds=holds)
         )
         wait_until(lambda: len(query(monitor, "up == 1")) == 2)
-        of_better.start()
-        of_same.start()
+        better_feed.start()
+        same_feed.start()
         background = stack.enter_context(ThreadPoolExecutor())
         paged = background.submit(shipping.run, monitor, lambda: pages(webhook.calls) == PAGES)
         decided = promoted(better)
         promotable_at = time.monotonic()
         deadline = promotable_at + NOTIFIED_WITHIN + 5.0
-        while time.monotonic() < deadline and not of(webhook.calls, "StreamevalCandidateBeatsProduction", targets[0]):
+        while time.monotonic() < deadline and not matching_calls(
+            webhook.calls, "StreamevalCandidateBeatsProduction", targets[0]
+        ):
             time.sleep(0.1)
         paged.result()
         wait_until(lambda: decision(same).get("events", 0) > 2 * CHANGE, seconds=120.0)
         yield Story(decided, promotable_at, webhook.calls, *targets, apart, monitor, decision(same))
 
 
-def of(calls: list[Call], alert: str, instance: str) -> list[Call]:
+def matching_calls(calls: list[Call], alert: str, instance: str) -> list[Call]:
     labels = {"alertname": alert, "instance": instance}
     return [call for call in calls if labels.items() <= call.alert["labels"].items()]
 
@@ -152,7 +154,7 @@ def test_the_candidate_is_promotable_soon_after_it_has_become_better_and_not_bef
 
 
 def test_the_webhook_is_called_within_a_minute_of_that(story: Story) -> None:
-    (call,) = of(story.calls, "StreamevalCandidateBeatsProduction", story.better)
+    (call,) = matching_calls(story.calls, "StreamevalCandidateBeatsProduction", story.better)
     assert call.at - story.promotable_at < NOTIFIED_WITHIN
     assert call.path == "/ticket"
     assert call.alert["status"] == "firing"
@@ -161,7 +163,7 @@ def test_the_webhook_is_called_within_a_minute_of_that(story: Story) -> None:
 
 
 def test_the_message_gives_the_size_and_a_link(story: Story) -> None:
-    (call,) = of(story.calls, "StreamevalCandidateBeatsProduction", story.better)
+    (call,) = matching_calls(story.calls, "StreamevalCandidateBeatsProduction", story.better)
     annotations = call.alert["annotations"]
     assert annotations["summary"] == "challenger beats production"
     assert "challenger earns at least 0.0" in annotations["description"]
@@ -174,13 +176,13 @@ def test_neither_pages_anyone(story: Story) -> None:
 
 
 def test_the_pager_rings_for_a_policy_that_was_shipped_and_became_worse_than_the_one_before(story: Story) -> None:
-    (call,) = of(story.calls, "StreamevalProductionWorse", story.shipping)
+    (call,) = matching_calls(story.calls, "StreamevalProductionWorse", story.shipping)
     assert (call.path, call.alert["status"], call.alert["labels"]["policy"]) == ("/page", "firing", "former")
     assert call.alert["annotations"]["summary"] == "Production is now worse than former, which it replaced"
 
 
 def test_the_pager_rings_for_a_policy_that_was_promotable_and_became_worse_than_production(story: Story) -> None:
-    (call,) = of(story.calls, "StreamevalPromotedPolicyWorse", story.shipping)
+    (call,) = matching_calls(story.calls, "StreamevalPromotedPolicyWorse", story.shipping)
     assert (call.path, call.alert["status"], call.alert["labels"]["policy"]) == ("/page", "firing", "waiting")
     assert "Roll it back if it is live." in call.alert["annotations"]["description"]
 
@@ -194,8 +196,8 @@ def test_nothing_fires_about_a_candidate_that_only_chooses_otherwise(story: Stor
 
 @pytest.mark.parametrize("alert", rules("alert"))
 def test_nor_would_anything_if_alerts_did_not_wait(story: Story, alert: str) -> None:
-    found = query(story.monitor, rules("alert")[alert]["expr"])
-    assert [labels for labels, _ in found if labels.get("instance") == story.same] == []
+    series = query(story.monitor, rules("alert")[alert]["expr"])
+    assert [labels for labels, _ in series if labels.get("instance") == story.same] == []
 
 
 def test_the_rules_see_the_daemons(story: Story) -> None:

@@ -14,7 +14,7 @@ from support.integration.which_broker import expected_broker
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
 
 
-def on_a_leash() -> subprocess.Popen[bytes]:
+def leashed_program() -> subprocess.Popen[bytes]:
     """Start a program that runs for ten minutes."""
     process = subprocess.Popen(
         [sys.executable, "-c", LEASH, *SLEEP], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
@@ -26,7 +26,7 @@ def on_a_leash() -> subprocess.Popen[bytes]:
 
 @pytest.mark.parametrize("word", [b"", b"stop\n"])
 def test_a_broker_ends_on_request_or_with_the_tests(word: bytes) -> None:
-    with on_a_leash() as process:
+    with leashed_program() as process:
         process.communicate(word, timeout=60)
         assert process.returncode != 0
 

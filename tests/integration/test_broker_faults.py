@@ -65,8 +65,8 @@ def gently(cluster: FaultyCluster, bookmark: Offsets | None = None, **changes: A
 
 def test_failed_fetches_are_retried_whatever_the_reason(cluster: FaultyCluster) -> None:
     with gently(cluster) as reader:
-        for place, error in enumerate(ERRORS.values()):
-            reader.poll_until(lambda place=place: reader.seen.total() >= 250 * place)  # type: ignore[misc]
+        for number, error in enumerate(ERRORS.values()):
+            reader.poll_until(lambda number=number: reader.seen.total() >= 250 * number)  # type: ignore[misc]
             cluster.fail(FETCH, [error] * 2)
         read_all(reader)
         assert reader.status.lost == 0

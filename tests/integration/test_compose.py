@@ -32,7 +32,7 @@ class ComposeBroker(RealBroker):
         ports = {"19092": self.port, "9092": self.secure_port, "9093": self._controller_port}
         lines = []
         for name, value in SERVICES["kafka"]["environment"].items():
-            here = re.sub(r":(\d+)\b", lambda found: f":{ports[found[1]]}", str(value)).replace(
+            here = re.sub(r":(\d+)\b", lambda match: f":{ports[match[1]]}", str(value)).replace(
                 "//kafka:", "//127.0.0.1:"
             )
             lines.append(f"{name.removeprefix('KAFKA_').lower().replace('_', '.')}={here}")
@@ -62,13 +62,13 @@ def test_the_daemon_of_compose_reads_what_its_recommender_writes(compose_broker:
         str(EVENTS),
     ]
     subprocess.run([sys.executable, str(RECOMMENDER), *arguments], check=True, timeout=PATIENCE)
-    places = {
+    variables = {
         "STREAMEVAL_SOURCE__BOOTSTRAP_SERVERS": compose_broker.bootstrap,
         "STREAMEVAL_HTTP__HOST": "127.0.0.1",
         "STREAMEVAL_HTTP__PORT": "0",
         "STREAMEVAL_STATE__DIR": str(tmp_path / "state"),
     }
-    with daemon(DEPLOY / "compose" / "streameval.yaml", tmp_path / "daemon.log", **places) as client:
+    with daemon(DEPLOY / "compose" / "streameval.yaml", tmp_path / "daemon.log", **variables) as client:
         assert client.get("/").status_code == 200
         metrics = everything(client)
     assert len(re.findall(r"^streameval_consumer_lag_events\{.*partition=", metrics, re.M)) == 2

@@ -49,8 +49,8 @@ def config(real_kafka: RealBroker, client: str, topic: str, tmp_path: Path) -> P
 
 
 def metric(client: httpx.Client, name: str, labels: str) -> float:
-    found = re.search(rf"^streameval_{name}\{{{labels}\}} (\S+)$", client.get("/metrics").text, re.M)
-    return float(found[1]) if found else 0.0
+    match = re.search(rf"^streameval_{name}\{{{labels}\}} (\S+)$", client.get("/metrics").text, re.M)
+    return float(match[1]) if match else 0.0
 
 
 def skipped(log: Path) -> list[dict[str, Any]]:

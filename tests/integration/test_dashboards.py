@@ -23,31 +23,33 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client
 
 @pytest.mark.parametrize("panel", panels(), ids=lambda panel: f"{panel.dashboard}: {panel.title}")
 def test_every_query_of_every_panel_returns_data(monitored: httpx.Client, panel: Panel) -> None:
-    without_data = needed(panel)
+    unanswered = needed(panel)
 
     def all_there() -> bool:
-        without_data[:] = [each for each in needed(panel) if not is_answered(monitored, each)]
-        return not without_data
+        unanswered[:] = [expression for expression in needed(panel) if not is_answered(monitored, expression)]
+        return not unanswered
 
     with suppress(AssertionError):  # a scrape that took longer than its second leaves a gap until the next
         wait_until(all_there)
-    assert without_data == []
+    assert unanswered == []
 
 
 @pytest.mark.parametrize("panel", panels(), ids=lambda panel: f"{panel.dashboard}: {panel.title}")
 def test_every_series_has_a_name_that_tells_it_from_the_others(monitored: httpx.Client, panel: Panel) -> None:
-    found = [[labels for labels, _ in query(monitored, filled_in(each, CHOSEN))] for each in panel.queries]
+    series_labels = [
+        [labels for labels, _ in query(monitored, filled_in(expression, CHOSEN))] for expression in panel.queries
+    ]
     if panel.content["type"] == "table":  # a row for each value of a label, and a column for each query
-        names = [list(labels.values()) for labels in found[0]]
+        names = [list(labels.values()) for labels in series_labels[0]]
         assert all(len(name) == 1 and name[0] for name in names)
     else:
-        names = panel.legends(found)
+        names = panel.legends(series_labels)
         assert not [name for name in names if "{{" in name or not name.strip(" ,")]
     assert len(names) == len({str(name) for name in names})
 
 
 def test_the_table_of_rewards_has_a_row_for_each_reward_of_a_candidate(monitored: httpx.Client) -> None:
-    (panel,) = (each for each in panels() if each.title == "Lift of every reward")
+    (panel,) = (candidate_panel for candidate_panel in panels() if candidate_panel.title == "Lift of every reward")
     chosen = CHOSEN | {"job": "streameval-apart", "estimator": "stratified_ips"}  # the daemon with several rewards
     every = {"candidate-1, click", "candidate-1, revenue", "candidate-1, hide"}
     for expression in panel.queries:
@@ -75,8 +77,8 @@ def test_every_variable_offers_something(monitored: httpx.Client, uid: str) -> N
 
 def test_the_candidate_variable_leaves_production_out(monitored: httpx.Client) -> None:
     wait_until(lambda: bool(query(monitored, "streameval_policy_lift")))
-    known = query(monitored, "max_over_time(streameval_policy_lift[1m])")
-    assert {labels["policy"] for labels, _ in known} == {"candidate-1", "candidate-2"}
+    series = query(monitored, "max_over_time(streameval_policy_lift[1m])")
+    assert {labels["policy"] for labels, _ in series} == {"candidate-1", "candidate-2"}
 
 
 def test_the_daemon_cannot_be_read_without_its_token(monitored: httpx.Client) -> None:
@@ -93,12 +95,12 @@ def test_annotations_can_be_asked_for(monitored: httpx.Client) -> None:
 
 
 def test_every_recording_rule_and_alert_rule_works(monitored: httpx.Client) -> None:
-    def found() -> list[dict[str, str]]:
+    def rule_states() -> list[dict[str, str]]:
         groups = monitored.get("/api/v1/rules").raise_for_status().json()["data"]["groups"]
         return [rule for group in groups for rule in group["rules"]]
 
-    wait_until(lambda: {rule["health"] for rule in found()} == {"ok"})
-    missing = {rule["name"] for rule in found() if rule["type"] == "recording"}
+    wait_until(lambda: {rule["health"] for rule in rule_states()} == {"ok"})
+    missing = {rule["name"] for rule in rule_states() if rule["type"] == "recording"}
 
     def all_recorded() -> bool:
         missing.difference_update({name for name in missing if query(monitored, name)})

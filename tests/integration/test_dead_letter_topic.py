@@ -32,13 +32,13 @@ def rejected(count: int) -> tuple[list[Records], list[Rejected]]:
 def messages_in(broker: Broker, topic: str, count: int) -> list[Any]:
     """Return the messages of partition 0, this many at least."""
     options = {"bootstrap_servers": broker.bootstrap, "api_version": broker.connection.api_version}
-    found: list[Any] = []
+    messages: list[Any] = []
     with closing(KafkaConsumer(**options, auto_offset_reset="earliest")) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         deadline = time.monotonic() + 60.0
-        while len(found) < count and time.monotonic() < deadline:
-            found += [message for part in consumer.poll(timeout_ms=200).values() for message in part]
-    return found
+        while len(messages) < count and time.monotonic() < deadline:
+            messages += [message for batch in consumer.poll(timeout_ms=200).values() for message in batch]
+    return messages
 
 
 def test_a_dead_letter_is_the_unchanged_message_with_reason_and_origin(broker: Broker) -> None:
@@ -47,9 +47,9 @@ def test_a_dead_letter_is_the_unchanged_message_with_reason_and_origin(broker: B
     queue.put(*rejected(3))
     wait_until(lambda: queue.status().done == 3)
     queue.close()
-    found = messages_in(broker, topic, 3)
-    assert [message.value for message in found] == [b"bad 0", b"bad 1", b"bad 2"]
-    assert dict(found[1].headers) == {
+    letters = messages_in(broker, topic, 3)
+    assert [message.value for message in letters] == [b"bad 0", b"bad 1", b"bad 2"]
+    assert dict(letters[1].headers) == {
         "streameval.reason": b"malformed",
         "streameval.detail": b"not JSON",
         "streameval.topic": b"clicks",
@@ -69,9 +69,9 @@ def test_a_dead_letter_without_a_message_is_written_like_the_next_ones(broker: B
     queue.put(*rejected(1))
     wait_until(lambda: queue.status().done == 3)
     queue.close()
-    found = messages_in(broker, topic, 3)
-    assert [message.value for message in found] == [b"", b"", b"bad 0"]
-    assert [dict(message.headers)["streameval.offset"] for message in found] == [b"7", b"8", b"100"]
+    letters = messages_in(broker, topic, 3)
+    assert [message.value for message in letters] == [b"", b"", b"bad 0"]
+    assert [dict(message.headers)["streameval.offset"] for message in letters] == [b"7", b"8", b"100"]
 
 
 @pytest.mark.parametrize("client", ["kafka-python"], indirect=True)  # it writes with either client

@@ -73,42 +73,42 @@ def config(broker: Broker, topic: str, client: str) -> dict[str, Any]:
 def messages_in(broker: Broker, topic: str) -> list[Any]:
     """Return all messages of partition 0."""
     options = {"bootstrap_servers": broker.bootstrap, "api_version": broker.connection.api_version}
-    found: list[Any] = []
+    messages: list[Any] = []
     with closing(KafkaConsumer(**options, auto_offset_reset="earliest")) as consumer:
-        place = TopicPartition(topic, 0)
-        consumer.assign([place])
-        end, deadline = consumer.end_offsets([place])[place], time.monotonic() + PATIENCE
-        while consumer.position(place) < end and time.monotonic() < deadline:
-            found += [message for part in consumer.poll(timeout_ms=200).values() for message in part]
-    return found
+        partition = TopicPartition(topic, 0)
+        consumer.assign([partition])
+        end, deadline = consumer.end_offsets([partition])[partition], time.monotonic() + PATIENCE
+        while consumer.position(partition) < end and time.monotonic() < deadline:
+            messages += [message for batch in consumer.poll(timeout_ms=200).values() for message in batch]
+    return messages
 
 
 def expected(settings: dict[str, Any], events: EventBatch) -> list[tuple[int, bool]]:
     evaluator = Evaluator.from_config(Config.model_validate(settings).evaluator_config())
     evaluator.update(events)
     evaluator.fold_pending()
-    return [(each.event, each.promotable) for each in evaluator.take_transitions()]
+    return [(transition.event, transition.promotable) for transition in evaluator.take_transitions()]
 
 
 def written(broker: Broker, topic: str, transitions: int) -> EventBatch:
     """Write the events of a log with this many transitions to the topic, and return them."""
-    given = columns(transitions)
-    rows = zip(given["timestamp"].tolist(), given["policies"]["challenger"].tolist(), strict=True)
+    arrays = columns(transitions)
+    rows = zip(arrays["timestamp"].tolist(), arrays["policies"]["challenger"].tolist(), strict=True)
     values = [
         b'{"event_id":%d,"timestamp":%f,"action":"a","propensity":0.5,"reward":1,"policies":{"challenger":%f}}'
         % (number, timestamp, probability)
         for number, (timestamp, probability) in enumerate(rows)
     ]
     produce(values, topic, broker.connection, partitions=1)
-    return EventBatch.from_arrays(**given)
+    return EventBatch.from_arrays(**arrays)
 
 
 def contents(messages: Sequence[Any]) -> dict[str, set[bytes]]:
     """Return the different messages by their id."""
-    found: dict[str, set[bytes]] = {}
+    values: dict[str, set[bytes]] = {}
     for message in messages:
-        found.setdefault(msgspec.json.decode(message.value)["id"], set()).add(message.value)
-    return found
+        values.setdefault(msgspec.json.decode(message.value)["id"], set()).add(message.value)
+    return values
 
 
 def killed(folder: Path, settings: dict[str, Any], events: int, kills: int) -> DaemonRuns:
@@ -138,13 +138,15 @@ def test_each_transition_is_in_the_topic_and_none_with_two_contents_after_kills(
     events = written(broker, topic, transitions)
     killed(tmp_path, settings, len(events), kills)
     messages = messages_in(broker, f"{topic}-decisions")
-    found = contents(messages)
-    assert {len(values) for values in found.values()} == {1}
-    decided = [msgspec.json.decode(value) for (value,) in found.values()]
-    assert sorted((each["event"], each["to"] == "promotable") for each in decided) == expected(settings, events)
+    contents_by_id = contents(messages)
+    assert {len(values) for values in contents_by_id.values()} == {1}
+    decided = [msgspec.json.decode(value) for (value,) in contents_by_id.values()]
+    assert sorted((transition["event"], transition["to"] == "promotable") for transition in decided) == expected(
+        settings, events
+    )
     assert {(message.key, message.partition) for message in messages} == {(b"challenger", 0)}
-    assert all(each["place"]["offset"] == each["event"] - 1 for each in decided)
-    print(f"{len(messages)} messages about {len(found)} transitions")
+    assert all(transition["place"]["offset"] == transition["event"] - 1 for transition in decided)
+    print(f"{len(messages)} messages about {len(contents_by_id)} transitions")
 
 
 EVERY, KEEP = 300, 2
@@ -191,19 +193,25 @@ def test_each_frozen_copy_is_in_the_topic_and_none_with_two_contents_after_kills
     }
     events = learned_from(broker, topic, versions)
     runs = killed(tmp_path, settings, len(events), kills)
-    messages = [each for each in messages_in(broker, f"{topic}-decisions") if b'"kind":"version"' in each.value]
-    found = contents(messages)
-    assert {len(values) for values in found.values()} == {1}
-    copied = sorted((msgspec.json.decode(value) for (value,) in found.values()), key=lambda each: each["event"])
+    messages = [
+        version for version in messages_in(broker, f"{topic}-decisions") if b'"kind":"version"' in version.value
+    ]
+    contents_by_id = contents(messages)
+    assert {len(values) for values in contents_by_id.values()} == {1}
+    copied = sorted(
+        (msgspec.json.decode(value) for (value,) in contents_by_id.values()), key=lambda version: version["event"]
+    )
     undisturbed = Evaluator.from_config(Config.model_validate(settings).evaluator_config())
     undisturbed.update(events)
-    assert [(each["policy"], each["event"], tuple(each["retired"]), each["file"]) for each in copied] == [
-        (made.policy, made.event, made.retired, made.file) for made in undisturbed.take_versions()
-    ]
+    assert [
+        (version["policy"], version["event"], tuple(version["retired"]), version["file"]) for version in copied
+    ] == [(made.policy, made.event, made.retired, made.file) for made in undisturbed.take_versions()]
     assert len(copied) == versions
-    assert all(each["place"]["offset"] == each["event"] - 1 for each in copied)
+    assert all(version["place"]["offset"] == version["event"] - 1 for version in copied)
     assert {(message.key.decode(), message.partition) for message in messages} == {
-        (each["policy"], 0) for each in copied
+        (version["policy"], 0) for version in copied
     }
-    assert sorted(path.name for path in runs.state.glob("*.npz")) == sorted(each["file"] for each in copied[-KEEP:])
-    print(f"{len(messages)} messages about {len(found)} copies")
+    assert sorted(path.name for path in runs.state.glob("*.npz")) == sorted(
+        version["file"] for version in copied[-KEEP:]
+    )
+    print(f"{len(messages)} messages about {len(contents_by_id)} copies")

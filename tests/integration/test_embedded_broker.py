@@ -45,12 +45,12 @@ def test_messages_are_read_from_all_partitions_and_a_new_assignment_forgets_the_
         seen: list[bytes | None] = []
 
         def is_read() -> bool:
-            seen.extend(value for part in source.poll(0.1) for value in part.values)
+            seen.extend(value for batch in source.poll(0.1) for value in batch.values)
             return source.status().lag == 0
 
         wait_until(is_read)
         assert sorted(map(bytes, filter(None, seen))) == sorted(VALUES)
-        assert [part.position for part in source.status().partitions] == [200, 200, 200]
+        assert [partition.position for partition in source.status().partitions] == [200, 200, 200]
         (client,) = clients
         assert [client.highwater(partition) for partition in range(3)] == [200] * 3
         client.assign({0: 5, 1: 200, 2: 200}, {})

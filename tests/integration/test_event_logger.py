@@ -138,17 +138,17 @@ def test_an_outage_delays_no_decision_and_all_are_counted(stoppable_broker: Brok
         stoppable_broker.stop()
         memory = resident_memory()
         costs = log_for(OUTAGE, logger)
-        during, growth = logger.counts, resident_memory() - memory
-        assert during.waiting + during.dropped == len(costs)
-        assert (during.written, during.invalid, during.failed) == (1, 0, 0)
-        assert during.dropped > 0, "the buffer must have been full"
+        counts, growth = logger.counts, resident_memory() - memory
+        assert counts.waiting + counts.dropped == len(costs)
+        assert (counts.written, counts.invalid, counts.failed) == (1, 0, 0)
+        assert counts.dropped > 0, "the buffer must have been full"
         assert growth < RESIDENT_MEMORY
         assert np.quantile(costs, 0.99) < 1e-3  # seconds of processor time
         stoppable_broker.start()
         assert logger.flush(120.0)
-    assert logger.counts == (1 + during.waiting, 0, during.dropped, 0, 0)
+    assert logger.counts == (1 + counts.waiting, 0, counts.dropped, 0, 0)
     with reading(stoppable_broker.connection, topic) as messages:
-        messages.poll_until(lambda: messages.seen.total() >= 1 + during.waiting)
+        messages.poll_until(lambda: messages.seen.total() >= 1 + counts.waiting)
         messages.poll_to_the_end()
         arrived = ids(messages)
-    assert arrived == list(range(1 + during.waiting)), "the first ones, each once"
+    assert arrived == list(range(1 + counts.waiting)), "the first ones, each once"

@@ -96,11 +96,11 @@ def test_the_parts_of_an_answer_do_not_wait_for_each_other() -> None:
 def test_a_connection_that_asks_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "KEEP_ALIVE_SECONDS", 1)
     with served() as server:
-        with connected(server) as silent, connected(server) as known:
-            known.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert known.recv(12) == b"HTTP/1.1 200"
+        with connected(server) as silent, connected(server) as active:
+            active.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert active.recv(12) == b"HTTP/1.1 200"
             assert ended(silent)
-            assert ended(known)
+            assert ended(active)
         assert still_answers(server)
 
 

@@ -78,8 +78,10 @@ def test_messages_that_cannot_be_unpacked_are_skipped_alone(
     monkeypatch.setattr(KafkaConsumer, "poll", poll_or_fail)
     with capture_logs() as logs:
         seen = read(settings)
-    assert sorted((number, offset) for number, offset, _ in seen) == [(n, at) for n in range(3) for at in range(20)]
-    lost = {(number, at) for number, offsets in damaged.items() for at in offsets}
+    assert sorted((number, offset) for number, offset, _ in seen) == [
+        (n, index) for n in range(3) for index in range(20)
+    ]
+    lost = {(number, offset) for number, offsets in damaged.items() for offset in offsets}
     assert {(number, offset) for number, offset, value in seen if value is None} == lost
     skipped = [(entry["partition"], entry["offset"], entry["lost"]) for entry in logs if "lost" in entry]
     assert sorted(skipped) == [(0, 0, 1), (1, 3, 4), (2, 18, 2)]

@@ -68,7 +68,9 @@ def test_each_of_20000_messages_comes_once_and_the_lag_goes_to_zero(broker: Brok
     assert reader.seen == Counter(sent)
     assert status.reached
     assert status.lag == 0
-    assert [(part.partition, part.position) for part in status.partitions] == [(n, 5_000) for n in range(4)]
+    assert [(partition.partition, partition.position) for partition in status.partitions] == [
+        (n, 5_000) for n in range(4)
+    ]
 
 
 @both_clients
@@ -92,11 +94,11 @@ def test_each_message_has_the_time_at_which_it_was_written(broker: Broker, topic
     with reading(broker.connection, topic) as reader:
         while sum(map(len, polled)) < 20:
             polled += reader.source.poll(0.2)
-    for part in polled:
-        assert part.timestamps is not None
-        assert len(part.timestamps) == len(part)
-        assert all(started - 1 < milliseconds / 1000 < time.time() + 1 for milliseconds in part.timestamps)
-        assert list(part.timestamps[1:3]) == list(part.timestamps)[1:3]
+    for batch in polled:
+        assert batch.timestamps is not None
+        assert len(batch.timestamps) == len(batch)
+        assert all(started - 1 < milliseconds / 1000 < time.time() + 1 for milliseconds in batch.timestamps)
+        assert list(batch.timestamps[1:3]) == list(batch.timestamps)[1:3]
 
 
 def test_a_restart_of_the_broker_loses_and_doubles_no_message(stoppable_broker: Broker, topic: str) -> None:
@@ -198,10 +200,12 @@ def test_a_partition_added_while_reading_is_read_from_its_start(
     with reading(broker.connection, topic, start="latest", discovery_interval=0.1) as reader:
         reader.poll_until(lambda: reader.status.reached)
         administrator.create_partitions({topic: 6})
-        wait_until(lambda: [len(found["partitions"]) for found in administrator.describe_topics([topic])] == [6])
+        wait_until(
+            lambda: [len(description["partitions"]) for description in administrator.describe_topics([topic])] == [6]
+        )
         produce(numbers(600), topic, broker.connection)
         reader.poll_until(lambda: reader.seen.total() >= 600)
-        assert [part.position for part in reader.status.partitions] == [100] * 6
+        assert [partition.position for partition in reader.status.partitions] == [100] * 6
     assert reader.seen == Counter(numbers(600))
 
 
@@ -267,7 +271,7 @@ def test_a_topic_deleted_and_recreated_is_read_from_its_start(
         produce(numbers(900, first=1000), topic, broker.connection)
         reader.poll_until(lambda: reader.seen.total() >= 1300)
         reader.poll_for(0.5)
-        assert [part.position for part in reader.status.partitions] == [450, 450]
+        assert [partition.position for partition in reader.status.partitions] == [450, 450]
     assert reader.seen == Counter(numbers(400) + numbers(900, first=1000))
 
 
@@ -516,7 +520,7 @@ def test_two_topics_are_read_by_one_source(broker: Broker, topic: str) -> None:
         with closing(settings.open(bookmarks)) as source:
             deadline = time.monotonic() + 60.0
             while read.total() < 500 * (run + 1) and time.monotonic() < deadline:
-                read.update((part.topic, value) for part in source.poll(0.2) for value in part.values)
+                read.update((batch.topic, value) for batch in source.poll(0.2) for value in batch.values)
             bookmarks = source.offsets()
             assert source.status().reached
             assert len(source.status().partitions) == 6
@@ -573,10 +577,10 @@ def huge_count(batch: bytearray) -> None:
 
 
 def wrong_length_of_the_sixth_message(batch: bytearray) -> None:
-    place = 61
+    index = 61
     for _ in range(5):
-        place += 1 + batch[place] // 2
-    batch[place] += 2
+        index += 1 + batch[index] // 2
+    batch[index] += 2
 
 
 def test_batches_that_cannot_be_unpacked_are_skipped_and_their_messages_counted(
@@ -584,15 +588,15 @@ def test_batches_that_cannot_be_unpacked_are_skipped_and_their_messages_counted(
 ) -> None:
     with closing(
         KafkaProducer(bootstrap_servers=real_kafka.bootstrap, compression_type="gzip", linger_ms=60_000)
-    ) as to:
+    ) as producer:
         for number in range(8):
             for value in numbers(10, first=10 * number):
-                to.send(topic, value, partition=0)
-            to.flush()
-    with closing(KafkaProducer(bootstrap_servers=real_kafka.bootstrap, linger_ms=60_000)) as to:
+                producer.send(topic, value, partition=0)
+            producer.flush()
+    with closing(KafkaProducer(bootstrap_servers=real_kafka.bootstrap, linger_ms=60_000)) as producer:
         for value in numbers(10, first=80):
-            to.send(topic, value, partition=0)
-        to.flush()
+            producer.send(topic, value, partition=0)
+        producer.flush()
     real_kafka.stop()
     real_kafka.alter_batch(topic, 1, undefined_codec)
     real_kafka.alter_batch(topic, 2, no_gzip)
@@ -627,9 +631,9 @@ def test_a_topic_is_read_through_tls_with_a_login_that_appears_in_no_log(
 ) -> None:
     secure = real_kafka.secure_connection(mechanism)
     produce(numbers(100), topic, secure)
-    as_configured = caplog.filtering(discreet)  # type: ignore[arg-type]  # functions are filters, too
+    secret_filter = caplog.filtering(discreet)  # type: ignore[arg-type]  # functions are filters, too
     all_levels = caplog.at_level("DEBUG"), caplog.at_level("DEBUG", logger="kafka")  # whatever other tests have set
-    with all_levels[0], all_levels[1], as_configured, reading(secure, topic) as reader:
+    with all_levels[0], all_levels[1], secret_filter, reading(secure, topic) as reader:
         reader.poll_until(lambda: reader.seen.total() >= 100)
     assert reader.seen == Counter(numbers(100))
     if secure.client == "kafka-python":

@@ -168,8 +168,8 @@ class Log:
     def length(self) -> int:
         """Return the number of messages, with aborted transactions and markers."""
         with closing(Consumer({"bootstrap.servers": self.broker.bootstrap, "group.id": "none"})) as consumer:
-            places = [TopicPartition(self.topic, number) for number in range(PARTITIONS)]
-            return sum(consumer.get_watermark_offsets(place, PATIENCE)[1] for place in places)
+            partitions = [TopicPartition(self.topic, number) for number in range(PARTITIONS)]
+            return sum(consumer.get_watermark_offsets(partition, PATIENCE)[1] for partition in partitions)
 
     def fill(self) -> None:
         clients = [make(self.broker, self.topic, codec) for codec in CODECS for make in self.producers]
@@ -178,10 +178,10 @@ class Log:
             client, events = clients[number % len(clients)], rows[first : first + IN_TRANSACTION]
             if number % ABORTED == 0 and not isinstance(self.broker, MockBroker):  # which returns them all the same
                 client.start()
-                self._send(client, [(each, (*row[:3], 1.0 - row[3], *row[4:])) for each, row in events])
+                self._send(client, [(row_number, (*row[:3], 1.0 - row[3], *row[4:])) for row_number, row in events])
                 client.abort()
             client.start()
-            self._send(client, [*events, *map(_sent_again, (each for each in events if each[0] % DUPLICATED == 0))])
+            self._send(client, [*events, *map(_sent_again, (row for row in events if row[0] % DUPLICATED == 0))])
             client.commit()
         for client in clients:
             client.close()
@@ -207,9 +207,9 @@ class Log:
         """Return the state of an evaluator that was given all events by (timestamp, partition, offset)."""
         changing = Evaluator.from_config(Config.model_validate(self.config()).evaluator_config())
         decoder, columns = changing.config.decoder(), self.columns
-        in_order = np.lexsort((np.arange(self.events), columns["partition"], columns["timestamp"]))
+        order = np.lexsort((np.arange(self.events), columns["partition"], columns["timestamp"]))
         for first in range(0, self.events, 6000):
-            some = in_order[first : first + 6000]
+            some = order[first : first + 6000]
             rows = zip(some.tolist(), *(columns[name][some].tolist() for name in FIELDS), strict=True)
             changing.update(decoder.decode_batch([message(*row) for row in rows]))
         state = settled(changing)
@@ -261,13 +261,11 @@ def undisturbed(shorter: Log, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def assert_every_event_once(report: dict[str, Any], log: Log) -> None:
     assert report["events"]["accepted"] == log.events
-    assert {each["policy"]: (each["events"], each["missing"]) for each in report["policies"]} == dict.fromkeys(
+    assert {row["policy"]: (row["events"], row["missing"]) for row in report["policies"]} == dict.fromkeys(
         ("logging", "early", "late"), (log.events, 0)
     )
     values = {
-        (each["estimator"], each["policy"]): each["value"]
-        for each in report["estimates"]
-        if each["average"] == "cumulative"
+        (row["estimator"], row["policy"]): row["value"] for row in report["estimates"] if row["average"] == "cumulative"
     }
     expected = log.expected()
     assert values.keys() == expected.keys()
@@ -425,14 +423,14 @@ def test_a_kill_between_any_two_steps_of_a_checkpoint_loses_and_doubles_nothing(
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """Mount a file system of 12 MB if mounting is permitted."""
-    place = tmp_path / "small"
-    place.mkdir()
+    disk = tmp_path / "small"
+    disk.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(place)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(disk)], capture_output=True, check=False
     )
-    yield place if mounted.returncode == 0 else tmp_path / "none"
+    yield disk if mounted.returncode == 0 else tmp_path / "none"
     if mounted.returncode == 0:
-        subprocess.run(["umount", "-l", str(place)], check=True)
+        subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 def fill_up(disk: Path, runs: DaemonRuns, ballast: Path) -> None:

@@ -109,8 +109,8 @@ def config(log: Path) -> dict[str, Any]:
 
 def learned(runs: DaemonRuns) -> dict[str, Any]:
     """By policy what it has learned, bit for bit as in the newest snapshot."""
-    found: dict[str, Any] = read_snapshot(runs.snapshots()[-1]).evaluator["rooms"]["learning"]
-    return found
+    state: dict[str, Any] = read_snapshot(runs.snapshots()[-1]).evaluator["rooms"]["learning"]
+    return state
 
 
 def files(runs: DaemonRuns) -> dict[str, bytes]:
@@ -121,8 +121,8 @@ def test_a_policy_that_learns_has_the_same_weights_to_the_last_bit_after_kills(t
     log, chance = tmp_path / "log.ndjson", random.Random(18)
     write_log(log)
     undisturbed, runs = (DaemonRuns(tmp_path / name, config(log)) for name in ("undisturbed", "killed"))
-    for each in (undisturbed, runs):
-        (each.folder / "learner.py").write_text(LEARNER)
+    for daemon_runs in (undisturbed, runs):
+        (daemon_runs.folder / "learner.py").write_text(LEARNER)
     undisturbed.finish(EVENTS)
     killed = DaemonRuns(tmp_path / "killed", config(log), KILLED)
     for kill in range(KILLS):
@@ -132,7 +132,7 @@ def test_a_policy_that_learns_has_the_same_weights_to_the_last_bit_after_kills(t
         assert killed.process.wait(PATIENCE) == -signal.SIGKILL, killed.log.read_text()
     report = runs.finish(EVENTS)
     assert len(runs.logged("continued")) == KILLS
-    assert [each["policy"] for each in report["policies"]] == [
+    assert [policy["policy"] for policy in report["policies"]] == [
         *("logging", "apprentice", "mine", "frozen-6", "frozen-7", "frozen-8")
     ]
     assert learned(runs) == learned(undisturbed)

@@ -102,10 +102,10 @@ class Running:
     def seen(self) -> dict[str, tuple[int, float]]:
         """Return the number of events of each policy, and the sum of their rewards."""
         report = self.report()
-        values = {each["policy"]: each["value"] for each in report["estimates"]}
+        values = {estimate["policy"]: estimate["value"] for estimate in report["estimates"]}
         return {
-            each["policy"]: (each["events"], each["events"] * (values[each["policy"]] or 0.0))
-            for each in report["policies"]
+            policy["policy"]: (policy["events"], policy["events"] * (values[policy["policy"]] or 0.0))
+            for policy in report["policies"]
         }
 
     def wait_for(self, expected: dict[str, tuple[int, float]], seconds: float = PATIENCE) -> None:

@@ -91,9 +91,9 @@ def files(tmp_path: Path) -> list[str]:
 
 
 def test_a_command_that_reads_files_collects_rarely_keeps_memory_and_computes_in_one_thread(files: list[str]) -> None:
-    found = last_line(OF_A_COMMAND, "replay", *files)
-    assert (found["threads"], found["collections"][0], found["frozen"]) == (1, 10_000, 0)
-    assert found["memory"] > 0
+    settings = last_line(OF_A_COMMAND, "replay", *files)
+    assert (settings["threads"], settings["collections"][0], settings["frozen"]) == (1, 10_000, 0)
+    assert settings["memory"] > 0
 
 
 def test_the_library_leaves_the_settings_of_the_process_alone(files: list[str]) -> None:

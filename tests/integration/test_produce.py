@@ -80,8 +80,8 @@ def test_rankings_need_no_configuration(run: Run, broker: Broker) -> None:
 
 def test_without_validation_every_line_is_sent_as_it_is(run: Run, broker: Broker) -> None:
     file = written("log.ndjson", EVENT, BAD)
-    to = ("--bootstrap-servers", broker.bootstrap)
-    assert run("produce", file, "produced-unchecked", "--no-validate", *to).code == 0
+    servers = ("--bootstrap-servers", broker.bootstrap)
+    assert run("produce", file, "produced-unchecked", "--no-validate", *servers).code == 0
     assert len(sent(broker, "produced-unchecked", 2)) == 2
 
 
@@ -113,16 +113,16 @@ def test_rows_of_a_table_become_events_by_the_columns_of_the_configuration(run: 
 
 def test_candidates_name_the_columns_of_a_table(run: Run, broker: Broker) -> None:
     Path("log.csv").write_text("event_id,timestamp,action,propensity,reward,new\n7,5.5,x,0.5,1,0.25\n")
-    to = ("--bootstrap-servers", broker.bootstrap)
-    assert run("produce", "log.csv", "produced-named", "--candidates", "new", *to).code == 0
+    servers = ("--bootstrap-servers", broker.bootstrap)
+    assert run("produce", "log.csv", "produced-named", "--candidates", "new", *servers).code == 0
     (message,) = sent(broker, "produced-named", 1)
     assert json.loads(message)["policies"] == {"new": 0.25}
 
 
 def test_rows_without_ids_and_times_count_in_their_order_each_once(run: Run, broker: Broker) -> None:
     Path("log.csv").write_text("action,propensity,reward,new\nx,0.5,1,0.25\ny,0.5,0,0.75\n")
-    to, before = ("--bootstrap-servers", broker.bootstrap), time.time()
-    assert run("produce", "log.csv", "produced-numbered", "--candidates", "new", *to).code == 0
+    servers, before = ("--bootstrap-servers", broker.bootstrap), time.time()
+    assert run("produce", "log.csv", "produced-numbered", "--candidates", "new", *servers).code == 0
     first, second = sorted(map(json.loads, sent(broker, "produced-numbered", 2)), key=lambda row: row["event_id"])
     assert (first["event_id"], second["event_id"]) == ("log.csv:1", "log.csv:2")
     assert before <= first["timestamp"] <= second["timestamp"] <= time.time()

@@ -33,7 +33,7 @@ def test_the_daemon_reads_what_check_has_found(
     topic, schemas = f"protobuf-{client}-{has_registry}", tmp_path / "schemas.pb"
     schemas.write_bytes(FileDescriptorSet(file=[choice_file(), event_file()]).SerializeToString())
     form: dict[str, Any] = {"kind": "protobuf", "descriptor": str(schemas), "message": "shop.Decision"}
-    messages = [framed(each, 7) if has_registry else each.SerializeToString() for each in EVENTS]
+    messages = [framed(event, 7) if has_registry else event.SerializeToString() for event in EVENTS]
     assert produce([*messages, b"\xff\xff"], topic, broker.connection, partitions=1) == 201
     with schema_registry() as registry:
         registry.register(6, serialized(choice_file()), "choice", schemaType="PROTOBUF")

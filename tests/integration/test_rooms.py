@@ -92,7 +92,7 @@ CHECKS = {"calibration": {"calibration"}, "frequencies": {"propensities"}}
 """Trust checks of a room in the remaining cases."""
 
 
-def found(path: Path, absent: str, directory: Path) -> Any:
+def reports_without(path: Path, absent: str, directory: Path) -> Any:
     """Return the names of rooms of a package in a directory, its other Reports, and the errors of one case."""
     environment = {**os.environ, "PYTHONPATH": f"{path}{os.pathsep}{ROOT / 'tests'}", "PYTHONSAFEPATH": "1"}
     command = [sys.executable, "-c", REPORTS, absent]
@@ -105,7 +105,7 @@ def found(path: Path, absent: str, directory: Path) -> Any:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], dict[str, Any]]:
     """Return the names of all rooms, and the Reports of all cases by the whole package."""
-    rooms, reports, _ = found(Path(*streameval.__path__).parent, "", tmp_path_factory.mktemp("whole"))
+    rooms, reports, _ = reports_without(Path(*streameval.__path__).parent, "", tmp_path_factory.mktemp("whole"))
     return rooms, reports
 
 
@@ -116,8 +116,8 @@ def test_a_package_without_a_room_gives_the_same_numbers(
     package = Path(*streameval.__path__)
     copied = tmp_path / "streameval"
     shutil.copytree(package, copied, ignore=shutil.ignore_patterns("__pycache__"))
-    for part in (f"ope/evaluator/{name}.py", *FURTHER.get(name, ())):
-        path = copied / part
+    for module_path in (f"ope/evaluator/{name}.py", *FURTHER.get(name, ())):
+        path = copied / module_path
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     entries = (f"from streameval.ope.evaluator.{name} import ROOM as {name.upper()}", f"    {name.upper()},")
     for module, removed in {"ope/evaluator/rooms.py": entries, **LINES.get(name, {})}.items():
@@ -125,14 +125,14 @@ def test_a_package_without_a_room_gives_the_same_numbers(
         assert set(removed) <= set(lines)
         (copied / module).write_text("\n".join(line for line in lines if line not in removed))
     before, reports = whole
-    after, without, refused = found(tmp_path, name, tmp_path)
+    after, partial_reports, refused = reports_without(tmp_path, name, tmp_path)
     expected = {case: deepcopy(report) for case, report in reports.items() if case != name}
     wanted = ASKED.get(name, [])
     assert len(refused) == len(wanted)
     assert all(text in problem for text, problem in zip(wanted, refused, strict=True))
     assert after == [room for room in before if room != name]
-    for report in (*expected.values(), *without.values()):
+    for report in (*expected.values(), *partial_reports.values()):
         report["trust"] = [check for check in report["trust"] if check["check"] not in CHECKS.get(name, ())]
         if name in report:
             report[name] = []
-    assert without == expected
+    assert partial_reports == expected

@@ -161,7 +161,7 @@ def query(client: httpx.Client, expression: str) -> list[tuple[dict[str, str], f
     ]
 
 
-def found(client: httpx.Client, expression: str) -> list[tuple[dict[str, str], float]]:
+def awaited_series(client: httpx.Client, expression: str) -> list[tuple[dict[str, str], float]]:
     """Return the series of an expression once there are some."""
     series: list[tuple[dict[str, str], float]] = []
 
@@ -182,21 +182,24 @@ def test_a_real_prometheus_scrapes_the_daemon_and_knows_its_values(tmp_path: Pat
         assert report is not None
         with prometheus(f"{host}:{port}", tmp_path) as client:
             wait_until(lambda: bool(query(client, "streameval_ready")), seconds=60.0)
-            values = found(client, "streameval_policy_value")
+            values = awaited_series(client, "streameval_policy_value")
             wait_until(lambda: [up for _, up in query(client, 'up{job="streameval"}')] == [1.0])
             widest = "max by (policy) (streameval_policy_value_upper - streameval_policy_value_lower) > 0"
-            assert len(found(client, widest)) == 1 + len(CANDIDATES)
-            assert found(client, "histogram_quantile(0.9, streameval_event_delay_seconds_bucket)")[0][1] == 86400.0
+            assert len(awaited_series(client, widest)) == 1 + len(CANDIDATES)
+            assert (
+                awaited_series(client, "histogram_quantile(0.9, streameval_event_delay_seconds_bucket)")[0][1]
+                == 86400.0
+            )
     assert len(values) == len(report.estimates)
     for labels, value in values:
         assert value == report.get(labels["policy"], labels["estimator"], labels["average"]).value
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["with the token", "with another token"])
-def test_a_real_prometheus_scrapes_over_tls_with_a_token(tmp_path: Path, known: bool) -> None:
+@pytest.mark.parametrize("is_authorised", [True, False], ids=["with the token", "with another token"])
+def test_a_real_prometheus_scrapes_over_tls_with_a_token(tmp_path: Path, is_authorised: bool) -> None:
     certificate, key = make_certificate(tmp_path)
     (tmp_path / "tokens").write_text("0123456789abcdef0123456789abcdef")
-    (tmp_path / "token").write_text("0123456789abcdef0123456789abcdef" if known else "another-0123456789abcdef")
+    (tmp_path / "token").write_text("0123456789abcdef0123456789abcdef" if is_authorised else "another-0123456789abcdef")
     http = Http(port=0, tls_certfile=certificate, tls_keyfile=key, token_file=str(tmp_path / "tokens"))
     job = {
         "scheme": "https",
@@ -206,8 +209,8 @@ def test_a_real_prometheus_scrapes_over_tls_with_a_token(tmp_path: Path, known: 
     with HttpServer(View(make_published(make_report())), http.host, http.port, Security(http)) as server:
         host, port = server.address
         with prometheus(f"{host}:{port}", tmp_path, **job) as client:
-            wait_until(lambda: [value for _, value in query(client, "up")] == [float(known)], seconds=60.0)
-            if known:
-                found(client, "streameval_ready")
+            wait_until(lambda: [value for _, value in query(client, "up")] == [float(is_authorised)], seconds=60.0)
+            if is_authorised:
+                awaited_series(client, "streameval_ready")
             else:
                 assert query(client, "streameval_ready") == []

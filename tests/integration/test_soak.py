@@ -25,9 +25,9 @@ def test_a_minute_of_load_and_faults_loses_nothing_leaks_nothing_and_hides_nothi
 ) -> None:
     soak = Soak(stoppable_broker, tmp_path / "soak", 60.0, RATE, fault_every=10.0, warm_up=12.0)
     before = crowding()
-    found = soak.run()
-    assert not complaints(found, GROWN, slower=max(before, crowding())), found
-    assert set(found["faults"]) == {"garbage", "standstill", "reload", "kill", "outage"}
+    results = soak.run()
+    assert not complaints(results, GROWN, slower=max(before, crowding())), results
+    assert set(results["faults"]) == {"garbage", "standstill", "reload", "kill", "outage"}
 
 
 def test_an_engine_under_load_and_faults_loses_and_repeats_nothing(stoppable_broker: Broker, tmp_path: Path) -> None:
@@ -37,8 +37,8 @@ def test_an_engine_under_load_and_faults_loses_and_repeats_nothing(stoppable_bro
     if not isinstance(stoppable_broker, RealBroker):
         skip_unless_ci(f"needs a broker that executors can reach, which the {stoppable_broker.kind} is not")
     how = {"rate": None, "client": "confluent", "engine": spark_engine()}
-    found = Soak(stoppable_broker, tmp_path / "soak", 30.0, fault_every=5.0, warm_up=3.0, **how).run()
-    assert found["accepted"] == found["events"]
-    assert sum(found["rejected"].values()) == found["garbage"] > 0
-    assert set(found["faults"]) == set(FAULTS_OF_ENGINE[:5])
-    assert found["runs"] == 3
+    results = Soak(stoppable_broker, tmp_path / "soak", 30.0, fault_every=5.0, warm_up=3.0, **how).run()
+    assert results["accepted"] == results["events"]
+    assert sum(results["rejected"].values()) == results["garbage"] > 0
+    assert set(results["faults"]) == set(FAULTS_OF_ENGINE[:5])
+    assert results["runs"] == 3

@@ -53,39 +53,39 @@ class Topic:
     def name(self) -> str:
         return str(self.config["source"]["topic"])
 
-    def with_engine(self, **engine: Any) -> dict[str, Any]:
+    def spark_config(self, **engine: Any) -> dict[str, Any]:
         options = {"spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", "")}
         return self.config | {"engine": {"kind": "spark", "trigger": "10ms", "options": options} | engine}
 
-    def in_one_process(self) -> Report:
+    def process_report(self) -> Report:
         """Return the cumulative values of all events, by the evaluator of a daemon without an engine."""
         evaluator = Evaluator(CANDIDATES, ["ips", "snips"], ["cumulative"], drift=None, promotion=None)
         evaluator.update(JsonDecoder(policies=CANDIDATES).decode_batch(self.values))
         return evaluator.report()
 
-    def in_one_range(self) -> Report:
+    def range_report(self) -> Report:
         """Return every number, from one range of each partition."""
-        config = Config.model_validate(self.with_engine())
+        config = Config.model_validate(self.spark_config())
         plan, pipeline = config.evaluator_config(), pipeline_of(config, located=True)
         assert config.source is not None
         summarisers = {partition: Summariser(plan, partition, 0) for partition in self.ends}
         with closing(config.source.open()) as source:
             while source.offsets()[self.name].positions != self.ends:
-                for part in source.poll(1.0):
-                    summarisers[part.partition].update(pipeline.take([part], {}, 1.8e9))
+                for batch in source.poll(1.0):
+                    summarisers[batch.partition].update(pipeline.take([batch], {}, 1.8e9))
         evaluator = PartitionedEvaluator.from_config(plan)
-        evaluator.fold([each.summary(self.ends[partition]) for partition, each in summarisers.items()])
+        evaluator.fold([summariser.summary(self.ends[partition]) for partition, summariser in summarisers.items()])
         return evaluator.report()
 
     def require(self, report: dict[str, Any]) -> None:
         """Require exact counts, the values of one process, and every number of one range."""
         assert report["events"]["accepted"] == EVENTS - EVENTS // REJECTED
         assert report["events"]["rejected"] == {"malformed": EVENTS // REJECTED}
-        found = {(row["policy"], row["estimator"], row["average"]): row for row in report["estimates"]}
-        for row in self.in_one_process().estimates:
-            assert found[row.policy, row.estimator, row.average]["value"] == pytest.approx(row.value, rel=1e-9)
-        for row in self.in_one_range().estimates:
-            mine = found[row.policy, row.estimator, row.average]
+        estimates = {(row["policy"], row["estimator"], row["average"]): row for row in report["estimates"]}
+        for row in self.process_report().estimates:
+            assert estimates[row.policy, row.estimator, row.average]["value"] == pytest.approx(row.value, rel=1e-9)
+        for row in self.range_report().estimates:
+            mine = estimates[row.policy, row.estimator, row.average]
             for name in ("value", "lower", "upper", "lift", "lift_lower", "lift_upper"):
                 expected = getattr(row, name)
                 assert mine[name] == (None if expected is None else pytest.approx(expected, rel=1e-9)), (row, name)
@@ -95,15 +95,15 @@ def events(first: int, count: int) -> Iterator[bytes]:
     chance = np.random.default_rng(first)
     shares, propensities = chance.random((count, 3)) / 2, chance.uniform(0.1, 0.5, count)
     rewards = (chance.random(count) < 0.1).astype(int)
-    for place in range(count):
-        number = first + place
+    for index in range(count):
+        number = first + index
         event = {
             "event_id": number,
             "timestamp": 1.7e9 + number / 2_000,
             "action": "a",
-            "propensity": propensities[place],
-            "reward": int(rewards[place]),
-            "policies": dict(zip(CANDIDATES, shares[place].tolist(), strict=True)),
+            "propensity": propensities[index],
+            "reward": int(rewards[index]),
+            "policies": dict(zip(CANDIDATES, shares[index].tolist(), strict=True)),
         }
         yield json.dumps(event).encode() if number % REJECTED else b"{"
 
@@ -123,13 +123,13 @@ def topic(broker: RealBroker) -> Topic:
         values = list(events(first, IN_TRANSACTION))
         if number % ABORTED == 1:
             producer.begin_transaction()
-            for place, value in enumerate(values[:300]):
-                producer.produce(name, value.replace(b'"reward": 0', b'"reward": 1'), partition=place % PARTITIONS)
+            for index, value in enumerate(values[:300]):
+                producer.produce(name, value.replace(b'"reward": 0', b'"reward": 1'), partition=index % PARTITIONS)
             producer.flush(PATIENCE)  # so that the messages are in the log
             producer.abort_transaction(PATIENCE)
         producer.begin_transaction()
-        for place, value in enumerate(values):
-            producer.produce(name, value, partition=place % PARTITIONS)
+        for index, value in enumerate(values):
+            producer.produce(name, value, partition=index % PARTITIONS)
         producer.commit_transaction(PATIENCE)
         sent += values
     consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": name})
@@ -169,7 +169,7 @@ def test_from_the_command_line_to_the_metrics_spark_gives_the_numbers_of_one_pro
             r'^streameval_policy_value\{average="cumulative",estimator="ips",policy="(\w+)".*\} (\S+)$', metrics, re.M
         )
     )
-    for row in topic.in_one_process().estimates:
+    for row in topic.process_report().estimates:
         if row.estimator == "ips":
             assert float(shown[row.policy]) == pytest.approx(row.value, rel=1e-9)
     assert f"streameval_events_accepted_total {float(EVENTS - EVENTS // REJECTED)}" in metrics
@@ -183,7 +183,7 @@ def test_from_the_command_line_to_the_metrics_spark_gives_the_numbers_of_one_pro
 def test_a_driver_that_is_killed_before_and_after_a_snapshot_counts_each_event_once(
     topic: Topic, tmp_path: Path
 ) -> None:
-    runs = DaemonRuns(tmp_path / "runs", topic.with_engine(master="local[2]", most_per_partition=3_000))
+    runs = DaemonRuns(tmp_path / "runs", topic.spark_config(master="local[2]", most_per_partition=3_000))
     runs.start(env=os.environ | {"STREAMEVAL_STATE__INTERVAL": "1h"})
     counted = runs.report_of(1)["events"]["accepted"]
     runs.kill()  # the only snapshot is that of the start
@@ -203,7 +203,7 @@ def test_a_driver_ends_when_spark_does_and_continues_at_its_snapshot(
     topic: Topic, tmp_path: Path, submitted: bool
 ) -> None:
     """Spark is the driver's child, or spark-submit is its parent and gets a signal, which it does not pass on."""
-    config = topic.with_engine(master="local[2]", most_per_partition=3_000)
+    config = topic.spark_config(master="local[2]", most_per_partition=3_000)
     runs = DaemonRuns(tmp_path / "runs", config, spark_submit() if submitted else RUN)
     runs.start()
     counted = runs.report_of(1)["events"]["accepted"]
@@ -231,7 +231,7 @@ def test_an_executor_that_is_killed_in_the_middle_of_a_batch_loses_and_repeats_n
     topic: Topic, tmp_path: Path
 ) -> None:
     master = {"master": "local-cluster[2,1,1024]", "most_per_partition": 8_000}
-    runs = DaemonRuns(tmp_path / "runs", topic.with_engine(**master))
+    runs = DaemonRuns(tmp_path / "runs", topic.spark_config(**master))
     runs.start()
     runs.report_of(1)
     os.kill(runs.java("CoarseGrainedExecutorBackend")[0], signal.SIGKILL)

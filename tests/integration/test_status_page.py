@@ -65,9 +65,9 @@ def test_the_page_shows_the_numbers_of_the_report(browser: Browser, server: Http
         shown = rows(tab)
     assert len(shown) == len(report.estimates)
     for label, (value, ends) in shown.items():
-        each = report.get(*label)
-        assert value == rounded(each.value, value)
-        assert ends == f"{rounded(each.lower, value)} to {rounded(each.upper, value)}"
+        estimate = report.get(*label)
+        assert value == rounded(estimate.value, value)
+        assert ends == f"{rounded(estimate.lower, value)} to {rounded(estimate.upper, value)}"
     assert {policy for policy, _, _ in shown} == {"logging", "for-rock-fans", "for-jazz-fans", "for-metal-fans"}
 
 
@@ -78,10 +78,10 @@ def rows(tab: Tab) -> dict[tuple[str, str, str], tuple[str, str]]:
         row.cells[0].firstChild.data.trim(), table.caption.textContent,
         section.querySelector("h2").firstChild.data.trim(),
         row.querySelector("b").textContent, row.querySelector(".range").textContent])))"""
-    found = tab.page.eval_on_selector_all("details.card", read)
+    sections = tab.page.eval_on_selector_all("details.card", read)
     return {
         (policy, estimator, average): (value, ends)
-        for section in found
+        for section in sections
         for table in section
         for policy, estimator, average, value, ends in table
     }
@@ -101,14 +101,14 @@ def test_the_top_shows_the_lifts_of_the_report(
     with opened(browser, f"{server.url}/?average={average}&estimator={estimator}") as tab:
         texts = tab.page.locator("table.lone tbody tr").all_inner_texts()
         promotion = tab.text("table.texts tbody")
-    candidates = [each.policy for each in report.policies if not each.production]
+    candidates = [row.policy for row in report.policies if not row.production]
     assert len(texts) == len(candidates)
     for policy, text in zip(candidates, texts, strict=True):
-        each: Estimate = report.get(policy, estimator, average)
+        estimate: Estimate = report.get(policy, estimator, average)
         name, value, low, _, high = text.split()
         assert name == policy
-        assert value == rounded(each.lift, value, "+")
-        assert (low, high) == (rounded(each.lift_lower, value, "+"), rounded(each.lift_upper, value, "+"))
+        assert value == rounded(estimate.lift, value, "+")
+        assert (low, high) == (rounded(estimate.lift_lower, value, "+"), rounded(estimate.lift_upper, value, "+"))
     for decision in report.promotion:
         assert decision.reason in promotion
     assert promotion.count("▲ promotable") == sum(decision.promotable for decision in report.promotion) > 0
@@ -182,7 +182,7 @@ def test_screen_readers_announce_decisions_and_not_every_number(
     browser: Browser, server: HttpServer, view: View
 ) -> None:
     assert view.published.report is not None
-    decisions = tuple(msgspec.structs.replace(each, promotable=False) for each in view.published.report.promotion)
+    decisions = tuple(msgspec.structs.replace(result, promotable=False) for result in view.published.report.promotion)
     with opened(browser, server.url) as tab:
         view.published = later(view.published, 21_000)
         expect(tab.page.locator(".facts dd").first).to_have_text("21,000")
@@ -228,8 +228,8 @@ def test_with_a_token_from_a_proxy_the_page_and_its_stream_are_shown(
 def test_axe_finds_no_violation(browser: Browser, server: HttpServer, look: str) -> None:
     with opened(browser, server.url, **LOOKS[look]) as tab:
         tab.page.evaluate(OPEN_ALL)
-        found = Axe().run(tab.page)
-    assert found.violations_count == 0, found.generate_report()
+        axe_results = Axe().run(tab.page)
+    assert axe_results.violations_count == 0, axe_results.generate_report()
 
 
 def test_nothing_sticks_out_of_a_phone(browser: Browser, server: HttpServer) -> None:
@@ -258,8 +258,8 @@ def test_lifts_and_guardrails_of_a_ramp_stay_inside_their_card_and_axe_finds_no_
         assert "guardrail kept" in tab.text("#rewards")
         assert tab.page.evaluate(OVER_THE_EDGE) == []
         assert tab.page.evaluate("document.documentElement.scrollWidth") == LOOKS[look]["viewport"]["width"]
-        found = Axe().run(tab.page)
-    assert found.violations_count == 0, found.generate_report()
+        axe_results = Axe().run(tab.page)
+    assert axe_results.violations_count == 0, axe_results.generate_report()
 
 
 def test_long_strange_names_stay_inside(browser: Browser) -> None:
@@ -285,5 +285,5 @@ def test_a_learned_examination_curve_is_a_table_that_fits_a_phone(browser: Brows
     with HttpServer(View(make_published(report)), port=0) as server, opened(browser, server.url, viewport=PHONE) as tab:
         section = tab.page.locator("section", has=tab.page.locator("#examination"))
         expect(section).to_be_visible()
-        assert section.locator("tbody th").all_inner_texts() == [str(each.rank) for each in report.examination]
+        assert section.locator("tbody th").all_inner_texts() == [str(row.rank) for row in report.examination]
         assert tab.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")

@@ -39,15 +39,15 @@ def test_balanced_weights_have_a_third_of_the_error_and_their_intervals_cover(
     covered = 0
     for seed in range(RUNS):
         columns, value = ramp(seed)
-        found = estimate(columns, arms)
-        assert found.value is not None
-        assert found.lower is not None
-        assert found.upper is not None
-        errors["balanced"].append(found.value - value)
+        estimated = estimate(columns, arms)
+        assert estimated.value is not None
+        assert estimated.lower is not None
+        assert estimated.upper is not None
+        errors["balanced"].append(estimated.value - value)
         weighted = columns["policies"]["challenger"] / columns["propensity"] * columns["reward"]
         errors["logged"].append(weighted.mean() - value)
-        covered += found.lower <= value <= found.upper
-    balanced, logged = (float(np.sqrt(np.mean(np.square(each)))) for each in errors.values())
+        covered += estimated.lower <= value <= estimated.upper
+    balanced, logged = (float(np.sqrt(np.mean(np.square(values)))) for values in errors.values())
     print(f"RMSE {balanced:.5f} against {logged:.5f}, coverage {covered / RUNS:.3f}")
     assert balanced <= logged / 3
     assert covered / RUNS >= 0.94

@@ -24,14 +24,14 @@ RUNS_OF_SESSIONS, ACTIVE = 60, (1, 20, 200)
 
 def test_correct_propensities_and_shares_ever_fail_a_check_in_at_most_5_of_100_ramps() -> None:
     failed = [failed_checks(three_actions(seed, EVENTS)) for seed in range(RUNS)]
-    shares = {name: sum(name in each for each in failed) / RUNS for name in ("calibration", "arm_shares")}
+    shares = {name: sum(name in checks for checks in failed) / RUNS for name in ("calibration", "arm_shares")}
     print(shares)
     assert max(shares.values()) <= 0.05
 
 
 def test_propensities_wrong_by_a_fifth_on_one_action_in_three_fail_the_check_in_at_least_9_of_10_ramps() -> None:
     check = "calibration"
-    found = [
+    shares = [
         sum(
             check in failed_checks(three_actions(FIRST_WRONG + seed, EVENTS, wrong=wrong), until=check)
             for seed in range(RUNS_WRONG)
@@ -39,14 +39,14 @@ def test_propensities_wrong_by_a_fifth_on_one_action_in_three_fail_the_check_in_
         / RUNS_WRONG
         for wrong in (0.8, 1.2)
     ]
-    print(found)
-    assert min(found) >= 0.9
+    print(shares)
+    assert min(shares) >= 0.9
 
 
 def test_sessions_with_correct_propensities_ever_fail_a_check_in_at_most_5_of_100_ramps() -> None:
     """Sessions have one arm and one level of reward each, and reach over many blocks: events depend on each other."""
     failed = [failed_checks(sessions(seed, EVENTS, active=ACTIVE[seed % 3])) for seed in range(RUNS_OF_SESSIONS)]
-    shares = {name: sum(name in each for each in failed) / len(failed) for name in ("calibration", "arm_shares")}
+    shares = {name: sum(name in checks for checks in failed) / len(failed) for name in ("calibration", "arm_shares")}
     print(shares)
     assert max(shares.values()) <= 0.05
 
@@ -57,9 +57,9 @@ def test_sessions_with_propensities_wrong_by_a_fifth_fail_the_check_in_at_least_
         sessions(FIRST_WRONG + seed, EVENTS, wrong=wrong[seed % 2], active=ACTIVE[seed % 3])
         for seed in range(RUNS_OF_SESSIONS)
     )
-    found = [check in failed_checks(log, until=check) for log in logs]
-    print(sum(found))
-    assert sum(found) / len(found) >= 0.9
+    failures = [check in failed_checks(log, until=check) for log in logs]
+    print(sum(failures))
+    assert sum(failures) / len(failures) >= 0.9
 
 
 @pytest.mark.parametrize("active", [None, 20], ids=["events", "sessions"])
@@ -87,7 +87,7 @@ def test_intervals_of_the_seen_value_of_its_lift_and_of_the_error_cover_the_trut
                     assert lower is not None
                     assert upper is not None
                     covered[name, row.average] += lower <= truth <= upper
-    shares = {place: count / RUNS_COVERED for place, count in covered.items()}
+    shares = {label: count / RUNS_COVERED for label, count in covered.items()}
     print(shares)
     assert len(shares) == 9
     assert min(share for (name, _), share in shares.items() if name == "error") >= 0.94

@@ -37,13 +37,14 @@ class Course(NamedTuple):
     truth: Array
 
     def error(self, estimator: str, average: str) -> float:
-        values = [[each.value for each in moment] for moment in self.estimates[estimator, average]]
+        values = [[estimate.value for estimate in moment] for moment in self.estimates[estimator, average]]
         return float(np.mean((np.array(values, dtype=float) - self.truth) ** 2))
 
     def covered(self, estimator: str) -> NDArray[np.bool_]:
         lower, upper = (
             np.array(
-                [[getattr(each, end) for each in moment] for moment in self.estimates[estimator, "mixture"]], float
+                [[getattr(estimate, end) for estimate in moment] for moment in self.estimates[estimator, "mixture"]],
+                float,
             )
             for end in ("lower", "upper")
         )
@@ -55,8 +56,8 @@ def course(kind: DriftKind, *, features: bool) -> Course:
     """Run all seeds one after the other."""
     courses = [one_course(kind, seed, features=features) for seed in SEEDS]
     labels = courses[0].estimates
-    estimates = {label: [moment for each in courses for moment in each.estimates[label]] for label in labels}
-    return Course(estimates, np.concatenate([each.truth for each in courses]))
+    estimates = {label: [moment for run in courses for moment in run.estimates[label]] for label in labels}
+    return Course(estimates, np.concatenate([run.truth for run in courses]))
 
 
 def one_course(kind: DriftKind, seed: int, *, features: bool) -> Course:
@@ -73,11 +74,11 @@ def one_course(kind: DriftKind, seed: int, *, features: bool) -> Course:
             continue
         truth.append(some[-1].truth[1:])
         evaluator.fold_pending()
-        by_label: dict[tuple[str, str], list[Estimate]] = {}
-        for each in evaluator.report().estimates:
-            if each.policy in world.candidates:
-                by_label.setdefault((each.estimator, each.average), []).append(each)
-        for label, policies in by_label.items():
+        labelled: dict[tuple[str, str], list[Estimate]] = {}
+        for estimate in evaluator.report().estimates:
+            if estimate.policy in world.candidates:
+                labelled.setdefault((estimate.estimator, estimate.average), []).append(estimate)
+        for label, policies in labelled.items():
             estimates.setdefault(label, []).append(policies)
     return Course(estimates, np.array(truth))
 
@@ -144,7 +145,7 @@ def test_intervals_cover_before_the_speed_of_drift_is_known() -> None:
                 assert None not in (estimate.lower, estimate.upper, estimate.lift_lower, estimate.lift_upper)
                 covered["values"].append(estimate.lower <= value[end - 1] <= estimate.upper)
                 covered["lifts"].append(estimate.lift_lower <= lift[end - 1] <= estimate.lift_upper)
-    assert min(float(np.mean(each)) for each in covered.values()) >= 0.93
+    assert min(float(np.mean(hits)) for hits in covered.values()) >= 0.93
 
 
 @pytest.mark.slow
@@ -159,8 +160,8 @@ def test_intervals_cover_in_a_world_that_moves_fast(kind: DriftKind) -> None:
             continue
         evaluator.fold_pending()
         covered.extend(
-            each.lower is not None and each.upper is not None and each.lower <= value <= each.upper
-            for each, value in zip(evaluator.report().estimates[1:], some[-1].truth[1:], strict=True)
+            estimate.lower is not None and estimate.upper is not None and estimate.lower <= value <= estimate.upper
+            for estimate, value in zip(evaluator.report().estimates[1:], some[-1].truth[1:], strict=True)
         )
     assert np.mean(covered) >= 0.93
 
@@ -179,14 +180,16 @@ def early(features: bool) -> dict[int, Array]:
                 evaluator.update(moment.events)
                 evaluator.fold_pending()
                 covered.setdefault(100 * number, []).extend(
-                    each.lower is not None and each.upper is not None and each.lower <= value <= each.upper
-                    for each, value in zip(evaluator.report().estimates[1:], moment.truth[1:], strict=True)
+                    estimate.lower is not None
+                    and estimate.upper is not None
+                    and estimate.lower <= value <= estimate.upper
+                    for estimate, value in zip(evaluator.report().estimates[1:], moment.truth[1:], strict=True)
                 )
-    return {events: np.array(each) for events, each in covered.items()}
+    return {events: np.array(hits) for events, hits in covered.items()}
 
 
 def pooled(covered: dict[int, Array], first: int, last: int) -> float:
-    return float(np.mean([each for events, each in covered.items() if first <= events < last]))
+    return float(np.mean([hits for events, hits in covered.items() if first <= events < last]))
 
 
 @pytest.mark.slow

@@ -34,11 +34,11 @@ def gaussian(means: Means) -> Pair:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("world", "value", "at_least"), [("heavy", 0.03, 0.7), ("heavy", 0.3, 0.3), ("mild", 0.03, 0.1)]
+    ("world", "value", "least_missed"), [("heavy", 0.03, 0.7), ("heavy", 0.3, 0.3), ("mild", 0.03, 0.1)]
 )
-def test_the_gaussian_interval_fails_where_it_holds(world: str, value: float, at_least: float) -> None:
+def test_the_gaussian_interval_fails_where_it_holds(world: str, value: float, least_missed: float) -> None:
     means, truth = simulated(WORLDS[world], value, 300, seed=7)
-    assert missed(gaussian(means), truth) > at_least
+    assert missed(gaussian(means), truth) > least_missed
     assert missed(interval(means), truth) <= PROMISED
 
 

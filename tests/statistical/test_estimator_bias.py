@@ -34,12 +34,12 @@ LOGS, EVENTS = 200, 1_000
 @pytest.mark.parametrize("smallest", [0.2, 0.01, 0.001])
 def test_the_unbiased_ones_meet_the_truth_whatever_is_logged_rarely(smallest: float, model: Ridge | Tabular) -> None:
     bandit = random_bandit(seed=17, smallest=smallest)
-    found = [
+    runs = [
         values_of(bandit.log(EVENTS, seed), UNBIASED, reward_model=model, block=50)
         for seed in range(1_000, 1_000 + LOGS)
     ]
     for estimator in UNBIASED:
-        estimates = np.array([each[estimator.label] for each in found], dtype=float)
+        estimates = np.array([run[estimator.label] for run in runs], dtype=float)
         error = estimates.std(ddof=1) / math.sqrt(LOGS)
         assert abs(estimates.mean() - bandit.value) < 3 * error, estimator.label
 
@@ -48,8 +48,8 @@ def test_the_unbiased_ones_meet_the_truth_whatever_is_logged_rarely(smallest: fl
 def test_a_model_lessens_the_noise_and_a_cap_lessens_it_further() -> None:
     bandit = random_bandit(seed=17, smallest=0.001)
     estimators: list[AnyEstimator] = [IPS(), DR(), CABDR(cap=10), CAB(cap=10)]
-    found = [values_of(bandit.log(2_000, seed), estimators) for seed in range(60)]
-    spread = {label: np.std([each[label] for each in found]) for label in found[0]}
+    runs = [values_of(bandit.log(2_000, seed), estimators) for seed in range(60)]
+    spread = {label: np.std([run[label] for run in runs]) for label in runs[0]}
     assert spread["cab_dr"] < spread["dr"] < spread["ips"]
     assert spread["cab"] < spread["ips"] / 2
 

@@ -50,16 +50,16 @@ def coverage(kind: str, seed: int, repeats: int) -> dict[tuple[str, str], float]
 
 @pytest.mark.slow
 def test_normal_intervals_cover_as_often_as_their_confidence() -> None:
-    found = coverage("normal", seed=20240611, repeats=REPEATS)
-    assert len(found) == 6
-    assert {key: share for key, share in found.items() if not 0.93 <= share <= 0.97} == {}
+    shares = coverage("normal", seed=20240611, repeats=REPEATS)
+    assert len(shares) == 6
+    assert {key: share for key, share in shares.items() if not 0.93 <= share <= 0.97} == {}
 
 
 @pytest.mark.slow
 def test_empirical_bernstein_covers_at_least_as_often_as_its_confidence() -> None:
-    found = coverage("empirical_bernstein", seed=20240612, repeats=150)
-    assert len(found) == 6
-    assert min(found.values()) >= 0.95
+    shares = coverage("empirical_bernstein", seed=20240612, repeats=150)
+    assert len(shares) == 6
+    assert min(shares.values()) >= 0.95
 
 
 def sessions(rng: np.random.Generator, count: int, size: int, correlation: float) -> Stream:
@@ -71,12 +71,12 @@ def sessions(rng: np.random.Generator, count: int, size: int, correlation: float
 
 def design_effects(rng: np.random.Generator, block: int, correlation: float) -> list[float]:
     """Return the design effects of eight streams of 600 sessions of 20 events."""
-    found = []
+    effects = []
     for _ in range(8):
         stream = sessions(rng, 600, 20, correlation)
         report = evaluated(stream, estimators=[IPS()], averages=[Cumulative()], block=block, reward_range=WIDE).report()
-        found.append(report.get(LOGGING, "ips", "cumulative").details["design_effect"])
-    return found
+        effects.append(report.get(LOGGING, "ips", "cumulative").details["design_effect"])
+    return effects
 
 
 @pytest.mark.slow
@@ -100,8 +100,8 @@ def test_the_interval_of_clustered_events_covers_because_it_is_wider() -> None:
             intervals={"cumulative": "normal"},
             reward_range=WIDE,
         )
-        found = evaluator.report().get(CANDIDATE, "ips", "cumulative")
-        covered += found.lower <= 0.5 <= found.upper
-        width.append((found.upper - found.lower) / 2 / (1.96 * 0.1 / math.sqrt(4_000)))
+        estimate = evaluator.report().get(CANDIDATE, "ips", "cumulative")
+        covered += estimate.lower <= 0.5 <= estimate.upper
+        width.append((estimate.upper - estimate.lower) / 2 / (1.96 * 0.1 / math.sqrt(4_000)))
     assert np.mean(width) == pytest.approx(math.sqrt(1 + 19 * 0.2), rel=0.1)
     assert 0.92 <= covered / 300 <= 0.98

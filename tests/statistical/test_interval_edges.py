@@ -24,12 +24,12 @@ CASES = [
 
 def shares_missed(edge: str, kind: str, seeds: range) -> list[float]:
     """Return the share of intervals in each column that miss. The candidates of one log share its rewards."""
-    found = missed(EDGES[edge], kind, seeds)
-    without = CORRECTING if (edge, kind) in NEEDS_SUPPORT else set()
-    return [float(np.mean(found[column])) for column in found if column[0] not in without]
+    misses = missed(EDGES[edge], kind, seeds)
+    excluded = CORRECTING if (edge, kind) in NEEDS_SUPPORT else set()
+    return [float(np.mean(misses[column])) for column in misses if column[0] not in excluded]
 
 
-def by_chance(seeds: range) -> float:
+def chance_allowance(seeds: range) -> float:
     """Return the share beyond 5 % that chance explains in this many logs."""
     return 3 * float(np.sqrt(PROMISED * (1 - PROMISED) / len(seeds)))
 
@@ -37,7 +37,7 @@ def by_chance(seeds: range) -> float:
 @pytest.mark.parametrize(("edge", "kind"), CASES)
 def test_intervals_hold_at_the_edges(edge: str, kind: str) -> None:
     seeds = range(8, 11)
-    assert max(shares_missed(edge, kind, seeds)) <= PROMISED + by_chance(seeds)
+    assert max(shares_missed(edge, kind, seeds)) <= PROMISED + chance_allowance(seeds)
 
 
 @pytest.mark.slow
@@ -46,4 +46,4 @@ def test_intervals_hold_at_the_edges_in_many_logs(edge: str, kind: str) -> None:
     seeds = range(1_000, 1_040)
     shares = shares_missed(edge, kind, seeds)
     assert np.mean(shares) <= PROMISED
-    assert max(shares) <= PROMISED + by_chance(seeds)
+    assert max(shares) <= PROMISED + chance_allowance(seeds)

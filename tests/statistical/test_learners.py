@@ -34,7 +34,7 @@ def missed(seed: int) -> set[tuple[str, str]]:
     sequence = {"cumulative": "confidence_sequence"}
     estimators = [IPS(), DR()]
     evaluator = Evaluator(CANDIDATES, estimators, [Cumulative()], intervals=sequence, drift=None, promotion=None)
-    batch, truths, found = log(EVENTS, seed=seed), dict.fromkeys(CANDIDATES, 0.0), set()
+    batch, truths, misses = log(EVENTS, seed=seed), dict.fromkeys(CANDIDATES, 0.0), set()
     for first in range(0, EVENTS, BLOCK):
         for name in CANDIDATES:
             truths[name] += value(evaluator.learned(name)["weights"]) * BLOCK
@@ -46,12 +46,12 @@ def missed(seed: int) -> set[tuple[str, str]]:
                 assert row.lower is not None
                 assert row.upper is not None
                 if not row.lower <= truths[row.policy] / (first + BLOCK) <= row.upper:
-                    found.add((row.policy, row.estimator))
-    return found
+                    misses.add((row.policy, row.estimator))
+    return misses
 
 
 def test_a_sequence_misses_what_a_learning_policy_was_on_average_no_more_often_than_it_promises() -> None:
-    every = [each for seed in range(STREAMS) for each in missed(seed)]
-    counts = {of: every.count(of) for of in sorted(set(every))}
+    misses = [label for seed in range(STREAMS) for label in missed(seed)]
+    counts = {label: misses.count(label) for label in sorted(set(misses))}
     print(counts)
     assert max(counts.values(), default=0) <= binom.ppf(0.999, STREAMS, 0.05)

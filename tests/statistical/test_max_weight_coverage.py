@@ -62,14 +62,14 @@ def missed(
         policies={"new": candidate(context)[number, action]},
     )
     evaluator = Evaluator(["new"], [IPS()], [Cumulative(), Window(tau=1_000)], drift=None, promotion=None)
-    found = []
+    misses = []
     for first, last in zip((0, *LOOKS), LOOKS, strict=False):
         evaluator.update(batch[first:last])
         evaluator.fold_pending()
         report = evaluator.report()
         rows = [report.get("new", "ips", average) for average in ("cumulative", "window")]
-        found.append(tuple(not (row.lower or 0.0) <= 0.36 <= (row.upper or 1.0) for row in rows))
-    return found
+        misses.append(tuple(not (row.lower or 0.0) <= 0.36 <= (row.upper or 1.0) for row in rows))
+    return misses
 
 
 @pytest.mark.slow
@@ -103,8 +103,8 @@ def test_lifts_cover_before_production_has_taken_an_action_that_is_rarely_logged
         )
         rewards = rng.random(events) < mean[action]
         evaluator.update(EventBatch.from_arrays(reward=rewards, propensity=logging[action], policies=probability))
-        found, lift = evaluator.report().get("new", "ips", "cumulative"), mean.mean() - 0.3 - 0.12 * 0.2 / actions
-        assert found.lift_lower is not None
-        assert found.lift_upper is not None
-        missed += not found.lift_lower <= lift <= found.lift_upper
+        estimate, lift = evaluator.report().get("new", "ips", "cumulative"), mean.mean() - 0.3 - 0.12 * 0.2 / actions
+        assert estimate.lift_lower is not None
+        assert estimate.lift_upper is not None
+        missed += not estimate.lift_lower <= lift <= estimate.lift_upper
     assert missed <= binom.ppf(0.999, runs, 0.05)

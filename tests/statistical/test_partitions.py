@@ -31,11 +31,13 @@ def scores(report: Report, config: EvaluatorConfig, world: World, truth: Array) 
     rows = [
         [
             [report.get(policy, *pair) for policy in world.candidates]
-            for pair in ((each, average) for average in config.averages)
+            for pair in ((estimator, average) for average in config.averages)
         ]
-        for each in config.estimators
+        for estimator in config.estimators
     ]
-    numbers = np.array([[[(each.value, each.lower, each.upper) for each in row] for row in of] for of in rows])
+    numbers = np.array(
+        [[[(estimate.value, estimate.lower, estimate.upper) for estimate in cell] for cell in row] for row in rows]
+    )
     value, lower, upper = np.moveaxis(numbers.astype(float), -1, 0)
     return np.array([((value - truth) ** 2).mean(axis=-1), ((lower <= truth) & (truth <= upper)).mean(axis=-1)])
 
@@ -67,8 +69,8 @@ def followed(config: EvaluatorConfig, world: World, drift: Drift, seed: int) -> 
             one.update(events)
             folded(several, events, offsets, chance)
             if count % LOOKED_AT == 0 and count > LOOKED_AT:
-                found = [scores(each.report(), config, world, moment.truth[1:]) for each in (one, several)]
-                yield found[0], found[1]
+                pair = [scores(evaluator.report(), config, world, moment.truth[1:]) for evaluator in (one, several)]
+                yield pair[0], pair[1]
 
 
 @pytest.mark.slow
@@ -76,9 +78,9 @@ def followed(config: EvaluatorConfig, world: World, drift: Drift, seed: int) -> 
 def test_errors_and_coverage_on_four_partitions_are_those_of_one_process(kind: DriftKind) -> None:
     world, drift = World.synthetic(31, users=200, items=800, clusters=4), Drift(kind, clusters=4, span=SPAN)
     config = Evaluator(world.candidates, ESTIMATORS, AVERAGES, drift=None, promotion=None).config
-    found = np.array([list(followed(config, world, drift, seed)) for seed in range(4)]).mean(axis=1)
-    (error, coverage), (_, coverage_of_several) = found.mean(axis=0)
-    difference = found[:, 1, 0] - found[:, 0, 0]
+    run_scores = np.array([list(followed(config, world, drift, seed)) for seed in range(4)]).mean(axis=1)
+    (error, coverage), (_, coverage_of_several) = run_scores.mean(axis=0)
+    difference = run_scores[:, 1, 0] - run_scores[:, 0, 0]
     noise = difference.std(axis=0, ddof=1) / np.sqrt(len(difference))
     assert (difference.mean(axis=0) <= 0.05 * error + 4 * noise).all()
     assert (coverage_of_several >= coverage - 0.03).all()

@@ -67,7 +67,9 @@ def events_until_blamed(make: Any, events: int, streams: int, wrong: float, seed
         evidence = Evidence.of(weight / wrong, np.ones(6000), BLOCK)
         sums = monitor.summarise(evidence, nothing, np.minimum(propensity * wrong, 1.0))
         state = monitor.fold(state, sums, [[]])
-        blamed = [not each.ok for each in decide(monitor, state, **trust_figures())[1] if each.check == "mean_weight"]
+        blamed = [
+            not result.ok for result in decide(monitor, state, **trust_figures())[1] if result.check == "mean_weight"
+        ]
         first = np.where(np.array(blamed) & np.isinf(first), done, first)
     return first
 

@@ -22,16 +22,19 @@ def test_one_of_three_actions_wrong_by_a_fifth_fails_the_check_in_at_least_9_of_
     wrong: float, listed: bool
 ) -> None:
     logs = (three_actions(RUNS + seed, EVENTS, wrong, listed=listed) for seed in range(RUNS_WRONG))
-    found = [finding_of(log, LOOK) for log in logs]
-    print(sum(map(bool, found)), found[0])
-    assert sum(map(bool, found)) >= 0.9 * RUNS_WRONG
+    findings = [finding_of(log, LOOK) for log in logs]
+    print(sum(map(bool, findings)), findings[0])
+    assert sum(map(bool, findings)) >= 0.9 * RUNS_WRONG
     if wrong < 1:
-        assert sum("action sport" in finding for finding in found) >= 0.9 * RUNS_WRONG
+        assert sum("action sport" in finding for finding in findings) >= 0.9 * RUNS_WRONG
 
 
 @pytest.mark.parametrize("wrong", [0.8, 1.2])
 def test_a_log_names_the_action_that_is_wrong_by_a_fifth(wrong: float) -> None:
     side = "low" if wrong < 1 else "high"
-    found = [findings_about(three_actions(seed, 10_000, wrong)) for seed in range(RUNS_WRONG)]
-    named = [any(each.startswith("action sport") and each.endswith(f"too {side}") for each in off) for off in found]
+    findings = [findings_about(three_actions(seed, 10_000, wrong)) for seed in range(RUNS_WRONG)]
+    named = [
+        any(finding.startswith("action sport") and finding.endswith(f"too {side}") for finding in off)
+        for off in findings
+    ]
     assert sum(named) >= 0.9 * RUNS_WRONG

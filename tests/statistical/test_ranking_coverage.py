@@ -18,11 +18,11 @@ GAIN = 1 / np.log2(1 + np.arange(1.0, RANKS + 1))
 
 def truths() -> dict[tuple[str, str], float]:
     """Return the value of production and of the opposite order, by estimator."""
-    found = {}
+    values = {}
     for policy, gain in (("logging", GAIN), ("new", GAIN[::-1])):
-        found[policy, "click_ips"] = float(ATTRACTIVENESS @ gain)
-        found[policy, "click_snips"] = float(ATTRACTIVENESS @ gain / ATTRACTIVENESS.sum())
-    return found
+        values[policy, "click_ips"] = float(ATTRACTIVENESS @ gain)
+        values[policy, "click_snips"] = float(ATTRACTIVENESS @ gain / ATTRACTIVENESS.sum())
+    return values
 
 
 def clicks_of(stream: int) -> Array:
@@ -52,7 +52,7 @@ def test_intervals_with_a_known_curve_cover_values_and_lifts(kind: str) -> None:
             if row.policy == "new":
                 lift = truth["new", row.estimator] - truth["logging", row.estimator]
                 covered["lift", row.estimator] += row.lift_lower <= lift <= row.lift_upper
-    assert min(covered.values()) >= 0.94 * STREAMS, {each: count / STREAMS for each, count in covered.items()}
+    assert min(covered.values()) >= 0.94 * STREAMS, {label: count / STREAMS for label, count in covered.items()}
 
 
 @pytest.mark.slow
@@ -62,8 +62,8 @@ def test_intervals_with_a_learned_curve_cover_the_lift(kind: str) -> None:
     covered = 0
     for stream in range(STREAMS):
         batch, lifts = pages(12_000, [15, stream], kind)
-        found = estimate(batch, {"kind": kind, "ranks": RANKS})
-        covered += found.lift_lower <= lifts.mean() <= found.lift_upper
+        estimated = estimate(batch, {"kind": kind, "ranks": RANKS})
+        covered += estimated.lift_lower <= lifts.mean() <= estimated.lift_upper
     assert covered >= 0.93 * STREAMS
 
 
@@ -74,8 +74,8 @@ def test_while_the_layout_drifts_intervals_of_the_mixture_cover_the_current_lift
     covered, streams = 0, 50
     for stream in range(streams):
         batch, lifts = pages(100_000, [16, stream], kind, eta=np.linspace(1.0, 0.5, 100_000))
-        found = estimate(batch, {"kind": kind, "ranks": RANKS}, "mixture")
-        covered += found.lift_lower <= lifts.mean() <= found.lift_upper
+        estimated = estimate(batch, {"kind": kind, "ranks": RANKS}, "mixture")
+        covered += estimated.lift_lower <= lifts.mean() <= estimated.lift_upper
     assert covered >= 0.9 * streams
 
 
@@ -84,5 +84,5 @@ def test_while_the_layout_drifts_intervals_of_the_mixture_cover_the_current_lift
 def test_on_60000_pages_of_a_still_layout_the_harvested_curve_is_within_two_percent_at_every_rank() -> None:
     for seed in range(14, 34):
         batch, _ = pages(60_000, seed, "harvested")
-        found = evaluated(batch, {"kind": "harvested", "ranks": RANKS, "horizon": 60_000}).report().examination
-        assert [rank.value for rank in found] == pytest.approx(THETA.tolist(), abs=0.02)
+        curve = evaluated(batch, {"kind": "harvested", "ranks": RANKS, "horizon": 60_000}).report().examination
+        assert [rank.value for rank in curve] == pytest.approx(THETA.tolist(), abs=0.02)

@@ -31,12 +31,12 @@ def coverage(average: str, interval: str, streams: int, events: int, first_seed:
             ["challenger"], ["ips", "snips"], [average], intervals=intervals, promotion="off", drift=None
         )
         evaluator.update(log(events, seed))
-        for each in evaluator.report().estimates:
-            if each.policy == "challenger":
-                lower, upper = np.array([each.lift_ratio_lower, each.lift_ratio_upper], dtype=float)
-                is_hit = bool(lower <= lift / PRODUCTION <= upper), each.lift_lower <= lift <= each.lift_upper
-                hits.setdefault(each.estimator, []).append(is_hit)
-    return {name: tuple(np.mean(each, axis=0).tolist()) for name, each in hits.items()}
+        for estimate in evaluator.report().estimates:
+            if estimate.policy == "challenger":
+                lower, upper = np.array([estimate.lift_ratio_lower, estimate.lift_ratio_upper], dtype=float)
+                is_hit = bool(lower <= lift / PRODUCTION <= upper), estimate.lift_lower <= lift <= estimate.lift_upper
+                hits.setdefault(estimate.estimator, []).append(is_hit)
+    return {name: tuple(np.mean(pairs, axis=0).tolist()) for name, pairs in hits.items()}
 
 
 @pytest.mark.slow
@@ -45,11 +45,11 @@ def coverage(average: str, interval: str, streams: int, events: int, first_seed:
     [("cumulative", "normal", 2_000), ("cumulative", "empirical_likelihood", 2_000), ("mixture", "drift_aware", 300)],
 )
 def test_intervals_of_ratios_cover_as_often_as_those_of_lifts(average: str, interval: str, streams: int) -> None:
-    for of_ratio, of_lift in coverage(average, interval, streams, events=10_000, first_seed=70_000).values():
-        assert of_ratio == pytest.approx(of_lift, abs=0.012)
-        assert of_ratio >= 0.94
+    for ratio_share, lift_share in coverage(average, interval, streams, events=10_000, first_seed=70_000).values():
+        assert ratio_share == pytest.approx(lift_share, abs=0.012)
+        assert ratio_share >= 0.94
 
 
 def test_a_few_intervals_of_ratios_cover() -> None:
-    found = coverage("cumulative", "normal", streams=60, events=5_000, first_seed=71_000)
-    assert all(of_ratio >= 0.85 for of_ratio, _ in found.values()), found
+    shares = coverage("cumulative", "normal", streams=60, events=5_000, first_seed=71_000)
+    assert all(ratio_share >= 0.85 for ratio_share, _ in shares.values()), shares

@@ -33,8 +33,8 @@ class Weights(NamedTuple):
     better: Array
 
     def draw(self, rng: np.random.Generator, runs: int, events: int) -> tuple[Array, Array]:
-        which = np.searchsorted(np.cumsum(self.probability)[:-1], rng.random((runs, events)), side="right")
-        return self.weight[which], self.better[which]
+        index = np.searchsorted(np.cumsum(self.probability)[:-1], rng.random((runs, events)), side="right")
+        return self.weight[index], self.better[index]
 
     @property
     def value(self) -> float:
@@ -81,7 +81,7 @@ def ever_missed(
         reward = (rng.random((runs, step)) < mean[end - step : end] * better).astype(float)
         observed = observations(weight, reward) / scale
         light = np.broadcast_to(weight / scale <= LIGHT, observed.shape)
-        seen = Observations(_by_block(observed), light=_by_block(light))
+        seen = Observations(_blocks(observed), light=_blocks(light))
         parts = list(span.parts(state, step // BLOCK))
         added, before = measure(engine, seen, before, parts)
         for part, some in zip(parts, added[:, :, 0], strict=True):
@@ -94,13 +94,13 @@ def ever_missed(
     return missed.sum(axis=1), float((1 - lower[1] - lower[0]).mean())
 
 
-def _by_block(values: Array) -> Array:
+def _blocks(values: Array) -> Array:
     """Reshape [4, runs, events] to [blocks, rows, 1, events of a block]."""
     rows = values.reshape(4 * values.shape[1], -1, BLOCK)
     return np.ascontiguousarray(rows.swapaxes(0, 1)[:, :, None])
 
 
-def as_promised(missed: Array, runs: int) -> bool:
+def is_promised_error(missed: Array, runs: int) -> bool:
     """Return whether no bound missed too often for half the error, at a level of one in a thousand each."""
     return bool((missed <= binom.ppf(0.999, runs, ERROR / 2)).all())
 
@@ -118,21 +118,21 @@ CASES = [
 @pytest.mark.parametrize(("weights", "mean"), CASES)
 def test_the_robust_sequence_seldom_ever_misses_the_mean_since_the_start(weights: Weights, mean: Array) -> None:
     missed, _ = ever_missed(HeavyTailed(), SinceStart(), weights, mean, runs=200)
-    assert as_promised(missed, 200)
+    assert is_promised_error(missed, 200)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("weights", "mean"), CASES)
 def test_the_restarted_sequence_seldom_ever_misses_the_mean_of_its_window(weights: Weights, mean: Array) -> None:
     missed, _ = ever_missed(HeavyTailed(), Restarted(1000, BLOCK), weights, mean, runs=200)
-    assert as_promised(missed, 200)
+    assert is_promised_error(missed, 200)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("weights", "mean"), CASES[::2])
 def test_the_empirical_bernstein_sequence_seldom_ever_misses(weights: Weights, mean: Array) -> None:
     missed, _ = ever_missed(BernsteinWealth(), SinceStart(), weights, mean, runs=200, scale=weights.weight.max() + 1)
-    assert as_promised(missed, 200)
+    assert is_promised_error(missed, 200)
 
 
 @pytest.mark.slow
@@ -140,7 +140,7 @@ def test_the_empirical_bernstein_sequence_seldom_ever_misses(weights: Weights, m
 @pytest.mark.parametrize(("weights", "mean"), CASES[3::4])
 def test_in_a_thousand_runs_no_sequence_misses_too_often(weights: Weights, mean: Array, span: RestartSchedule) -> None:
     missed, _ = ever_missed(HeavyTailed(), span, weights, mean, runs=1000)
-    assert as_promised(missed, 1000)
+    assert is_promised_error(missed, 1000)
 
 
 def test_the_simulation_finds_bounds_that_promise_too_much() -> None:
@@ -152,7 +152,7 @@ def test_the_simulation_finds_bounds_that_promise_too_much() -> None:
             return np.asarray(sums[:, 1] / sums[:, 0] + norm.ppf(error) * np.sqrt(variance / sums[:, 0]))
 
     missed, _ = ever_missed(Greedy(), SinceStart(), MILD, still(0.3), runs=200)
-    assert not as_promised(missed, 200)
+    assert not is_promised_error(missed, 200)
 
 
 @pytest.mark.slow
@@ -177,27 +177,27 @@ def missed_on_the_way(seed: int, weights: tuple[float, ...], chances: tuple[floa
     events, propensity = LOOKS * BETWEEN, 1 / max(weights)
     mean = 0.3 + 0.1 * np.sin(np.arange(events) / 1500)
     reward = (rng.random(events) < mean).astype(float)
-    names = [f"candidate-{place}" for place in range(CANDIDATES)]
+    names = [f"candidate-{index}" for index in range(CANDIDATES)]
     weight = rng.choice(weights, p=chances, size=(events, CANDIDATES))
     kinds = {"cumulative": "confidence_sequence", "window": "confidence_sequence"}
     averages = [Cumulative(), Window(tau=1000)]
     evaluator = Evaluator(names, [IPS()], averages, intervals=kinds, promotion=Promotion(family_size=1), drift=None)
     missed = {f"{average} {about}": set() for average in kinds for about in ("value", "lift")}
     for first in range(0, events, BETWEEN):
-        part = slice(first, first + BETWEEN)
-        policies = {name: weight[part, place] * propensity for place, name in enumerate(names)}
+        rows = slice(first, first + BETWEEN)
+        policies = {name: weight[rows, index] * propensity for index, name in enumerate(names)}
         evaluator.update(
-            EventBatch.from_arrays(reward=reward[part], propensity=np.full(BETWEEN, propensity), policies=policies)
+            EventBatch.from_arrays(reward=reward[rows], propensity=np.full(BETWEEN, propensity), policies=policies)
         )
         evaluator.fold_pending()
-        for each in evaluator.report().estimates:
-            if each.policy not in policies or each.lower is None or each.lift_lower is None:
+        for estimate in evaluator.report().estimates:
+            if estimate.policy not in policies or estimate.lower is None or estimate.lift_lower is None:
                 continue
-            about = mean[part.stop - int(each.details["interval_events"]) : part.stop].mean()
-            if not each.lower <= about <= each.upper:
-                missed[f"{each.average} value"].add(each.policy)
-            if not each.lift_lower <= 0 <= each.lift_upper:
-                missed[f"{each.average} lift"].add(each.policy)
+            about = mean[rows.stop - int(estimate.details["interval_events"]) : rows.stop].mean()
+            if not estimate.lower <= about <= estimate.upper:
+                missed[f"{estimate.average} value"].add(estimate.policy)
+            if not estimate.lift_lower <= 0 <= estimate.lift_upper:
+                missed[f"{estimate.average} lift"].add(estimate.policy)
     return {name: len(policies) / CANDIDATES for name, policies in missed.items()}
 
 

@@ -33,25 +33,25 @@ def errors(bandit: Bandit, events: int, kinds: tuple[str, ...]) -> Iterator[list
     logs = (bandit.log(events, seed) for seed in range(500, 500 + LOGS[events, kinds]))
     if kinds == ("clipped_ips",):  # quicker without the actions, which it does not need
         logs = (replace(log, action_sets=None) for log in logs)
-    found = [values_of(log, estimators, **settings) for log in logs]
+    runs = [values_of(log, estimators, **settings) for log in logs]
     for kind in kinds:
         labels = [kind, *(f"{kind} {cap:g}" for cap in CAPS)]
-        yield [math.sqrt(np.mean([(values[label] - bandit.value) ** 2 for values in found])) for label in labels]
+        yield [math.sqrt(np.mean([(values[label] - bandit.value) ** 2 for values in runs])) for label in labels]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_chosen_cap_is_near_the_best_one_and_far_from_the_worst() -> None:
-    over_best, below_worst = [], []
-    for place, smallest in enumerate(SMALLEST):
+    ratios_to_best, ratios_to_worst = [], []
+    for index, smallest in enumerate(SMALLEST):
         for events, kinds in LOGS:
-            for chosen, *fixed in errors(random_bandit(seed=80 + place, smallest=smallest), events, kinds):
-                over_best.append(chosen / min(fixed))
-                below_worst.append(max(fixed) / chosen)
-    assert np.median(over_best) < 1.25
-    assert np.exp(np.mean(np.log(over_best))) < 1.3
-    assert max(over_best) < 2.5
-    assert np.exp(np.mean(np.log(below_worst))) > 2.5
+            for chosen, *fixed in errors(random_bandit(seed=80 + index, smallest=smallest), events, kinds):
+                ratios_to_best.append(chosen / min(fixed))
+                ratios_to_worst.append(max(fixed) / chosen)
+    assert np.median(ratios_to_best) < 1.25
+    assert np.exp(np.mean(np.log(ratios_to_best))) < 1.3
+    assert max(ratios_to_best) < 2.5
+    assert np.exp(np.mean(np.log(ratios_to_worst))) > 2.5
 
 
 @pytest.mark.slow
@@ -68,7 +68,7 @@ def test_the_interval_covers_the_expectation_at_the_chosen_cap(
             [CANDIDATE], [ClippedIPS(cap="auto")], [Cumulative()], intervals={"cumulative": interval}, drift=None
         )
         evaluator.update(bandit.log(1_000, seed))
-        found = evaluator.report().get(CANDIDATE, "clipped_ips", "cumulative")
-        limited = bandit.logging * np.minimum(weight, found.details["cap"]) * bandit.mean
-        covered += found.lower <= limited.sum(axis=1).mean() <= found.upper
+        estimate = evaluator.report().get(CANDIDATE, "clipped_ips", "cumulative")
+        limited = bandit.logging * np.minimum(weight, estimate.details["cap"]) * bandit.mean
+        covered += estimate.lower <= limited.sum(axis=1).mean() <= estimate.upper
     assert covered / logs >= 0.95

@@ -67,7 +67,7 @@ def lines(axes: Axes, panel: Panel, results: list[list[Series]]) -> None:
     all_series = [series for result in results for series in result]
     names = panel.legends([[series["metric"] for series in result] for result in results])
     points = {
-        name: [(float(at), float(value)) for at, value in series["values"]]
+        name: [(float(timestamp), float(value)) for timestamp, value in series["values"]]
         for name, series in zip(names, all_series, strict=True)
     }
     palette = cycle(mpl.colormaps["tab10"].colors)  # type: ignore[attr-defined]

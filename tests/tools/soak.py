@@ -299,7 +299,7 @@ class Soak:
     def _results(self, report: dict[str, Any]) -> dict[str, Any]:
         steady = self._steady() or self._warm()
         slope, error = _slope(steady, lambda sample: sample.resident)
-        below, below_error = _slope(steady, lambda sample: sample.below)
+        below, growth_error = _slope(steady, lambda sample: sample.below)
         seen = [sample for run in steady for sample in run]
         scrapes = [sample.scrape for sample in self.samples]
         return {
@@ -315,7 +315,7 @@ class Soak:
             "resident_mib_per_hour_error": round(error * 3600 / 2**20, 2),
             "below_mib": round(self.samples[-1].below / 2**20, 1),
             "below_mib_per_hour": round(below * 3600 / 2**20, 2),
-            "below_mib_per_hour_error": round(below_error * 3600 / 2**20, 2),
+            "below_mib_per_hour_error": round(growth_error * 3600 / 2**20, 2),
             "descriptors": self._descriptors(),
             "scrapes": len(scrapes),
             "load": round(float(np.mean([sample.load for sample in self.samples])), 2),

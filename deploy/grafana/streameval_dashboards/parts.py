@@ -74,7 +74,7 @@ def lines(
         .fill_opacity(0)
         .show_points(shapes.VisibilityMode.NEVER)
         .tooltip(common.VizTooltipOptions().mode(shapes.TooltipDisplayMode.MULTI).sort(shapes.SortOrder.DESCENDING))
-        .legend(_legend(shown=True, on_the_right=names_on_the_right))
+        .legend(_legend(shown=True, is_right=names_on_the_right))
     )
     if log_scale:
         panel.scale_distribution(common.ScaleDistributionConfig().type(shapes.ScaleDistribution.LOG).log(10))
@@ -97,9 +97,9 @@ def intervals(about: About, *values: Bounded) -> timeseries.Panel:
     return panel
 
 
-def marked(panel: timeseries.Panel, at: float) -> timeseries.Panel:
+def marked(panel: timeseries.Panel, threshold: float) -> timeseries.Panel:
     """Add a dashed line at a reference value to the panel."""
-    steps = [models.Threshold(value=None, color="transparent"), models.Threshold(value=at, color="orange")]
+    steps = [models.Threshold(value=None, color="transparent"), models.Threshold(value=threshold, color="orange")]
     return panel.thresholds(
         dashboard.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps)
     ).thresholds_style(common.GraphThresholdsStyleConfig().mode(shapes.GraphThresholdsStyleMode.DASHED))
@@ -216,7 +216,7 @@ def words(texts: dict[str, tuple[str, str]]) -> list[models.ValueMapping]:
     return [models.ValueMap(options=results)]
 
 
-def place_rows(board: dashboard.Dashboard, rows: Mapping[str, Placed]) -> None:
+def add_rows(board: dashboard.Dashboard, rows: Mapping[str, Placed]) -> None:
     """Place rows of panels (width, height, panel) on the dashboard, and number the panels."""
     top, identity = 0, 0
     for title, panels in rows.items():
@@ -245,9 +245,9 @@ def _with(panel: Shown, about: About, queries: Sequence[Query], instant: bool = 
     return panel
 
 
-def _legend(*, shown: bool, on_the_right: bool = False) -> common.VizLegendOptions:
+def _legend(*, shown: bool, is_right: bool = False) -> common.VizLegendOptions:
     legend = common.VizLegendOptions().display_mode(shapes.LegendDisplayMode.LIST)
-    placement = shapes.LegendPlacement.RIGHT if on_the_right else shapes.LegendPlacement.BOTTOM
+    placement = shapes.LegendPlacement.RIGHT if is_right else shapes.LegendPlacement.BOTTOM
     return legend.placement(placement).show_legend(shown).calcs([])
 
 

@@ -254,7 +254,7 @@ def _cost() -> Placed:
             "{{model}}, mean reward",
         ),
     )
-    marked(busy, at=1.0).axis_soft_max(1.0)
+    marked(busy, threshold=1.0).axis_soft_max(1.0)
     panels = (busy, batches, snapshots, written, memory, processor, model)
     return [(8, 8, panel) for panel in panels]
 

@@ -122,7 +122,7 @@ def _ship() -> Placed:
         (24, 4, answer),
         (24, 6, table),
         (24, 4, promotable),
-        (8, 9, repeated(marked(against_zero, at=0.0), "policy")),
+        (8, 9, repeated(marked(against_zero, threshold=0.0), "policy")),
         (24, 6, _rewards()),
         (24, 8, _segments()),
     ]
@@ -308,7 +308,7 @@ def _adaptation() -> Placed:
     return [
         *((12, 8, panel) for panel in (horizon, window, alpha, drift)),
         *((12, 6, panel) for panel in (bias, detections)),
-        *((6, 7, panel) for panel in (marked(regret, at=0.0), steps, failures, version)),
+        *((6, 7, panel) for panel in (marked(regret, threshold=0.0), steps, failures, version)),
     ]
 
 
@@ -471,14 +471,14 @@ def _trust() -> Placed:
         (12, 5, losses),
         (8, 8, size),
         (8, 8, rewarded),
-        (8, 8, marked(mean_weight, at=1.0)),
+        (8, 8, marked(mean_weight, threshold=1.0)),
         (8, 8, largest),
-        (8, 8, marked(design, at=1.0)),
+        (8, 8, marked(design, threshold=1.0)),
         (8, 8, unsupported),
         (8, 8, left_out),
         (8, 8, looks),
         (8, 8, seen),
-        (8, 8, marked(calibration, at=0.0)),
+        (8, 8, marked(calibration, threshold=0.0)),
     ]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from grafana_foundation_sdk.builders import dashboard, prometheus
 from grafana_foundation_sdk.models import dashboard as models
 
-from streameval_dashboards.parts import SOURCE, Placed, place_rows
+from streameval_dashboards.parts import SOURCE, Placed, add_rows
 
 INSTANCE = 'job=~"$job", instance=~"$instance"'
 POLICY = f'{INSTANCE}, policy=~"$policy"'
@@ -138,7 +138,7 @@ def board(
         made.with_variable(variable)
     for mark in moments(policy_marks):
         made.annotation(mark)
-    place_rows(made, rows)
+    add_rows(made, rows)
     return made.build()
 
 
