@@ -78,7 +78,7 @@ class Batch(Columns):
         if not len(rows):
             return self
         rejected = [
-            Rejected(reason, detail(row), b"", origin=None if self.origin is None else self.origin.place(row))
+            Rejected(reason, detail(row), b"", origin=None if self.origin is None else self.origin.position(row))
             for row in rows.tolist()
         ]
         return replace(self.take(np.delete(np.arange(len(self)), rows)), rejected=(*self.rejected, *rejected))
@@ -351,10 +351,10 @@ class EventBatch(Batch):
         ValueError: row 1: propensity_range: propensity: 0 is not in (0, 1]
         """
         named = policies or {}
-        values, of_slots = reward_columns(reward, propensity, propensities)
+        values, slot_rewards = reward_columns(reward, propensity, propensities)
         n, is_ranking = len(values), slate_logging == "uniform_ranking"
         logged, probabilities, sets, slates = choice_columns(
-            n, propensity, named, action, propensities, features, is_ranking, of_slots
+            n, propensity, named, action, propensities, features, is_ranking, slot_rewards
         )
         further = None
         if rewards is not None:

@@ -225,7 +225,7 @@ def _with_slates(
     batch: EventBatch, events: Sequence[Any], slots: Sequence[Slot], policies: PolicyNames | None
 ) -> EventBatch:
     """Add the columns of slots. In all other columns a slate is one action."""
-    of_slots, by_policy, propensity, sets = _choice_columns(slots, policies)
+    slot_policies, by_policy, propensity, sets = _choice_columns(slots, policies)
     items = np.array(list(chain.from_iterable(map(_items, events))), dtype=np.int64)
     columns = SlateColumns(
         offsets=cumulative_offsets(np.array([len(event.slots or ()) for event in events])),
@@ -233,15 +233,15 @@ def _with_slates(
         reward=floats_or([slot.reward for slot in slots], NAN),
         probabilities=by_policy.T,
         actions=replace(
-            sets or ActionSets.none(len(slots), len(of_slots)),
+            sets or ActionSets.none(len(slots), len(slot_policies)),
             items=items,
             scores=floats(list(chain.from_iterable(map(_scores, events)))),
         ),
         logging=np.array([_logging(event) for event in events], dtype=np.int8),
         listed=_listed(events),
     )
-    names = tuple(dict.fromkeys([*batch.policies, *of_slots]))
-    batch, slates = batch.with_policies(names), columns.select_policies(of_slots, names)
+    names = tuple(dict.fromkeys([*batch.policies, *slot_policies]))
+    batch, slates = batch.with_policies(names), columns.select_policies(slot_policies, names)
     fill_marginals(slates)
     propensity, probabilities = as_one_action(slates)
     is_slate = slates.sizes > 0

@@ -355,7 +355,7 @@ def _without(structs: list[Any], broken: Mapping[int, Fault], faults: dict[int, 
 
 def _rejected(faults: Mapping[int, Fault], messages: Messages, origin: Origin | None) -> tuple[Rejected, ...]:
     return tuple(
-        rejection(*faults[index], messages[index] or b"", index, None if origin is None else origin.place(index))
+        rejection(*faults[index], messages[index] or b"", index, None if origin is None else origin.position(index))
         for index in sorted(faults)
     )
 

@@ -53,8 +53,8 @@ def reward_columns(
     slots = slots if propensities is None else np.shape(propensities)[:-1]
     if len(slots) != 2 or len(np.shape(reward)) != 2:
         return column("reward", reward, None), None
-    of_slots = column("reward", reward, *slots)
-    return of_slots.sum(axis=1), of_slots
+    slot_rewards = column("reward", reward, *slots)
+    return slot_rewards.sum(axis=1), slot_rewards
 
 
 def further_reward_columns(
@@ -65,18 +65,18 @@ def further_reward_columns(
     Raises:
         ValueError: A reward has another shape.
     """
-    columns, of_slots = [], []
+    columns, slot_columns = [], []
     slots = 0 if slates is None else len(slates.reward)
     for name, values in rewards.items():
         if slates is not None and np.ndim(values) == 2:
             by_slot = column(name, values, n, slots // max(n, 1))
             columns.append(by_slot.sum(axis=1))
-            of_slots.append(by_slot.ravel())
+            slot_columns.append(by_slot.ravel())
         else:
             columns.append(column(name, values, n))
-            of_slots.append(np.full(slots, np.nan))
+            slot_columns.append(np.full(slots, np.nan))
     further = FurtherRewards(tuple(rewards), np.array(columns).reshape(len(columns), n).T)
-    return further, slates and replace(slates, further=np.array(of_slots).reshape(len(columns), slots).T)
+    return further, slates and replace(slates, further=np.array(slot_columns).reshape(len(columns), slots).T)
 
 
 def identifier_column(field: str, names: Sequence[Identifier | None] | ArrayLike, n: int) -> Identity | None:

@@ -50,7 +50,7 @@ class Origin(Columns):
         offsets = [np.asarray(offsets, dtype=np.int64) for _, offsets in pairs]
         return cls(topic, partition, np.concatenate([np.empty(0, dtype=np.int64), *offsets]))
 
-    def place(self, row: int) -> tuple[str, int, int]:
+    def position(self, row: int) -> tuple[str, int, int]:
         """Return topic, partition and offset of a row."""
         return self.topic, int(self.partition[row]), int(self.offset[row])
 

@@ -74,7 +74,7 @@ class Rejected(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
 
 def rejection(
-    reason: str, detail: str, value: bytes, place: int = 0, origin: tuple[str, int, int] | None = None
+    reason: str, detail: str, value: bytes, index: int = 0, origin: tuple[str, int, int] | None = None
 ) -> Rejected:
     r"""Return a rejected message. Shorten its detail, which may quote the message, and make it printable.
 
@@ -85,7 +85,7 @@ def rejection(
         detail = detail[:MAX_DETAIL] + "..."
     if not detail.isprintable():
         detail = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in detail)
-    return Rejected(reason, detail, value, place, origin)
+    return Rejected(reason, detail, value, index, origin)
 
 
 # --- Tolerances ---

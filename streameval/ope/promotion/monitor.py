@@ -322,7 +322,7 @@ class PromotionMonitor:
                 )
                 moment = int(numbers[index]), float(times[index])
                 bounds = float(judgement.lift[index, candidate]), float(judgement.lower[index, candidate])
-                log = None if ends is None else ends.place(index)
+                log = None if ends is None else ends.position(index)
                 transitions.append(Change(label, candidate, *moment, starts, *bounds, reason, log))
         transitions.sort(key=lambda transition: transition.event)
         return structs.replace(
