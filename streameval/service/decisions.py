@@ -91,8 +91,8 @@ class DecisionMessage(Message, frozen=True, kw_only=True, rename={"before": "fro
         cls, transition: Transition, production: str, configuration: str, propensity: str = "logged"
     ) -> DecisionMessage:
         """Return the message about a transition."""
-        place = None if transition.place is None else LogPlace(*transition.place)
-        named = [transition.policy, transition.rule, transition.promotable, transition.event, place, configuration]
+        position = None if transition.place is None else LogPlace(*transition.place)
+        named = [transition.policy, transition.rule, transition.promotable, transition.event, position, configuration]
         verdicts: tuple[Promotability, Promotability] = ("not_promotable", "promotable")
         return cls(
             id=fingerprint_of(named),
@@ -107,7 +107,7 @@ class DecisionMessage(Message, frozen=True, kw_only=True, rename={"before": "fro
             lift_upper=_rounded(transition.lift_upper),
             event=transition.event,
             timestamp=transition.timestamp,
-            place=place,
+            place=position,
             configuration=configuration,
             propensity=propensity,
         )
@@ -147,9 +147,9 @@ class VersionMessage(Message, frozen=True, kw_only=True):
     @classmethod
     def of_version(cls, version: NewVersion, production: str, configuration: str) -> VersionMessage:
         """Return the message about a new copy."""
-        place = None if version.place is None else LogPlace(*version.place)
+        position = None if version.place is None else LogPlace(*version.place)
         return cls(
-            id=fingerprint_of([version.policy, version.of, version.event, place, configuration]),
+            id=fingerprint_of([version.policy, version.of, version.event, position, configuration]),
             policy=version.policy,
             of=version.of,
             production=production,
@@ -157,7 +157,7 @@ class VersionMessage(Message, frozen=True, kw_only=True):
             timestamp=version.timestamp,
             file=version.file,
             retired=version.retired,
-            place=place,
+            place=position,
             configuration=configuration,
         )
 

@@ -93,9 +93,9 @@ class History:
         """Return the points from a moment on, in epoch seconds."""
         return History(tuple(point for point in self.points if point.at >= start), self.spacing)
 
-    def series(self, label: Label, of_lift: bool = False) -> NDArray[np.float64]:
+    def series(self, label: Label, is_lift: bool = False) -> NDArray[np.float64]:
         """Return the value or lift of one estimate with both bounds over time, [points, 3]; NaN if not known."""
-        series, columns = np.full((len(self.points), 3), np.nan), slice(3, 6) if of_lift else slice(0, 3)
+        series, columns = np.full((len(self.points), 3), np.nan), slice(3, 6) if is_lift else slice(0, 3)
         for index, point in enumerate(self.points):
             row = point.rows.get(label)
             if row is not None:
