@@ -113,21 +113,23 @@ class Layout:
     @cached_property
     def components(self) -> tuple[tuple[Component, ...], ...]:
         """Return the components of each column's term."""
-        found: list[tuple[Component, ...]] = []
+        components: list[tuple[Component, ...]] = []
         for column in self.columns:
             if column.parts == 1:
-                found.append((Component(self.numerator(column), self.denominator(column), self.difference(column)),))
+                components.append(
+                    (Component(self.numerator(column), self.denominator(column), self.difference(column)),)
+                )
             else:
                 names = [f"{column!r} {part}" for part in range(column.parts)]
-                found.append(
+                components.append(
                     tuple(Component(self.series[name], ONE, self.series[f"{name} difference"]) for name in names)
                 )
-        return tuple(found)
+        return tuple(components)
 
     @cached_property
     def every_component(self) -> tuple[Component, ...]:
         """Return the components of all columns side by side."""
-        return tuple(component for of_column in self.components for component in of_column)
+        return tuple(component for components in self.components for component in components)
 
     # -- products ------------------------------------------------------------------------------------------------------
 
@@ -242,8 +244,8 @@ class Layout:
     def numerators(self) -> list[tuple[int, bool]]:
         """Return the series with a largest term and a number of non-zero terms, and whether they count for both."""
         own = [(self.numerator(column), False) for column in self.columns]
-        found = [self.difference(column) for column in self.columns]
-        return list(dict.fromkeys([*own, *((each, True) for each in found if each is not None)]))
+        differences = [self.difference(column) for column in self.columns]
+        return list(dict.fromkeys([*own, *((series, True) for series in differences if series is not None)]))
 
     @property
     def _squares(self) -> int:

@@ -29,7 +29,7 @@ from streameval.ope.evidence.evidence import Evidence
 class ClickEstimator(Estimator):
     """Define the base of estimators from clicks."""
 
-    of_clicks: ClassVar[bool] = True
+    uses_clicks: ClassVar[bool] = True
 
     @property
     def limit(self) -> float:

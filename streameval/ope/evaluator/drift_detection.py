@@ -193,7 +193,7 @@ class DriftDetector:
     def take(self, state: DriftState, index: Sequence[int]) -> DriftState:
         """Return the state of some of the policies."""
         if isinstance(state, RiverState):
-            lists = ([of[place] for place in index] for of in (state.seen, state.detectors))
+            lists = ([values[policy] for policy in index] for values in (state.seen, state.detectors))
             return RiverState(state.detections[list(index)], *lists)
         taken: AdwinState = select_policies(state, index)
         return taken
@@ -205,8 +205,8 @@ def joined_detectors(state: DriftState | None, late: DriftState | None, company:
         first = company.late - company.new
         detections = joined(state.detections, late.detections, company)
         return RiverState(detections, state.seen + late.seen[first:], state.detectors + late.detectors[first:])
-    found: DriftState | None = joined(state, late, company)
-    return found
+    merged: DriftState | None = joined(state, late, company)
+    return merged
 
 
 def saved(state: DriftState | None) -> DriftState | None:

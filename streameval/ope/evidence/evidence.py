@@ -184,7 +184,7 @@ class Evidence:
         timestamp: event time in seconds [n]
         signs: rademacher signs of the units of the events, None while no event has had a unit [n, 64]
         clicks: the clicks on rankings, None for other events
-        known: the arrays of `compute_once`
+        cache: the arrays of `compute_once`
     """
 
     importance_weight: Array
@@ -201,7 +201,7 @@ class Evidence:
     timestamp: Array | None = None
     signs: Array | None = None
     clicks: Clicks | None = None
-    known: dict[tuple[str, int], tuple[Array, Array, Array]] = field(default_factory=dict, repr=False, compare=False)
+    cache: dict[tuple[str, int], tuple[Array, Array, Array]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, importance_weight: Any, reward: Any, block: int = 100, sample_weight: Any = None) -> Evidence:
@@ -326,16 +326,16 @@ class Evidence:
         return self.with_recent(recent), after
 
     def with_recent(
-        self, recent: RecentMoments | None, of_forms: Mapping[Form, RecentMoments] = MappingProxyType({})
+        self, recent: RecentMoments | None, by_form: Mapping[Form, RecentMoments] = MappingProxyType({})
     ) -> Evidence:
         """Replace the means of recent events.
 
         Args:
             recent: the means, None to keep them
-            of_forms: the means of forms, missing ones are kept
+            by_form: the means of forms, missing ones are kept
         """
         evidence = copy(self)  # keep everything that is computed already
-        forms = {form: form_evidence.with_recent(of_forms.get(form)) for form, form_evidence in self.forms.items()}
+        forms = {form: form_evidence.with_recent(by_form.get(form)) for form, form_evidence in self.forms.items()}
         vars(evidence).update(recent=self.recent if recent is None else recent, forms=forms)
         return evidence
 
@@ -468,7 +468,7 @@ class Evidence:
         if self.clicks is not None:
             is_complete = self.clicks.whole
         else:
-            is_complete = np.zeros(1, bool) if self.actions is None else self.actions.known(needs)
+            is_complete = np.zeros(1, bool) if self.actions is None else self.actions.completeness(needs)
         return replace(self, sample_weight=np.where(is_complete, self.sample_weight, 0.0))
 
     @property
@@ -524,9 +524,9 @@ class Evidence:
             compute: computes it
         """
         key, weights = (name, self.block), (self.importance_weight, self.sample_weight)
-        entry = self.known.get(key)
+        entry = self.cache.get(key)
         if entry is None or entry[0] is not weights[0] or entry[1] is not weights[1]:
-            entry = self.known[key] = (*weights, compute())
+            entry = self.cache[key] = (*weights, compute())
         return entry[2]
 
 

@@ -186,20 +186,20 @@ class TrackedGroup:
         process: bets on the observations
         scale: the scale of the observations
         estimators: their indices in the grid
-        of: the index of the estimator with the observed terms, None to observe importance weights
+        term: the index of the estimator with the observed terms, None to observe importance weights
     """
 
     label: str
     process: WealthProcess
     scale: ObservationScale
     estimators: tuple[int, ...]
-    of: int | None = None
+    term: int | None = None
 
     def observed(self, evidence: Evidence, terms: Sequence[Terms], blocks: slice = slice(None)) -> Observations:
         """Return the observations of some blocks."""
-        if self.of is None:
+        if self.term is None:
             return observe_weights(evidence, self.scale, blocks)
-        return observe_terms(evidence, terms[self.of].numerator, self.scale, blocks)
+        return observe_terms(evidence, terms[self.term].numerator, self.scale, blocks)
 
 
 class TrackedBounds(NamedTuple):

@@ -379,7 +379,7 @@ def test_only_estimators_that_take_estimates_are_allowed() -> None:
         if estimator.takes_estimated:
             assert Evaluator(["challenger"], [estimator], production="now", propensity="estimated")
             assert estimator.kind in FOR_ESTIMATES.split(", ")
-        elif not estimator.of_clicks:
+        elif not estimator.uses_clicks:
             with pytest.raises(ValueError, match=f"found '{estimator.label}', which needs logged propensities"):
                 Evaluator(["challenger"], [estimator], production="now", propensity="estimated")
 

@@ -479,9 +479,9 @@ def test_a_lift_over_a_production_that_was_sampled_unevenly_has_no_interval() ->
 def test_where_terms_have_no_limit_the_interval_is_withheld() -> None:
     modelled: list[AnyEstimator] = [DM(), StaticBlend(tau=0.5), ClippedIPS(cap=np.inf), CAB(cap=3.0), PseudoInverse()]
     sequences, _ = watching(estimators=modelled)
-    assert [(group.of, group.scale[:2]) for group in sequences.groups] == [(0, (0.0, 1.0)), (3, (0.0, 4.0))]
+    assert [(group.term, group.scale[:2]) for group in sequences.groups] == [(0, (0.0, 1.0)), (3, (0.0, 4.0))]
     limited, _ = watching(estimators=modelled, bound=ConfidenceSequence(max_weight=10.0))
-    assert [group.of for group in limited.groups] == [0, 1, 2, 3]
+    assert [group.term for group in limited.groups] == [0, 1, 2, 3]
 
 
 def test_folding_changes_nothing_in_the_state_it_is_given() -> None:
