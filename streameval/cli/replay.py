@@ -234,7 +234,7 @@ class Replay:
         events = self.config.event_format(written, is_log=True)
         for lines in read_records([file], advance=advance):
             self._first_lines = self._first_lines or lines.values
-            yield events.decode_batch(lines.values, Origin.of(file, [(0, lines.offsets)]))
+            yield events.decode_batch(lines.values, Origin.from_parts(file, [(0, lines.offsets)]))
 
     def _advance(self, advance: Advance, before: int, total: int | None, read: int, _: int | None) -> None:
         self.share = (before + read) / total if total else None

@@ -305,7 +305,7 @@ class Config(EvaluatorOptions):
             trust = replace(promotion.trust, stale_after=promotion.trust.stale_after + topic.window)
             options = self.model_copy(update={"promotion": replace(promotion, trust=trust)})
         rewards = [reward.reward(name) for name, reward in self.rewards.items()]
-        return EvaluatorConfig.of(
+        return EvaluatorConfig.from_options(
             options,
             self.policies.candidates,
             self.policies.production,

@@ -143,7 +143,7 @@ class DsjsonDecoder(JsonDecoder):
     def _refused(self, message: bytes, error: Exception) -> Any:
         if isinstance(error, _UnusableError):
             return Fault(*error.args)
-        line = self._diagnosis.of_message(message, error)
+        line = self._diagnosis.decode_message(message, error)
         try:
             return line if isinstance(line, Fault) else self._event(line)
         except _UnusableError as unusable:

@@ -15,7 +15,7 @@ from streameval.events.further_rewards import FurtherRewards
 from streameval.events.origin import Identity, name_fingerprints
 from streameval.events.schema import Identifier
 from streameval.events.slates import FACTORED, UNIFORM_RANKING, ListedSlates, SlateColumns, as_one_action
-from streameval.events.validation import at_most_one
+from streameval.events.validation import rounded_to_one
 
 
 def column(name: str, values: ArrayLike, *shape: int | None) -> Array:
@@ -146,7 +146,7 @@ def choice_columns(
             per_choice[row] = column(f"policies[{name!r}]", values, *shape).ravel()
         else:
             sets.probabilities[:, row] = column(f"policies[{name!r}]", values, *logged.shape).ravel()
-    propensity_of_logged = at_most_one(logged).ravel()
+    propensity_of_logged = rounded_to_one(logged).ravel()
     if sets is not None:
         reconcile(sets, per_choice.T, sets.probabilities)
         propensity_of_logged = sets.propensities[sets.logged[1]]
@@ -170,7 +170,7 @@ def named_actions(action: ArrayLike, n: int) -> ActionNames:
         ValueError: There are not `n` of them, or one is neither a string nor an integer.
     """
     identifier_column("action", action, n)
-    return ActionNames.of(np.array(action, dtype=object).tolist())
+    return ActionNames.from_actions(np.array(action, dtype=object).tolist())
 
 
 def _action_sets(
@@ -192,7 +192,7 @@ def _action_sets(
     return ActionSets(
         offsets=np.arange(choices + 1) * actions,
         index=_logged_index(action, shape, actions),
-        propensities=at_most_one(propensities).ravel(),
+        propensities=rounded_to_one(propensities).ravel(),
         features=rows,
         probabilities=np.full((policies, choices * actions), np.nan).T,
     )

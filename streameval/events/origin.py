@@ -42,7 +42,7 @@ class Origin(Columns):
     identity: Identity | None = None
 
     @classmethod
-    def of(cls, topic: str, parts: Iterable[tuple[int, Sequence[int]]]) -> Origin:
+    def from_parts(cls, topic: str, parts: Iterable[tuple[int, Sequence[int]]]) -> Origin:
         """Build from pairs of a partition and its offsets, one pair after the other."""
         pairs = list(parts)
         sizes = [len(offsets) for _, offsets in pairs]

@@ -77,7 +77,7 @@ class SlateColumns(Ragged):
     listed: ListedSlates
     further: Array | None = None
 
-    def of_further(self, index: int | None) -> SlateColumns:
+    def select_reward(self, index: int | None) -> SlateColumns:
         """Replace the reward of the slots by the further reward with this index, by NaN if there is none."""
         if self.further is None or index is None:
             return replace(self, reward=np.full(len(self.reward), np.nan))

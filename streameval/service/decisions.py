@@ -87,7 +87,7 @@ class DecisionMessage(Message, frozen=True, kw_only=True, rename={"before": "fro
     schema: int = 1
 
     @classmethod
-    def of(
+    def from_transition(
         cls, transition: Transition, production: str, configuration: str, propensity: str = "logged"
     ) -> DecisionMessage:
         """Return the message about a transition."""
@@ -145,7 +145,7 @@ class VersionMessage(Message, frozen=True, kw_only=True):
     schema: int = 1
 
     @classmethod
-    def of_version(cls, version: NewVersion, production: str, configuration: str) -> VersionMessage:
+    def from_version(cls, version: NewVersion, production: str, configuration: str) -> VersionMessage:
         """Return the message about a new copy."""
         position = None if version.place is None else LogPlace(*version.place)
         return cls(
@@ -217,8 +217,11 @@ class DecisionOutbox:
         """Keep messages about new transitions and new frozen copies until a snapshot holds them."""
         settings, origin = (self._production, self._configuration), evaluator.config.origin_of_propensities
         messages: list[DecisionMessage | VersionMessage] = [
-            *(DecisionMessage.of(transition, *settings, origin) for transition in evaluator.take_transitions()),
-            *(VersionMessage.of_version(version, *settings) for version in versions),
+            *(
+                DecisionMessage.from_transition(transition, *settings, origin)
+                for transition in evaluator.take_transitions()
+            ),
+            *(VersionMessage.from_version(version, *settings) for version in versions),
         ]
         for message in messages:
             keyed = KeyedMessage(message.id, message.policy.encode(), msgspec.json.encode(message))

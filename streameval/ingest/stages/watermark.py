@@ -132,7 +132,7 @@ class Watermarks:
             clock.lateness = max(late_by, clock.lateness * 0.5 ** (len(rows) / LATENESS_HALF_LIFE))
             clock.advance(timestamp[rows], self._max_lateness)
 
-    def at_end(self, ended: Mapping[TopicPartition, float]) -> float:
+    def advance_ended(self, ended: Mapping[TopicPartition, float]) -> float:
         """Put forward the clocks of partitions that were found at their end.
 
         They follow the newest clock. If their messages belong to earlier events, they follow the time of the request,

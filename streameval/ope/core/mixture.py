@@ -243,7 +243,7 @@ class Mixture(Average):
         mixed = self._mix(state, _no_blocks(state, bank), bank, is_lift)
         now = DecayReading(state, bank.layout, mixed, np.array(bank.candidates) if not is_lift else slice(None))
         is_known = now.is_known
-        _, *variances = now.of_terms
+        _, *variances = now.term_values
         # no horizon is longer than the stream
         limits = np.minimum(HORIZONS, np.maximum(state.events, 1)[:, None])
         horizon = _over_components((mixed.share * limits[:, None]).sum(axis=-1), bank.layout, np.add)
@@ -304,7 +304,7 @@ def _no_blocks(state: Decays, bank: Bank) -> _Blocks:
 
 def _values(sums: BlockSums, layout: Layout) -> _Blocks:
     """Return what the mixture of values takes in."""
-    table = np.array([layout.rows(layout.of_component(component)) for component in layout.every_component])
+    table = np.array([layout.rows(layout.component_products(component)) for component in layout.every_component])
     weights = layout.moment_table[0, [MomentRow.IMPORTANCE, MomentRow.IMPORTANCE_SQUARE, MomentRow.UNSUPPORTED]]
     terms = layout.moment_table[:, [MomentRow.U, MomentRow.UU]].ravel()
     return _Blocks(
@@ -333,10 +333,10 @@ def _lifts(sums: BlockSums, layout: Layout, values: Array) -> tuple[_Blocks, Arr
     forms: dict[int, Array] = {}
     for index, component in enumerate(components):
         if component.difference is not None:
-            parts[..., index, :] = rows[..., layout.rows(layout.of_difference(component.difference))]
+            parts[..., index, :] = rows[..., layout.rows(layout.difference_products(component.difference))]
         else:
             forms[index] = form = _form(values[:, :, index])
-            parts[..., index, :], is_finite = _linear(form, rows[..., layout.rows(layout.of_ratio(component))])
+            parts[..., index, :], is_finite = _linear(form, rows[..., layout.rows(layout.ratio_products(component))])
             is_known &= is_finite
     weight, squares = np.where(is_known, weight, 0.0), np.where(is_known, squares, 0.0)
     parts = np.where(is_known[..., None, None], parts, 0.0)
@@ -353,13 +353,13 @@ def _lifts(sums: BlockSums, layout: Layout, values: Array) -> tuple[_Blocks, Arr
             both = parts[..., first, :]
             nonzero = np.where(both[..., 0] != 0, rows[..., layout.events_row(True)], 0.0)
         else:
-            both = rows[..., layout.rows(layout.of_difference(difference))]
+            both = rows[..., layout.rows(layout.difference_products(difference))]
             nonzero = rows[..., layout.nonzero_row(difference, True)]
         both, nonzero = np.where(is_known[..., None], both, 0.0), np.where(is_known, nonzero, 0.0)
         d, dd = both[..., 0], both[..., 1]
         whole[..., index, :] = np.stack([weight, d, weight, dd, d, weight, squares, weight > 0, nonzero], axis=-1)
         first += len(own)
-    importance = rows[..., layout.rows(layout.of_weights(True))]
+    importance = rows[..., layout.rows(layout.weight_products(True))]
     importance = np.where(is_known[..., None], importance, 0.0)
     unsupported = np.zeros((*weight.shape, 1))
     faded = np.concatenate([importance, unsupported, whole[..., [1, 3]].reshape(*weight.shape, -1)], axis=-1)
@@ -545,7 +545,7 @@ class DecayReading:
         return np.asarray(np.maximum(np.fmax(slope**2 - seen * noise, usual), 0.0))
 
     @property
-    def of_terms(self) -> tuple[Array, ...]:
+    def term_values(self) -> tuple[Array, ...]:
         """Return the value of each whole term, and its variances: by sampling, between the decays, by drift, [P, E].
 
         Components drift together: the distances that they have moved since the mean age of their events add up.

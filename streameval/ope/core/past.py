@@ -317,7 +317,7 @@ def expanded(past: Past, tables: Tables) -> dict[str, Array]:
     return columns
 
 
-def of_moments(moments: Array) -> dict[str, Array]:
+def variance_parts(moments: Array) -> dict[str, Array]:
     """Return the parts of a past with the variances of moments [columns, rows], without a design effect.
 
     The number of terms that are not 0 is not known. Kish's number of equal terms, `(sum u)^2 / sum u^2`, stands in for

@@ -73,7 +73,7 @@ class ClickIPS(ClickEstimator):
     >>> from streameval.events import EventBatch
     >>> from streameval.ope.evidence.clicks import Ranking
     >>> batch = EventBatch.from_rankings(clicks=[[0, 0, 1]], ranks={"new": [[3, 2, 1]]})
-    >>> evidence = Evidence.of_rankings(batch, ["logging", "new"], Ranking())
+    >>> evidence = Evidence.from_rankings(batch, ["logging", "new"], Ranking())
     >>> ClickIPS().terms(evidence, None)[0].numerator.round(3)
     array([[1.5, 3. ]])
 

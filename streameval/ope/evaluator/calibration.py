@@ -99,7 +99,7 @@ class _Sides(NamedTuple):
     excess: Array
 
     @classmethod
-    def of(cls, evidence: Evidence, own: Mask, named: Mask) -> _Sides:
+    def from_evidence(cls, evidence: Evidence, own: Mask, named: Mask) -> _Sides:
         """Split events by the policy that chose them. An event without a `logging_policy` may be anyone's.
 
         Args:
@@ -120,7 +120,7 @@ class _Sides(NamedTuple):
         """Sum up a column over blocks, [blocks, policies]."""
         return np.asarray(split_blocks(column, self.evidence.blocks).sum(axis=-1))
 
-    def each(self, values: Array) -> Array:
+    def expand(self, values: Array) -> Array:
         """Repeat numbers of blocks [blocks, policies] for each of their events, [events, policies]."""
         return np.repeat(values.T, self.evidence.block, axis=1).T
 
@@ -141,8 +141,8 @@ class _Sides(NamedTuple):
         more, earned = (
             np.nan_to_num(ratio(self.sums(excess), count)) for excess in (self.excess, self.excess * reward)
         )
-        weighted = evidence.weighted_reward + self.each(earned)
-        return replace(evidence, importance_weight=evidence.importance_weight + self.each(more), weighted=weighted)
+        weighted = evidence.weighted_reward + self.expand(earned)
+        return replace(evidence, importance_weight=evidence.importance_weight + self.expand(more), weighted=weighted)
 
     def base(self, named: Mask) -> Evidence:
         """Return the events of others, with weights of 1."""
@@ -201,7 +201,7 @@ class _Sides(NamedTuple):
         u_blocks -= per_own * own_weight * (reward - around)
         if self.excess.any():
             u_blocks += per_other * self.left[..., None] * split_blocks(self.excess, blocks) * reward
-        compared = self.each((size > 0).astype(float))
+        compared = self.expand((size > 0).astype(float))
         evidence = replace(self.evidence, importance_weight=v, sample_weight=compared, weighted=None)
         return evidence, Terms(u, v), size, path
 
@@ -224,9 +224,9 @@ def observe(config: EvaluatorConfig, state: CalibrationState | None, blocks: Blo
     by_block = split_blocks(own, len(events) // config.block).any(axis=-1)
     started = np.logical_or.accumulate(np.concatenate([state.started[None], by_block]))[1:]
     named = np.repeat(started.T, config.block, axis=1).T & (names != NO_IDENTITY)[:, None]
-    evidence = Evidence.without_rewards(events, config.policies, config.block).of_reward(events.reward)
+    evidence = Evidence.without_rewards(events, config.policies, config.block).with_reward(events.reward)
     evidence, recent = evidence.with_recent_means(state.recent)
-    sides = _Sides.of(replace(evidence, signs=signs, actions=None, unsupported=None), own, named)
+    sides = _Sides.from_evidence(replace(evidence, signs=signs, actions=None, unsupported=None), own, named)
     compared, terms, size, path = sides.differences(state.centre)
     past.fold_ratio(state.compared, past.sum_ratio(compared, terms), has_denominator=True)
     grid, parts = _grid(config), {"seen": sides.seen, "estimated": sides.estimated}

@@ -122,7 +122,7 @@ def config_of_both(config: EvaluatorConfig, late: EvaluatorConfig) -> EvaluatorC
     return both.with_products(products)
 
 
-def of_both(
+def state_of_both(
     config: EvaluatorConfig, state: EvaluatorState, late: EvaluatorConfig, late_state: EvaluatorState, waiting: int = 0
 ) -> EvaluatorState:
     """Return the state of `config_of_both` at the end of a block. Neither state must be used any more.

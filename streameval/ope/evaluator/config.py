@@ -101,7 +101,7 @@ class EvaluatorConfig:
     propensity: EstimatedPropensity | None = None
 
     @classmethod
-    def of(
+    def from_options(
         cls,
         options: EvaluatorOptions,
         candidates: Sequence[str] | Mapping[str, AnyPolicy],
@@ -423,7 +423,9 @@ class EvaluatorConfig:
             for needs in sorted({self.needs_of(estimator) for estimator in estimators}, key=sorted):
                 group = tuple(estimator for estimator in estimators if self.needs_of(estimator) == needs)
                 fixed = [
-                    one if len(each.alternatives) == 1 else None for each in group for one in each.alternatives.values()
+                    one if len(estimator.alternatives) == 1 else None
+                    for estimator in group
+                    for one in estimator.alternatives.values()
                 ]
                 trackers: dict[str, list[SequenceTracker]] = {}
                 for average, interval in zip(averages, intervals, strict=True):
@@ -431,7 +433,7 @@ class EvaluatorConfig:
                     sequences = [
                         interval.tracker(average, fixed, reward.range, self.block, logged) for reward in self.rewards
                     ]
-                    trackers |= {average.label: [each for each in sequences if each]} if any(sequences) else {}
+                    trackers |= {average.label: [tracker for tracker in sequences if tracker]} if any(sequences) else {}
                 grids.append(
                     Grid(
                         group,
@@ -477,7 +479,7 @@ class EvaluatorConfig:
         """Return the monitor of promotion that decides by these lifts, or None if there is nothing to decide."""
         if self.promotion is None or len(self.policies) < 2:
             return None
-        return PromotionMonitor.of(
+        return PromotionMonitor.from_settings(
             self.promotion,
             self.policies,
             [" on ".join(pair) for pair in lifts],

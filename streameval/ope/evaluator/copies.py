@@ -71,9 +71,9 @@ def with_copies(config: EvaluatorConfig, before: EvaluatorConfig) -> EvaluatorCo
     kept: dict[str, FrozenPolicy] = {}
     for name, versions in config.versions.items():
         policy = config.computed_policies[versions.policy]
-        own = [each for each in copies if each.of == name and each.events == each.number * versions.every]
-        same = [each for each in own if each.policy == policy and (same_model or not each.keeps_model)]
-        kept |= {each.name: each for each in same[-versions.keep :]}
+        own = [copy for copy in copies if copy.of == name and copy.events == copy.number * versions.every]
+        same = [copy for copy in own if copy.policy == policy and (same_model or not copy.keeps_model)]
+        kept |= {copy.name: copy for copy in same[-versions.keep :]}
     return replace(
         config,
         policies=(*config.policies, *(name for name in kept if name not in config.policies)),
@@ -82,7 +82,7 @@ def with_copies(config: EvaluatorConfig, before: EvaluatorConfig) -> EvaluatorCo
     )
 
 
-def in_state(config: EvaluatorConfig, state: State) -> Iterator[tuple[FrozenPolicy, State, bytes | None]]:
+def frozen_copies(config: EvaluatorConfig, state: State) -> Iterator[tuple[FrozenPolicy, State, bytes | None]]:
     """Yield the frozen copies in a plain state, what each has learned, and the content of its file if it has one."""
     for name, copy in made(config).items():
         learned = from_plain(state["rooms"]["learning"][name])

@@ -171,7 +171,7 @@ class Evaluator:
             "propensity": propensity,
         }
         arguments = validated(EvaluatorArguments, {name: value for name, value in options.items() if value is not None})
-        self.config = EvaluatorConfig.of(
+        self.config = EvaluatorConfig.from_options(
             arguments, arguments.candidates, arguments.production, arguments.all_rewards, arguments.block
         )
         rooms.require(self.config)
@@ -397,7 +397,7 @@ class Evaluator:
             *self._state.waiting,
             *(transition for transition in late.take_transitions() if transition.policy not in self.policies),
         ]
-        state = changes.of_both(self.config, self._state, late.config, late._state, self._pending_events)
+        state = changes.state_of_both(self.config, self._state, late.config, late._state, self._pending_events)
         state.waiting = transitions
         self._adopt(changes.config_of_both(self.config, late.config), state)
 
@@ -488,7 +488,7 @@ class Evaluator:
 
     def _take(self, batch: EventBatch) -> None:
         batch = batch.with_rewards_in(*self.config.reward_range, self.config.further_fields)
-        self._state.events = halves.EventSums.of(batch).fold(self._state.events)
+        self._state.events = halves.EventSums.from_batch(batch).fold(self._state.events)
         if not len(batch):
             return
         batch, faults = fill(batch.with_policies(self.config.columns), self._computed)
@@ -543,7 +543,7 @@ class Evaluator:
         """Fold whole blocks: weigh them by what came before, sum them up (half 1), and fold the sums (half 2)."""
         logged, weighed, after = self._weigh(events)
         sums = halves.summarise_blocks(self.config, self._grids, self._state, weighed, logged, self._monitor)
-        after = halves.Counts.of(weighed, self._knowledge).fold(after)
+        after = halves.Counts.from_weighed(weighed, self._knowledge).fold(after)
         after.rooms = rooms.observe(self.config, after.rooms, Blocks(logged, weighed.events, weighed.every[0]))
         self._state = after
         self._fold_sums(sums, weighed.curve)
@@ -575,7 +575,7 @@ class Evaluator:
         """Fold whole blocks into the states of all grids, and return the lifts that promotion reads for each reward."""
         lifts: dict[Pair, list[Lift]] = {}
         for grid, state, added in zip(self._grids, self._state.grids, sums.grids, strict=True):
-            lifts |= grid.fold_sums(state, added, folded.of_grid(grid), self.promotion_lifts)
+            lifts |= grid.fold_sums(state, added, folded.grid_means(grid), self.promotion_lifts)
         if curve is not None and folded.by_rank is not None:
             after_blocks = LearnedCurve(*(part[1:] for part in curve))
             lifts = weighing.with_error_of_curve(self.config, lifts, after_blocks, folded.by_rank)
@@ -583,7 +583,7 @@ class Evaluator:
 
     @property
     def _knowledge(self) -> halves.Known:
-        return halves.Known.of(self._state)
+        return halves.Known.from_state(self._state)
 
     @property
     def _mixes(self) -> bool:
@@ -667,7 +667,7 @@ class Evaluator:
             last = None if tail is None else tail[index]
             for whole, before in zip(self._grids, self._state.grids, strict=True):
                 if pairs is None or not set(whole.pairs).isdisjoint(pairs):
-                    grid, state = whole.of_reward(before, index)
+                    grid, state = whole.select_reward(before, index)
                     yield from report_rows(config, grid, state, last, totals, curve, wanted=averages)
 
     def _present(self) -> _Present:
@@ -678,7 +678,7 @@ class Evaluator:
             rest, _ = rooms.prepare(config, learned.rooms, rest)
             weighed = weighing.weighed(config, self._grids, learned, rest, goal)
             folded = halves.fold(config, weighed.after, halves.summarise(weighed, self._mixes))
-            learned = halves.Counts.of(weighed, self._knowledge).fold(folded.state)
+            learned = halves.Counts.from_weighed(weighed, self._knowledge).fold(folded.state)
             tail = folded.with_means(weighed.every)
         curve, examination = None, weighing.examination(config)
         if examination is not None and learned.examination is not None:
@@ -727,7 +727,7 @@ class Evaluator:
     def versions_in(state: State) -> Iterator[tuple[FrozenPolicy, State, bytes | None]]:
         """Yield the frozen copies in a state, what each has learned, and the content of its file if it has one."""
         state = migrated(state)
-        return copies.in_state(EvaluatorConfig.without_code(state["settings"], None, ())[0], state)
+        return copies.frozen_copies(EvaluatorConfig.without_code(state["settings"], None, ())[0], state)
 
     @staticmethod
     def describe(state: State) -> State:

@@ -326,7 +326,7 @@ class Grid:
             lifts.append(Lift(*rows))
         return lifts
 
-    def of_reward(self, state: GridState, index: int) -> tuple[Grid, GridState]:
+    def select_reward(self, state: GridState, index: int) -> tuple[Grid, GridState]:
         """Return the grid of one reward alone, with its state."""
         if self.rewards == 1:
             return self, state

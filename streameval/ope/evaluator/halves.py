@@ -43,7 +43,7 @@ class EventSums(NamedTuple):
     oldest: float
 
     @classmethod
-    def of(cls, batch: EventBatch) -> EventSums:
+    def from_batch(cls, batch: EventBatch) -> EventSums:
         """Count a batch with its rejected events."""
         newest, oldest = (float(extreme.reduce(batch.timestamp, initial=np.nan)) for extreme in (np.fmax, np.fmin))
         return cls(len(batch), dict(Counter(rejected.reason for rejected in batch.rejected)), newest, oldest)
@@ -81,7 +81,7 @@ class Known(NamedTuple):
     least: Array | None = None
 
     @classmethod
-    def of(cls, state: EvaluatorState) -> Known:
+    def from_state(cls, state: EvaluatorState) -> Known:
         """Read these numbers from the state of an evaluator."""
         return cls(state.weights.events, largest_weights.floor(state.weights))
 
@@ -98,11 +98,11 @@ class Counts(NamedTuple):
     weights: LargestNumbers
 
     @classmethod
-    def of(cls, weighed: Weighed, knowledge: Known) -> Counts:
+    def from_weighed(cls, weighed: Weighed, knowledge: Known) -> Counts:
         """Count weighed events."""
         whole, events = weighed.whole, weighed.events
         largest = largest_weights.summarise(weighed.every[0], events, *knowledge)
-        return cls(PolicySums.of(whole, support_known(whole, events)), largest)
+        return cls(PolicySums.from_evidence(whole, support_known(whole, events)), largest)
 
     def fold(self, before: EvaluatorState) -> EvaluatorState:
         """Return the state after these events."""
@@ -195,7 +195,7 @@ class Folded(NamedTuple):
     slates: list[Mapping[Form, RecentMoments]]
     by_rank: Array | None
 
-    def of_grid(self, grid: Grid) -> list[RecentMoments]:
+    def grid_means(self, grid: Grid) -> list[RecentMoments]:
         """Return the means of each reward in the form that a grid reads, or none if no average needs them."""
         if grid.form is None:
             return self.recent

@@ -28,7 +28,7 @@ class MissingField:
     wanted_by: str | None = None
 
     @property
-    def of_all(self) -> bool:
+    def is_lost(self) -> bool:
         """Return whether no event has the field, so that there is nothing to estimate from."""
         return self.lacking == self.events
 
@@ -41,7 +41,7 @@ class MissingField:
 
     def __str__(self) -> str:
         estimators, events = ", ".join(self.estimators), counted(self.events, "event")
-        if self.of_all:
+        if self.is_lost:
             return f"none of the first {events} has {self.field}: no value for {estimators}"
         have = "has" if self.lacking == 1 else "have"
         return f"{self.lacking} of the first {events} {have} no {self.field}: missing for {estimators}"
@@ -52,7 +52,7 @@ def missing_fields(config: EvaluatorConfig, batch: EventBatch) -> list[MissingFi
     if config.ranking is not None:
         return []
     sets = batch.action_sets
-    actions = None if sets is None else Actions.of(sets, batch.policies, config.policies)
+    actions = None if sets is None else Actions.from_sets(sets, batch.policies, config.policies)
     present = ~np.isnan(target_probabilities(batch, config.policies))
     estimators = list(config.estimators.values())
     if config.default_estimators:  # default estimators may lack their fields

@@ -89,7 +89,7 @@ class ChoiceCounts(Struct, frozen=True, eq=False):
     def none(cls) -> ChoiceCounts:
         return cls(np.zeros(0, dtype=np.uint64), np.zeros((0, 2)))
 
-    def of(self, context: Identity, action: Identity) -> tuple[Array, Array]:
+    def counts(self, context: Identity, action: Identity) -> tuple[Array, Array]:
         """Return the choices of these actions in these contexts, and the events in which they were available."""
         chosen, listed = self._rows(_key(context, action)).T
         return chosen, listed + self._rows(_key(context, np.full_like(action, NO_IDENTITY)))[:, 1]
@@ -208,7 +208,7 @@ def rates(model: FrequencyTable | RiverClassifier, state: Any, choices: LoggedCh
     if not model.by:
         return share
     context = np.concatenate([choices.context, choices.context[choices.owner]])
-    chosen, possible = state.of(context, np.concatenate([choices.action, choices.options]))
+    chosen, possible = state.counts(context, np.concatenate([choices.action, choices.options]))
     return np.asarray((chosen + model.shrinkage * share) / (possible + model.shrinkage))
 
 
@@ -302,7 +302,7 @@ def choices(settings: EstimatedPropensity, events: EventBatch) -> LoggedChoices:
         action[listed] = fingerprints(sets.index[listed].tolist())
     context = np.full(number, NO_IDENTITY)
     for field in settings.fields:
-        values = NO_IDENTITY if events.segments is None else events.segments.of_name(field.name)
+        values = NO_IDENTITY if events.segments is None else events.segments.column(field.name)
         context = mix64(context + values + np.uint64(1))
     rows = np.maximum(sizes, 1)
     owner = np.repeat(np.arange(number), rows)
@@ -331,7 +331,7 @@ def _predicted(
 ) -> tuple[Array, Array, Array]:
     """Return the estimates (NaN if unknown), the estimates of all options, and the shares without the context."""
     every, number = np.concatenate([choices.action, choices.options]), len(choices.action)
-    chosen, possible = state.actions.of(np.full_like(every, NO_IDENTITY), every)
+    chosen, possible = state.actions.counts(np.full_like(every, NO_IDENTITY), every)
     share = np.nan_to_num(ratio(chosen, possible))
     (estimated, option_shares), (overall, _) = map(
         choices.shares, (rates(settings.model, state.model, choices, share), share)

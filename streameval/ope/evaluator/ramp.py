@@ -58,10 +58,10 @@ def summarise(config: EvaluatorConfig, _state: RampState, blocks: Blocks) -> Blo
     """Return the sums of whole blocks (half 1)."""
     if config.logging is None or config.logging.shares is None:
         return None
-    drawn = np.asfortranarray(config.logging.of_events(blocks.logged))
+    drawn = np.asfortranarray(config.logging.choices(blocks.logged))
     ones = np.ones_like(drawn)
     named = np.where(drawn.any(axis=1, keepdims=True), ones, 0.0)
-    evidence = replace(Evidence.of(ones, np.ones(len(drawn)), config.block, named), signs=blocks.goal.signs)
+    evidence = replace(Evidence.from_numbers(ones, np.ones(len(drawn)), config.block, named), signs=blocks.goal.signs)
     return past.sum_ratio(evidence, Terms(drawn))
 
 

@@ -92,7 +92,7 @@ def report_rows(
                 continue
             row = dict(zip(details, detail_rows[column], strict=True)) | shared
             if form:
-                row |= known_numbers(_of_slots(totals.slates, index, estimator, average))
+                row |= known_numbers(_slot_details(totals.slates, index, estimator, average))
             if choosing and estimator in choosing:
                 row["cap"] = caps[column]
             if config.ranking is not None:
@@ -174,7 +174,7 @@ def log_limits(
     return largest_weights.limits(weights, config.policies, average.effective_events, form == "slots")
 
 
-def _of_slots(slates: SlateState, index: int, estimator: AnyEstimator, average: AnyAverage) -> dict[str, Array]:
+def _slot_details(slates: SlateState, index: int, estimator: AnyEstimator, average: AnyAverage) -> dict[str, Array]:
     """Return the details about the slots of slates. Their lifts cover all events since the start."""
     details = {"slot_ratio_means": np.array(slot_ratio_means(slates, index))}
     if index and estimator.sums_over_slots and average.last_events == math.inf:
@@ -346,12 +346,12 @@ def _after_production(estimators: int, lifts: Array) -> Array:
 
 def known_numbers(columns: Mapping[str, Array]) -> dict[str, list[float | None]]:
     """Return the finite numbers of each column, and None for the others."""
-    known = {}
+    lists = {}
     for name, column in columns.items():
         numbers = column.astype(object)
         numbers[~np.isfinite(column)] = None
-        known[name] = numbers.tolist()
-    return known
+        lists[name] = numbers.tolist()
+    return lists
 
 
 def _clipped(lower: Array, upper: Array, low: float, high: float) -> tuple[Array, Array]:
@@ -452,7 +452,7 @@ class PolicySums(NamedTuple):
     clicks_below_cut: Array
 
     @classmethod
-    def of(cls, evidence: Evidence, supported: Mask) -> PolicySums:
+    def from_evidence(cls, evidence: Evidence, supported: Mask) -> PolicySums:
         """Count events. `support_known` gives `supported`."""
         clicks, shape = evidence.clicks, evidence.sample_weight.shape
         none = np.zeros(shape[1])

@@ -125,7 +125,7 @@ def summarise(config: EvaluatorConfig, state: SegmentState, whole: Blocks) -> Se
     moments[:, :, -1] = series.rows(weights)
     block_index, first = np.repeat(np.arange(blocks), size), 0
     for name, segment in config.segments.items():
-        members = np.asarray(segment.members(events.segments.of_name(name)), dtype=bool)
+        members = np.asarray(segment.members(events.segments.column(name)), dtype=bool)
         several = len(members) + 1
         groups = block_index * several + np.where(members.any(axis=0), members.argmax(axis=0), len(members))
         order = np.argsort(groups, kind="stable")
@@ -221,7 +221,7 @@ def _readings(config: EvaluatorConfig, moments: Array, estimates: Iterable[Estim
         values = [whole.get(policy, {}).get(name) for policy in policies]
         return np.repeat(np.array(values, dtype=float), several)
 
-    spread = past.of_moments(moments)
+    spread = past.variance_parts(moments)
     reading = Reading(moments, spread, None, whole_column("bias_bound", config.policies))
     lift = reading.lift(several)
     reading.design_effect = whole_column("design_effect", config.policies)

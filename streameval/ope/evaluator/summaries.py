@@ -222,7 +222,7 @@ class Summariser(Evaluator):
     def _fold(self, events: EventBatch) -> None:
         logged, weighed, after = self._weigh(events)
         sums = halves.summarise_blocks(self.config, self._grids, self._state, weighed, logged, self._monitor)
-        self._state = halves.Counts.of(weighed, self._knowledge).fold(after)
+        self._state = halves.Counts.from_weighed(weighed, self._knowledge).fold(after)
         self._state.rooms = rooms.fold(self.config, self._state.rooms, sums.rooms)
         for grid, state, added in zip(self._grids, self._state.grids, sums.grids, strict=True):
             grid.learn(state, added)

@@ -187,7 +187,7 @@ def weighed(
     shared, curve, after = _weights(config, before, events)
     every = [shared]
     if len(config.rewards) > 1:
-        every = [shared.of_reward(_reward_of(config, events, index)) for index in range(len(config.rewards))]
+        every = [shared.with_reward(_reward_of(config, events, index)) for index in range(len(config.rewards))]
     rewards, slates, learned = [], [], []
     for index, evidence in enumerate(every):
         seen, predictions = _with_predictions(config, grids, evidence, index, before, events, None if index else goal)
@@ -224,7 +224,7 @@ def _weights(
     if learned is not None and before.examination is not None:
         curve, after.examination = learned.fold(before.examination, learned.summarise(events, config.block))
     curves = None if curve is None else curve.probability[:-1]
-    evidence = Evidence.of_rankings(events, config.policies, config.ranking, config.block, curves)
+    evidence = Evidence.from_rankings(events, config.policies, config.ranking, config.block, curves)
     return replace(evidence, signs=signs), curve, after
 
 

@@ -63,7 +63,7 @@ class Actions:
     prediction: Array
 
     @classmethod
-    def of(cls, sets: ActionSets, named: Sequence[str], policies: Sequence[str]) -> Actions:
+    def from_sets(cls, sets: ActionSets, named: Sequence[str], policies: Sequence[str]) -> Actions:
         """Return the distributions of `policies`.
 
         Args:

@@ -179,7 +179,7 @@ class Ridge(RewardModel):
             states = [self._start() for _ in range(size)]
         learned = []
         for position, position_state in enumerate(states):
-            rows, single = sets.at_position(position, len(states))
+            rows, single = sets.select_position(position, len(states))
             prediction[rows], after = self._fold(position_state, log._replace(sets=single))
             learned.append(after)
         return prediction, {"positions": learned}

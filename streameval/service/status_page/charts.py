@@ -64,7 +64,9 @@ class ChartScale:
         return cls(low, high, tuple(round(tick * step, 12) for tick in range(first, last + 1)), decimals)
 
     @classmethod
-    def of(cls, estimates: Iterable[Estimate], shown: Callable[[Estimate], Shown] = value_of) -> ChartScale | None:
+    def from_estimates(
+        cls, estimates: Iterable[Estimate], shown: Callable[[Estimate], Shown] = value_of
+    ) -> ChartScale | None:
         """Return the scale of values, or of lifts and zero, with their intervals. None if none is known."""
         pairs = [(value, ends) for value, ends in map(shown, estimates) if is_known(value)]
         if not pairs:

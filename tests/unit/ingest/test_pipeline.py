@@ -165,9 +165,9 @@ def test_several_rewards_of_a_decision_come_apart_and_are_joined_each(restarts: 
     rewarded = np.arange(EVENTS) % 3 == 0
     np.testing.assert_allclose(out.reward, np.where(rewarded, 1.0, 0.0))
     assert out.further is not None
-    np.testing.assert_allclose(out.further.of("sale"), np.where(rewarded, 4.0, 0.0))
+    np.testing.assert_allclose(out.further.column("sale"), np.where(rewarded, 4.0, 0.0))
     assert out.segments is not None
-    places = settings.segments["place"].members(out.segments.of_name("place"))
+    places = settings.segments["place"].members(out.segments.column("place"))
     np.testing.assert_array_equal(places, [np.arange(EVENTS) % 4 == place for place in (1, 2, 3)])
     assert [each.detail for each in out.rejected] == ["click: missing, and so are all others of click, sale"]
 

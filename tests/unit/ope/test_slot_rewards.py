@@ -72,7 +72,7 @@ def values(batch: EventBatch, policy: str = POLICY, **options: Any) -> dict[str,
 
 def terms(batch: EventBatch) -> Array:
     """The terms of the candidate by `iips` and `rips`, [2, n]."""
-    seen = [(each, Evidence.of_slots(batch, [POLICY], form)) for each, form in zip(BOTH, REWARDED, strict=True)]
+    seen = [(each, Evidence.from_slots(batch, [POLICY], form)) for each, form in zip(BOTH, REWARDED, strict=True)]
     return np.array([each.terms(evidence, {})[0].numerator[:, 0] for each, evidence in seen])
 
 

@@ -383,7 +383,7 @@ class LiftTest:
             observations = observe_weights(evidence, ObservationScale(*self.reward_range), sides=(LIFT_LOWER,))
         else:
             observations = observe_differences(evidence, self.largest_loss)
-        return LiftObservations(observations, Sampling.of(evidence.sample_weight, evidence.blocks))
+        return LiftObservations(observations, Sampling.from_weights(evidence.sample_weight, evidence.blocks))
 
     def fold(self, state: LiftTestState, observed: LiftObservations) -> tuple[Array, LiftTestState]:
         """Return the evidence after each of these whole blocks [blocks, policies], and the state after them (half 2).

@@ -115,7 +115,7 @@ def test_an_odd_id_has_a_fingerprint_too(identifier: str | int) -> None:
 
 
 def test_events_know_their_origin_when_the_messages_do() -> None:
-    origin = Origin.of("clicks", [(2, [10, 12]), (5, [7])])
+    origin = Origin.from_parts("clicks", [(2, [10, 12]), (5, [7])])
     batch = JsonDecoder([], identified=True).decode_batch([message(1), b"{}", message(3)], origin)
     assert batch.origin is not None
     assert [batch.origin.position(row) for row in range(2)] == [("clicks", 2, 10), ("clicks", 5, 7)]

@@ -199,7 +199,7 @@ def test_the_table_estimates_the_share_of_each_action_by_hand() -> None:
     two, none = np.array([a, a, b, a]), np.zeros(4, dtype=np.uint64)
     choices = LoggedChoices(two, none, np.ones(4), none, np.arange(4), np.zeros(4, dtype=bool))
     counts = ChoiceCounts.none().after(choices, none, fading=1.0)
-    chosen, possible = counts.of(none[:2], np.array([a, b]))
+    chosen, possible = counts.counts(none[:2], np.array([a, b]))
     assert chosen.tolist() == [3, 1]
     assert possible.tolist() == [4, 4]
 

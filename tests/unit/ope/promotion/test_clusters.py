@@ -55,7 +55,7 @@ def jumping(rng: np.random.Generator, events: int) -> Array:
 
 
 def folded(reward: Array, state: ClusterState | None = None, block: int = BLOCK) -> ClusterState:
-    means = clusters.mean_rewards(Evidence.of(np.ones((len(reward), 1)), reward, block))
+    means = clusters.mean_rewards(Evidence.from_numbers(np.ones((len(reward), 1)), reward, block))
     return clusters.fold(state or clusters.start(), means, block, named=False)
 
 

@@ -290,11 +290,13 @@ def evidence(
     if not named:
         weight[0] = 1.0
     reward = np.where(rng.random(events) < 0.3, high, low)
-    return Evidence.of(np.asfortranarray(weight.T), reward)
+    return Evidence.from_numbers(np.asfortranarray(weight.T), reward)
 
 
 def select_part(whole: Evidence, part: slice) -> Evidence:
-    return Evidence.of(whole.importance_weight[part], whole.reward[part], sample_weight=whole.sample_weight[part])
+    return Evidence.from_numbers(
+        whole.importance_weight[part], whole.reward[part], sample_weight=whole.sample_weight[part]
+    )
 
 
 ESTIMATORS: list[AnyEstimator] = [IPS(), ClippedIPS(cap=5.0), SNIPS(), StratifiedIPS()]
@@ -389,7 +391,7 @@ def test_the_interval_of_a_lift_is_around_the_paired_difference_and_has_the_sign
 
 def test_production_has_no_lift_and_a_candidate_that_is_production_nearly_none() -> None:
     whole = evidence(14, events=5000)
-    whole = Evidence.of(np.asfortranarray(np.ones((5000, 2))), whole.reward)
+    whole = Evidence.from_numbers(np.asfortranarray(np.ones((5000, 2))), whole.reward)
     found = seen(watching(), whole)
     assert np.isnan(found.lift[0, 0]).all()
     assert np.isnan(found.lift[1, 0]).all()
@@ -429,7 +431,7 @@ def test_the_largest_observation_of_a_lift_is_the_heavier_of_both_weights(loggin
     bound = ConfidenceSequence(method="empirical_bernstein", max_weight=50.0)
     (group,) = bound.tracker(Cumulative(), [IPS()], (0.0, 1.0), 100, logging).groups
     weight = np.array([[1.0 if logging else 50.0, 50.0]]).repeat(2, axis=0)
-    whole = Evidence.of(np.asfortranarray(weight), np.array([0.0, 1.0]))
+    whole = Evidence.from_numbers(np.asfortranarray(weight), np.array([0.0, 1.0]))
     assert group.scale.lift == 50.0
     assert group.observed(whole, []).values[0, 1].max(axis=-1).tolist() == [1.0] * 4
 
@@ -439,7 +441,9 @@ def test_events_that_lack_a_policy_are_as_if_they_had_never_been_for_it() -> Non
     present = np.random.default_rng(19).random((900, 4)) < 0.8
     present[:, 0] = True
     weight = np.where(present, whole.importance_weight, 0.0)
-    sparse = Evidence.of(np.asfortranarray(weight), whole.reward, sample_weight=np.asfortranarray(present * 1.0))
+    sparse = Evidence.from_numbers(
+        np.asfortranarray(weight), whole.reward, sample_weight=np.asfortranarray(present * 1.0)
+    )
     found = seen(watching(), sparse)
     for policy in range(4):
         observed = both_sides(whole.importance_weight[:, policy], whole.reward)
@@ -458,7 +462,9 @@ def test_a_log_sampled_evenly_has_the_intervals_of_its_events_and_one_sampled_un
     even, uneven = np.full((900, 4), 4.0), np.full((900, 4), 4.0)
     uneven[300:, 1] = 2.0
     plain = seen(watching(), whole)
-    weighed = [Evidence.of(whole.importance_weight, whole.reward, sample_weight=each) for each in (even, uneven)]
+    weighed = [
+        Evidence.from_numbers(whole.importance_weight, whole.reward, sample_weight=each) for each in (even, uneven)
+    ]
     same, withheld = (seen(watching(), each) for each in weighed)
     assert same.value[0].tolist() == plain.value[0].tolist()
     assert "uneven_sampling" not in same.details
@@ -471,7 +477,7 @@ def test_a_lift_over_a_production_that_was_sampled_unevenly_has_no_interval() ->
     whole = evidence(20)
     sampled = np.full((900, 4), 4.0)
     sampled[300:, 0] = 2.0
-    found = seen(watching(), Evidence.of(whole.importance_weight, whole.reward, sample_weight=sampled))
+    found = seen(watching(), Evidence.from_numbers(whole.importance_weight, whole.reward, sample_weight=sampled))
     assert np.isnan(found.value[0]).all(axis=1).tolist() == [True, False, False, False]
     assert np.isnan(found.lift[0]).all()
 
@@ -510,7 +516,7 @@ def test_observations_of_blocks_are_those_of_each_event(named: bool, present: fl
     if not named:
         weight[0] = 1.0
     there = (rng.random((600, 4)) <= present).T
-    whole = Evidence.of(np.asfortranarray(weight.T), reward, sample_weight=np.asfortranarray(there.T * 1.0))
+    whole = Evidence.from_numbers(np.asfortranarray(weight.T), reward, sample_weight=np.asfortranarray(there.T * 1.0))
     group = watching(logging=not named)[0].groups[0]
     found = group.observed(whole, [], slice(2, 6))
     for block, policy in np.ndindex(4, 4):
@@ -748,7 +754,7 @@ def test_evidence_is_proof_until_sampling_becomes_uneven() -> None:
         state, path = proof.start(2), []
         for first in range(0, 1_000, step):
             part = slice(first, first + step)
-            seen = Evidence.of(weight[part], reward[part], 100, sampling[part])
+            seen = Evidence.from_numbers(weight[part], reward[part], 100, sampling[part])
             some, state = proof.fold(state, proof.observed(seen))
             path += some[:, 1:].tolist()
         return path
