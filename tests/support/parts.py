@@ -64,12 +64,12 @@ def estimators() -> list[AnyEstimator]:
 
 def estimators_of_weights() -> list[AnyEstimator]:
     """Make one of each estimator that needs the logged action alone."""
-    return [each for each in estimators() if not each.needs and not each.of_clicks]
+    return [each for each in estimators() if not each.needs and not each.uses_clicks]
 
 
 def estimators_of_actions() -> list[AnyEstimator]:
     """Make one of each estimator that needs distributions over actions, or predictions for them."""
-    return [each for each in estimators() if each.needs and each.needs <= WEIGHED and not each.of_clicks]
+    return [each for each in estimators() if each.needs and each.needs <= WEIGHED and not each.uses_clicks]
 
 
 def averages() -> list[AnyAverage]:
