@@ -132,7 +132,7 @@ def state_of_both(
         state: the state of the first config
         late: the config of the late state. Its last policies are new. It has all policies if estimators or averages are
             new.
-        late_state: the late state
+        late_state: the state of the late config
         waiting: number of accepted events that are not folded yet. New policies that learn will see them, others lack
             them.
     """
