@@ -127,7 +127,7 @@ def follow(kind: str, seed: int, candidates: int = CANDIDATES, events: int = EVE
     for reward, weight in _draw(KINDS[kind], kind, seed, candidates, events):
         evaluator.update(_batch(reward, weight, KINDS[kind].propensity, names))
         both = np.concatenate([np.ones((len(reward), 1)), weight], axis=1)
-        wealth, memory = proof.fold(memory, proof.observed(Evidence.of(both, reward)))
+        wealth, memory = proof.fold(memory, proof.observed(Evidence.from_numbers(both, reward)))
         largest = np.maximum(largest, wealth.max(axis=0))
     ever: dict[str, int] = dict.fromkeys(RULES, 0)
     for decision in evaluator.report().promotion:

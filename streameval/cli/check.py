@@ -21,7 +21,7 @@ from streameval.cli.configuration import configuration_table
 from streameval.cli.log_warnings import remedy
 from streameval.cli.terminal import console, say, silence_logs
 from streameval.common.problems import did_you_mean
-from streameval.common.text import counted, in_words
+from streameval.common.text import counted, duration_text
 from streameval.config.model import Config, DeadLetterFile, DeadLetterTopic, DecisionTopic
 from streameval.errors import InputError, SourceError, StreamevalError
 from streameval.events import EventBatch, Rejected, RewardDecoder
@@ -353,7 +353,7 @@ def check_events(config: Config) -> Iterator[Finding]:
     order = source.event_order(len(sample.status.partitions))
     delay = 0.0 if events.rejected else float(np.nanmax(np.array(sample.written) - events.timestamp, initial=0.0))
     if order is not None and delay > order.max_lateness:
-        message = f"events are written up to {in_words(delay)} after their timestamp; some may count out of order"
+        message = f"events are written up to {duration_text(delay)} after their timestamp; some may count out of order"
         hint = f"increase source.max_lateness to {math.ceil(delay)}s to keep the order"
         yield Finding("source.max_lateness", message, "warning", hint)
     yield from _lacking(config, events)
@@ -370,7 +370,7 @@ def _lacking(config: Config, events: EventBatch) -> Iterator[Finding]:
             message = f"{lacking} of {len(present):,} have no probability of the policy '{policy}'"
             yield Finding("policies", message, "warning", "log the probability of every candidate with every event")
     for missing in config.evaluator().missing_fields(events):
-        yield Finding("estimators", str(missing), "error" if missing.of_all else "warning", missing.hint)
+        yield Finding("estimators", str(missing), "error" if missing.is_lost else "warning", missing.hint)
 
 
 def _rewards(config: Config) -> Iterator[Finding]:
@@ -381,7 +381,7 @@ def _rewards(config: Config) -> Iterator[Finding]:
     sample = probe(source.model_copy(update={"topic": rewards.topic, "start": "earliest", "rewards": None}).open())
     number = "an unknown number of rewards" if sample.held is None else counted(sample.held, "reward")
     yield Finding("source.rewards", f"reached: {number} in {rewards.topic}")
-    origin = Origin.of(rewards.topic, [(0, range(len(sample.values)))])
+    origin = Origin.from_parts(rewards.topic, [(0, range(len(sample.values)))])
     primary, *further = config.reward_fields
     batch = RewardDecoder(primary.field, further).decode_batch(sample.values, origin)
     yield from _usable("source.rewards", "reward", len(batch), batch.rejected)

@@ -12,7 +12,7 @@ from itertools import groupby
 import numpy as np
 
 from streameval.cli.terminal import warning
-from streameval.common.text import counted, in_words, utc_time
+from streameval.common.text import counted, duration_text, utc_time
 from streameval.events import EventBatch, Rejected
 from streameval.ingest.stages import Deduplication
 from streameval.ope.report import Report, TrustCheck
@@ -164,7 +164,9 @@ class LogCounts:
         """Yield warnings about defects of the log itself."""
         number, least = counted(self.events, "event"), MIN_SHARE * self.events
         if self.backward > least:
-            finding = f"{self.backward:,} of {number} are dated up to {in_words(self.furthest)} before an earlier one"
+            finding = (
+                f"{self.backward:,} of {number} are dated up to {duration_text(self.furthest)} before an earlier one"
+            )
             hint = "sort the log and its files by timestamp: events count as they are read"
             yield warning(f"timestamp: {finding}", hint)
         if -math.inf < self.newest < MIN_NEWEST_SECONDS:

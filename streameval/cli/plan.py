@@ -13,7 +13,7 @@ from streameval.cli.plots import check_path, lift_name, power_figure, save
 from streameval.cli.replay import Replay, config_and_files, require_configured
 from streameval.cli.tables import Column, bold, new_table
 from streameval.cli.terminal import console
-from streameval.common.text import UNKNOWN, counted, decimal, decimals_for, in_words, rounded_up
+from streameval.common.text import UNKNOWN, counted, decimal, decimals_for, duration_text, rounded_up
 from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch
@@ -155,7 +155,7 @@ def _needed(index: int, heading: str) -> Column:
         if row.reason:
             return UNKNOWN
         need = row.needed[index]
-        return rounded_up(need.events) + ("" if need.seconds is None else f"\n{in_words(need.seconds)}")
+        return rounded_up(need.events) + ("" if need.seconds is None else f"\n{duration_text(need.seconds)}")
 
     return heading, cell
 

@@ -130,7 +130,7 @@ class ReplayPlot:
         heights += [STRIP_HEIGHT * len(strips)] if strips else []
         figure = new_figure(self.title, *captions, height=TEXT_HEIGHT + sum(heights))
         panels = figure.subplots(len(heights), sharex=True, height_ratios=heights, squeeze=False)[:, 0]
-        _panel(panels[0], trace, _in_legend_order(values))
+        _panel(panels[0], trace, _legend_order(values))
         _subtitle(panels[0], "reward per event")
         if lifts:
             _panel(panels[1], trace, lifts, *([] if self.margin is None else [self.margin]))
@@ -146,7 +146,7 @@ class ReplayPlot:
         return figure
 
 
-def _in_legend_order(curves: Sequence[Curve]) -> list[Curve]:
+def _legend_order(curves: Sequence[Curve]) -> list[Curve]:
     """Label curves with their last values, the largest first."""
     last = {curve.policy: float(curve.estimate[0, -1]) for curve in curves}
     decimals = decimals_for(last.values())

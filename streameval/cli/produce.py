@@ -123,7 +123,7 @@ def _lines(file: str, config: Config | None, written: str, advance: Advance) -> 
     for lines in read_records([file], advance=advance):
         values = [value or b"" for value in lines.values]
         decoder = decoder or _decoder_of(values)
-        yield values, partial(decoder.decode_batch, values, Origin.of(file, [(0, lines.offsets)]))
+        yield values, partial(decoder.decode_batch, values, Origin.from_parts(file, [(0, lines.offsets)]))
 
 
 def _rows(file: str, config: Config | None, written: str, advance: Advance) -> Iterator[Batch]:
@@ -132,7 +132,7 @@ def _rows(file: str, config: Config | None, written: str, advance: Advance) -> I
         raise InputError(f"{file} is a table, and no column of a candidate is named", hint=hint)
     decoder, first, name = config.event_format("json"), 1, Path(file).name
     for table_rows in read_rows(file, written, config.columns, decoder, advance):
-        origin = Origin.of(file, [(0, range(first, first + len(table_rows)))])
+        origin = Origin.from_parts(file, [(0, range(first, first + len(table_rows)))])
         rows = [
             row if isinstance(row, Fault) else {"event_id": f"{name}:{number}", "timestamp": time.time(), **row}
             for number, row in enumerate(table_rows, first)

@@ -228,13 +228,13 @@ class Replay:
 
     def _batches(self, file: str, written: str, advance: Advance) -> Iterator[EventBatch]:
         if written == "parquet" or written == "csv":
-            events = self.config.event_format("json", of_log=True)
+            events = self.config.event_format("json", is_log=True)
             yield from read_table(file, written, self.config.columns, events, advance, timed=self._timed)
             return
-        events = self.config.event_format(written, of_log=True)
+        events = self.config.event_format(written, is_log=True)
         for lines in read_records([file], advance=advance):
             self._first_lines = self._first_lines or lines.values
-            yield events.decode_batch(lines.values, Origin.of(file, [(0, lines.offsets)]))
+            yield events.decode_batch(lines.values, Origin.from_parts(file, [(0, lines.offsets)]))
 
     def _advance(self, advance: Advance, before: int, total: int | None, read: int, _: int | None) -> None:
         self.share = (before + read) / total if total else None

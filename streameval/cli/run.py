@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from streameval.cli.terminal import warn
 from streameval.errors import InputError
-from streameval.service.process import make_responsive, on_hangup, return_large_arrays
+from streameval.service.process import hangup_handler, make_responsive, return_large_arrays
 
 if TYPE_CHECKING:
     from streameval.service.daemon import DaemonLoop
@@ -40,7 +40,7 @@ def run_daemon(
     """
     return_large_arrays()
     reload_at_start = Event()
-    with on_hangup(reload_at_start.set):  # from here on a SIGHUP does not end the process
+    with hangup_handler(reload_at_start.set):  # from here on a SIGHUP does not end the process
         from streameval.config.engine import engine_variables
         from streameval.config.model import Config
         from streameval.service.http.auth import Security
@@ -65,7 +65,7 @@ def run_daemon(
             _refuse_with_engine(backfill=backfill, reset_policy=reset_policies)
             daemon = daemon_on_engine(settings, reset=reset, load=lambda: Config.load(path, variables))
         server = HttpServer(daemon, settings.http.host, settings.http.port, Security(settings.http))
-        with on_hangup(daemon.reload), server:
+        with hangup_handler(daemon.reload), server:
             make_responsive()
             if reload_at_start.is_set():
                 daemon.reload()

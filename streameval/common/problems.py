@@ -170,9 +170,9 @@ def one_of(names: Iterable[str]) -> str:
     return f"one of {', '.join(most)} or {last}" if most else str(last)
 
 
-def expecting(expected: str, found: str) -> str:
+def expecting(expected: str, actual: str) -> str:
     """Return `expected a number, found 'x'`."""
-    return f"expected {expected}, found {found}"
+    return f"expected {expected}, found {actual}"
 
 
 def shown(value: object) -> str:
@@ -203,19 +203,19 @@ def _problem(path: KeyPath, details: list[ErrorDetails], root: type) -> Problem:
         hint = did_you_mean(tag, kinds) or (f"such as kind: {kinds[0]}; {NO_HINT}" if tag is None else NO_HINT)
         return Problem((*path, "kind") if tag is None else path, expecting(one_of(kinds), shown(tag)), hint)
     secret = any(word in str(path[-1:]) for word in ("password", "token"))
-    found, hint = "a hidden value" if secret else shown(value), _hint(parent, path)
+    actual, hint = "a hidden value" if secret else shown(value), _hint(parent, path)
     if kind == "value_error":
         message, whole = str(details[0]["ctx"]["error"]), isinstance(value, Mapping)
-        found = "" if whole or not message.startswith("expected") else f", found {found}"
-        return Problem(path, message + found, NO_HINT if whole else hint)
+        actual = "" if whole or not message.startswith("expected") else f", found {actual}"
+        return Problem(path, message + actual, NO_HINT if whole else hint)
     if kind == "missing":
         return Problem(path, "missing", hint)
     if kind == "string_type" and isinstance(value, int | float):
-        hint = "put it in quotes" if secret else f'put it in quotes: "{found}"'
+        hint = "put it in quotes" if secret else f'put it in quotes: "{actual}"'
     elif kind == "literal_error":
         hint = did_you_mean(value, re.findall("'(.*?)'", details[0]["ctx"]["expected"])) or hint
     expected = " or ".join(dict.fromkeys(map(_expected, details)))
-    return Problem(path, expecting(expected, found), hint)
+    return Problem(path, expecting(expected, actual), hint)
 
 
 def _expected(detail: ErrorDetails) -> str:

@@ -135,10 +135,10 @@ def rounded_up(events: float) -> str:
     return f"{math.ceil(events / step - 1e-9) * step:,}"
 
 
-def in_words(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """Format a duration in the largest unit with a count of at least 2.
 
-    >>> [in_words(seconds) for seconds in (-3, 1, 42.4, 5400, 250_000, 400 * 86_400)]
+    >>> [duration_text(seconds) for seconds in (-3, 1, 42.4, 5400, 250_000, 400 * 86_400)]
     ['0 seconds', '1 second', '42 seconds', '90 minutes', '3 days', '13 months']
     """
     for unit, length in SPANS.items():

@@ -248,12 +248,12 @@ class Config(EvaluatorOptions):
         rewards = self.rewards.items()
         return [RewardField(name, reward.field or name, reward.min, reward.max) for name, reward in rewards]
 
-    def event_format(self, written: str | None = None, *, of_log: bool = False) -> JsonDecoder:
+    def event_format(self, written: str | None = None, *, is_log: bool = False) -> JsonDecoder:
         """Return the decoder of the events.
 
         Args:
             written: their format if they do not come from the source; they then hold their rewards
-            of_log: whether events keep identities and rewards of any size, so that warnings about a log can count them
+            is_log: whether events keep identities and rewards of any size, so that warnings about a log can count them
 
         Raises:
             ConfigError: The events cannot carry the configured reward.
@@ -262,7 +262,7 @@ class Config(EvaluatorOptions):
         if config.ranking is not None:
             logs_looks = isinstance(config.ranking.examination, GivenExamination)
             has_scores = config.scores is not None
-            return RankingDecoder(config.logged_policies, logs_looks, has_scores, self._identified(of_log))
+            return RankingDecoder(config.logged_policies, logs_looks, has_scores, self._identified(is_log))
         kind, joined = written or self.written, self.reward_topic is not None and written is None
         form: Callable[..., JsonDecoder] = DsjsonDecoder if kind == "dsjson" else JsonDecoder
         if written is None and self.source is not None:
@@ -276,9 +276,9 @@ class Config(EvaluatorOptions):
             return form(
                 policies=config.logged_policies,
                 reward_field=goal.field,
-                reward_range=None if of_log else (goal.low, goal.high),
+                reward_range=None if is_log else (goal.low, goal.high),
                 scores=config.scores,
-                identified=joined or self._identified(of_log),
+                identified=joined or self._identified(is_log),
                 named=config.names_actions,
                 **options,
             )
@@ -286,8 +286,8 @@ class Config(EvaluatorOptions):
             hint = COSTS_HINT if kind == "dsjson" else "the reward of an event needs its own field"
             raise ConfigError(f"reward.field: {error}", hint=hint) from None
 
-    def _identified(self, of_log: bool) -> bool:
-        return of_log or (self.source is not None and self.source.dedupe_window > 0)
+    def _identified(self, is_log: bool) -> bool:
+        return is_log or (self.source is not None and self.source.dedupe_window > 0)
 
     def evaluator_config(self) -> EvaluatorConfig:
         """Return the configuration of the evaluator. Events that wait for their rewards do not count as stale.
@@ -305,7 +305,7 @@ class Config(EvaluatorOptions):
             trust = replace(promotion.trust, stale_after=promotion.trust.stale_after + topic.window)
             options = self.model_copy(update={"promotion": replace(promotion, trust=trust)})
         rewards = [reward.reward(name) for name, reward in self.rewards.items()]
-        return EvaluatorConfig.of(
+        return EvaluatorConfig.from_options(
             options,
             self.policies.candidates,
             self.policies.production,
@@ -325,12 +325,12 @@ class Config(EvaluatorOptions):
         config = self.evaluator_config()
         candidates = config.policies[1:]
 
-        def of_first(count: int) -> int:
+        def size_of_policies(count: int) -> int:
             return Evaluator.from_config(config.for_policies(candidates[:count])).full_bytes
 
-        one = of_first(1)
+        one = size_of_policies(1)
         copies = one * sum(versions.keep for versions in config.versions.values())
-        return copies + one + ((len(candidates) - 1) * (of_first(2) - one) if len(candidates) > 1 else 0)
+        return copies + one + ((len(candidates) - 1) * (size_of_policies(2) - one) if len(candidates) > 1 else 0)
 
     def memory_warnings(self) -> Iterator[Problem]:
         """Warn of a state that takes a quarter of the usable memory.
@@ -429,9 +429,9 @@ def _ranking_problems(config: Config) -> Iterator[Problem]:
             hint = "write ranking: {metric: dcg, examination: swaps}"
             yield Problem(("ranking",), expecting("a metric of the simulated rankings", "nothing"), hint)
     elif config.written != "json" or config.reward_topic is not None:
-        found = f"the format {config.written}" if config.reward_topic is None else "a topic of rewards"
+        actual = f"the format {config.written}" if config.reward_topic is None else "a topic of rewards"
         hint = "write each page with its clicks as one event"
-        yield Problem(("ranking",), expecting("events in JSON that have their clicks", found), hint)
+        yield Problem(("ranking",), expecting("events in JSON that have their clicks", actual), hint)
 
 
 def _topic_problems(config: Config) -> Iterator[Problem]:

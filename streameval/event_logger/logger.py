@@ -549,7 +549,7 @@ def _decoder(form: Form) -> Callable[[Sequence[bytes]], Sequence[Rejected]]:
     further = [RewardField(name, name, -math.inf, math.inf) for name in others]
     if form.name == "reward":
         rewards = RewardDecoder(field, further)
-        return lambda values: rewards.decode_batch(values, Origin.of("", [(0, range(len(values)))])).rejected
+        return lambda values: rewards.decode_batch(values, Origin.from_parts("", [(0, range(len(values)))])).rejected
     decoder = JsonDecoder(None, field, further=further, rewarded=len(form.rewards) > 0)
     if form.name == "ranking":
         decoder = RankingDecoder()

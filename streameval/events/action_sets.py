@@ -165,7 +165,7 @@ class Features(Ragged):
     values: Array
 
     @classmethod
-    def of(cls, tables: Sequence[list[list[float]] | None]) -> Features | None:
+    def from_tables(cls, tables: Sequence[list[list[float]] | None]) -> Features | None:
         """Build from the table of each event. Return None if no event has features."""
         if tables.count(None) == len(tables):
             return None
@@ -229,7 +229,7 @@ class ActionSets(Ragged):
         values = self.features.values
         return rows, (values if rows.all() else values[np.repeat(chosen, self.features.sizes)]).reshape(-1, width)
 
-    def at_position(self, position: int, size: int) -> tuple[Index, ActionSets]:
+    def select_position(self, position: int, size: int) -> tuple[Index, ActionSets]:
         """Select one action from each event that lists `size` actions.
 
         Args:
@@ -299,7 +299,7 @@ class ActionNames(Columns):
     chosen: NDArray[np.int32]
 
     @classmethod
-    def of(cls, actions: Sequence[Any]) -> ActionNames:
+    def from_actions(cls, actions: Sequence[Any]) -> ActionNames:
         """Build from the logged action of each event. Anything but a string or a number is unknown."""
         indices = defaultdict[Any, int](count().__next__)
         chosen = np.array([indices[action] for action in actions], dtype=np.int32)

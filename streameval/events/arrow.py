@@ -24,7 +24,7 @@ from streameval.events.batch import EventBatch
 from streameval.events.decoder import JsonDecoder
 from streameval.events.origin import Origin, fingerprints, name_fingerprints
 from streameval.events.tables import IDENTIFIERS, ColumnNames, Row, TableLayout, to_seconds
-from streameval.events.validation import MAX_FEATURES, at_most_one
+from streameval.events.validation import MAX_FEATURES, rounded_to_one
 
 NUMBERS = ("integer", "float")
 KINDS: Mapping[str, Sequence[str]] = {
@@ -64,9 +64,9 @@ def from_frame(frame: Any, columns: ColumnNames, decoder: JsonDecoder) -> EventB
     except (ValueError, TypeError, NotImplementedError) as error:  # the base classes of pyarrow's errors
         hint = "give each column its own name, and values of one type"
         raise InputError(f"the frame cannot become an Arrow table: {error}", hint=hint) from error
-    layout = TableLayout.of("the frame", table.column_names, columns, decoder, timed=False)
+    layout = TableLayout.from_names("the frame", table.column_names, columns, decoder, timed=False)
     arrays, rows = table_columns(table, layout)
-    return decode_columns(arrays, rows, layout, decoder, Origin.of("frame", [(0, range(table.num_rows))]))
+    return decode_columns(arrays, rows, layout, decoder, Origin.from_parts("frame", [(0, range(table.num_rows))]))
 
 
 def table_columns(table: Any, layout: TableLayout) -> tuple[list[Column], Callable[[Index], list[Row]]]:
@@ -111,7 +111,7 @@ def decode_columns(
         identity = fingerprints(_identifiers(fields, "event_id", is_valid) or [""] * len(kept))
     batch = replace(batch, origin=replace(origin.take(kept), identity=identity))
     if decoder.named:
-        batch = replace(batch, actions=ActionNames.of(_identifiers(fields, "action", is_valid)))
+        batch = replace(batch, actions=ActionNames.from_actions(_identifiers(fields, "action", is_valid)))
     if len(kept) == len(all_rows):
         return layout.without_placeholders(batch)
     others = np.delete(all_rows, kept)
@@ -182,10 +182,10 @@ def _batch(fields: Fields, decoder: JsonDecoder, count: int) -> tuple[EventBatch
     batch = EventBatch(
         policies=policies,
         probabilities=np.array([numbers("policies", policy) for policy in policies]).reshape(len(policies), count).T,
-        propensity=at_most_one(numbers("propensity")),
+        propensity=rounded_to_one(numbers("propensity")),
         reward=numbers(decoder.reward_field),
         timestamp=numbers("timestamp", absent=0.0),
-        sampling_probability=at_most_one(np.where(np.isnan(sampling), 1.0, sampling)),
+        sampling_probability=rounded_to_one(np.where(np.isnan(sampling), 1.0, sampling)),
         unit=name_fingerprints(_identifiers(fields, "unit")),
         logging_policy=name_fingerprints(_identifiers(fields, "logging_policy")),
     )
@@ -226,7 +226,7 @@ def _action_sets(fields: Fields, policies: Sequence[str]) -> tuple[ActionSets, M
     sets = ActionSets(
         offsets=offsets,
         index=index,
-        propensities=at_most_one(entries("propensities")),
+        propensities=rounded_to_one(entries("propensities")),
         features=features,
         probabilities=probabilities.reshape(len(policies), len(codes)).T,
     )

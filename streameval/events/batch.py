@@ -32,19 +32,19 @@ from streameval.events.validation import (
     BrokenRule,
     Fault,
     Rejected,
-    at_most_one,
     choice_rules,
     finite,
     first_faults,
-    in_seconds,
-    in_unit_interval,
     outcome_rules,
     outcomes_within,
     reward_within,
+    rounded_to_one,
+    seconds_rule,
     single_choices,
     slate_rules,
     slot_reward_rules,
     slot_rewards_within,
+    unit_interval_rule,
 )
 
 
@@ -78,7 +78,7 @@ class Batch(Columns):
         if not len(rows):
             return self
         rejected = [
-            Rejected(reason, detail(row), b"", origin=None if self.origin is None else self.origin.place(row))
+            Rejected(reason, detail(row), b"", origin=None if self.origin is None else self.origin.position(row))
             for row in rows.tolist()
         ]
         return replace(self.take(np.delete(np.arange(len(self)), rows)), rejected=(*self.rejected, *rejected))
@@ -225,8 +225,8 @@ class EventBatch(Batch):
                 yield missing, "missing_field", lambda _: f"{field}: missing"
             yield finite("reward", self.reward, np.isinf(self.reward) | missing)
         yield finite("timestamp", self.timestamp, np.isinf(self.timestamp))  # NaN: arrays without times
-        yield in_seconds(self.timestamp)
-        yield in_unit_interval("sampling_probability", self.sampling_probability)
+        yield seconds_rule(self.timestamp)
+        yield unit_interval_rule("sampling_probability", self.sampling_probability)
         if estimated:
             yield from single_choices(self.slates, self.scored)
         if self.slates is not None:
@@ -245,7 +245,7 @@ class EventBatch(Batch):
         yield from slot_reward_rules(slates, self.reward)
         if self.further is not None:
             for index, name in enumerate(self.further.names):
-                yield from slot_reward_rules(slates.of_further(index), self.further.values[:, index], name)
+                yield from slot_reward_rules(slates.select_reward(index), self.further.values[:, index], name)
 
     def _required(self, estimated: bool) -> Array:
         """Return the propensities, [n], with 1 for events that need none."""
@@ -268,13 +268,13 @@ class EventBatch(Batch):
             yield slot_rewards_within(self.slates, low, high)
             for reward in further:
                 index = None if self.further is None else self.further.index(reward.name)
-                yield slot_rewards_within(self.slates.of_further(index), reward.low, reward.high)
+                yield slot_rewards_within(self.slates.select_reward(index), reward.low, reward.high)
 
     def of_reward(self, name: str) -> EventBatch:
         """Replace the first reward by this further one, by NaN in events and slots that lack it."""
         further = self.further or FurtherRewards((), np.zeros((len(self), 0)))
-        slates = self.slates and self.slates.of_further(further.index(name))
-        return replace(self, reward=further.of(name), slates=slates)
+        slates = self.slates and self.slates.select_reward(further.index(name))
+        return replace(self, reward=further.column(name), slates=slates)
 
     def with_rewards_in(self, low: float, high: float, further: Sequence[RewardField] = ()) -> EventBatch:
         """Reject events with rewards outside [low, high], or outside the ranges of `further` rewards."""
@@ -351,10 +351,10 @@ class EventBatch(Batch):
         ValueError: row 1: propensity_range: propensity: 0 is not in (0, 1]
         """
         named = policies or {}
-        values, of_slots = reward_columns(reward, propensity, propensities)
+        values, slot_rewards = reward_columns(reward, propensity, propensities)
         n, is_ranking = len(values), slate_logging == "uniform_ranking"
         logged, probabilities, sets, slates = choice_columns(
-            n, propensity, named, action, propensities, features, is_ranking, of_slots
+            n, propensity, named, action, propensities, features, is_ranking, slot_rewards
         )
         further = None
         if rewards is not None:
@@ -367,14 +367,14 @@ class EventBatch(Batch):
             propensity=logged,
             reward=values,
             timestamp=np.full(n, np.nan) if timestamp is None else column("timestamp", timestamp, n),
-            sampling_probability=at_most_one(kept),
+            sampling_probability=rounded_to_one(kept),
             action_sets=sets,
             slates=slates,
             actions=named_actions(action, n) if estimated and action is not None and sets is None else None,
             unit=None if unit is None else identifier_column("unit", unit, n),
             logging_policy=None if logging_policy is None else identifier_column("logging_policy", logging_policy, n),
             further=further,
-            segments=None if segments is None else SegmentColumns.of(segments, n),
+            segments=None if segments is None else SegmentColumns.from_columns(segments, n),
         )
         return batch._without_faults(estimated)
 
@@ -433,7 +433,7 @@ class EventBatch(Batch):
         except ImportError as error:
             hint = "pip install 'streameval[columnar]'"
             raise InputError("frames need pyarrow, which is not installed", hint=hint) from error
-        names = ColumnNames.of(columns, policies)
+        names = ColumnNames.from_mapping(columns, policies)
         fields = [SegmentField(name, field) for name, field in (segments or {}).items()]
         raw_fields = () if estimated and scores is None else scores
         options: dict[str, Any] = {"segments": fields, "named": estimated, "estimated": estimated}

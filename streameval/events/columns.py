@@ -36,7 +36,7 @@ from streameval.events.slates import (
     as_one_action,
     fill_marginals,
 )
-from streameval.events.validation import at_most_one
+from streameval.events.validation import rounded_to_one
 
 PolicyNames: TypeAlias = tuple[str, ...]
 Choices: TypeAlias = Sequence[Event] | Sequence[Slot]
@@ -113,7 +113,7 @@ def _batch(
         propensity=propensity,
         reward=floats_or([event.reward for event in events], NAN),  # rewards may arrive separately
         timestamp=seconds([event.timestamp for event in events]),
-        sampling_probability=at_most_one(floats_or([event.sampling_probability for event in events], 1.0)),
+        sampling_probability=rounded_to_one(floats_or([event.sampling_probability for event in events], 1.0)),
         action_sets=sets,
         unit=name_fingerprints([event.unit for event in events]),
         logging_policy=name_fingerprints([event.logging_policy for event in events]),
@@ -158,7 +158,7 @@ def with_further_rewards(batch: EventBatch, fields: Sequence[RewardField], event
 
 
 def _propensity(choices: Choices) -> Array:
-    return at_most_one(floats_or([choice.propensity for choice in choices], NAN))
+    return rounded_to_one(floats_or([choice.propensity for choice in choices], NAN))
 
 
 def _cells(choices: Sequence[Any], policies: PolicyNames | None) -> tuple[PolicyNames, Rows]:
@@ -202,8 +202,8 @@ def _action_sets(choices: Choices, columns: Cells) -> ActionSets:
     return ActionSets(
         offsets=cumulative_offsets(sizes),
         index=np.array([_index_of(choice.action, choice.actions or []) for choice in choices]),
-        propensities=at_most_one(_end_to_end([choice.propensities for choice in choices], sizes)),
-        features=Features.of([choice.features for choice in choices]),
+        propensities=rounded_to_one(_end_to_end([choice.propensities for choice in choices], sizes)),
+        features=Features.from_tables([choice.features for choice in choices]),
         probabilities=np.array([_end_to_end(column, sizes) for column in columns]).reshape(len(columns), sizes.sum()).T,
     )
 
@@ -225,7 +225,7 @@ def _with_slates(
     batch: EventBatch, events: Sequence[Any], slots: Sequence[Slot], policies: PolicyNames | None
 ) -> EventBatch:
     """Add the columns of slots. In all other columns a slate is one action."""
-    of_slots, by_policy, propensity, sets = _choice_columns(slots, policies)
+    slot_policies, by_policy, propensity, sets = _choice_columns(slots, policies)
     items = np.array(list(chain.from_iterable(map(_items, events))), dtype=np.int64)
     columns = SlateColumns(
         offsets=cumulative_offsets(np.array([len(event.slots or ()) for event in events])),
@@ -233,15 +233,15 @@ def _with_slates(
         reward=floats_or([slot.reward for slot in slots], NAN),
         probabilities=by_policy.T,
         actions=replace(
-            sets or ActionSets.none(len(slots), len(of_slots)),
+            sets or ActionSets.none(len(slots), len(slot_policies)),
             items=items,
             scores=floats(list(chain.from_iterable(map(_scores, events)))),
         ),
         logging=np.array([_logging(event) for event in events], dtype=np.int8),
         listed=_listed(events),
     )
-    names = tuple(dict.fromkeys([*batch.policies, *of_slots]))
-    batch, slates = batch.with_policies(names), columns.select_policies(of_slots, names)
+    names = tuple(dict.fromkeys([*batch.policies, *slot_policies]))
+    batch, slates = batch.with_policies(names), columns.select_policies(slot_policies, names)
     fill_marginals(slates)
     propensity, probabilities = as_one_action(slates)
     is_slate = slates.sizes > 0
@@ -262,7 +262,7 @@ def _with_outcomes(
     outcomes = np.array(list(rows()), dtype=np.float64).reshape(len(scored), len(names))
     columns = ScoredOutcomes(
         offsets=cumulative_offsets(is_scored.astype(np.int64)),
-        propensity=at_most_one(floats_or([outcome.propensity for outcome in scored], NAN)),
+        propensity=rounded_to_one(floats_or([outcome.propensity for outcome in scored], NAN)),
         outcomes=np.asfortranarray(outcomes),
         revealed=np.array([outcome.revealed for outcome in scored]),
     )
@@ -311,7 +311,9 @@ def _listed(events: Sequence[Any]) -> ListedSlates:
     return ListedSlates(
         offsets=cumulative_offsets(sizes),
         logged=np.array(list(map(_index_of, shown, lists)), dtype=np.int64),
-        probability=at_most_one(np.array(list(chain.from_iterable(event.slate_propensities for event in with_lists)))),
+        probability=rounded_to_one(
+            np.array(list(chain.from_iterable(event.slate_propensities for event in with_lists)))
+        ),
         place_offsets=cumulative_offsets(sizes * np.array(list(map(len, shown)))),
         place=np.array(list(chain.from_iterable(map(_slot_indices, with_lists))), dtype=np.int64),
     )

@@ -31,12 +31,12 @@ from streameval.events.validation import (
     BrokenRule,
     Fault,
     Rejected,
-    at_most_one,
     finite,
     first_faults,
-    in_seconds,
     list_fault,
     rejection,
+    rounded_to_one,
+    seconds_rule,
 )
 
 MAX_POLICIES = 10_000  # names in one event, if all names become columns
@@ -131,7 +131,7 @@ class JsonDecoder:
         events, batch = self._columns([event for event in decoded if not isinstance(event, Fault)], faults)
         for index in faults:
             if not isinstance(decoded[index], Fault):  # infinite numbers have another reason
-                fault = self._diagnosis.of_tree(rows[index])
+                fault = self._diagnosis.decode_tree(rows[index])
                 faults[index] = fault if isinstance(fault, Fault) else faults[index]
         return self._with_origin(batch, events, messages or [b""] * len(rows), faults, origin)
 
@@ -151,11 +151,11 @@ class JsonDecoder:
         try:
             return msgspec.convert(row, self._event_type)
         except DECODE_ERRORS:
-            return self._diagnosis.of_tree(row)
+            return self._diagnosis.decode_tree(row)
 
     def _refused(self, message: bytes, error: Exception) -> Any:
         """Return the event salvaged from a message that cannot be decoded, or its `Fault`."""
-        return self._diagnosis.of_message(message, error)
+        return self._diagnosis.decode_message(message, error)
 
     def _columns(self, events: list[Any], faults: dict[int, Fault]) -> tuple[list[Any], EventBatch]:
         """Build columns, then drop the rows that break a rule. Adds to `faults`, by index of the message."""
@@ -182,7 +182,7 @@ class JsonDecoder:
             if self.policies is None:
                 batch = batch.with_policies(named_policies(events))
         if self.named:
-            batch = replace(batch, actions=ActionNames.of([event.action for event in events]))
+            batch = replace(batch, actions=ActionNames.from_actions([event.action for event in events]))
         if self.scores is not None:
             batch = replace(batch, raw_fields=RawFields.from_events(events, self._score_attributes))
         return events, batch
@@ -235,7 +235,7 @@ class RankingDecoder(JsonDecoder):
             propensity=np.ones(len(events)),
             reward=rankings.clicks,
             timestamp=seconds([event.timestamp for event in events]),
-            sampling_probability=at_most_one(floats_or([event.sampling_probability for event in events], 1.0)),
+            sampling_probability=rounded_to_one(floats_or([event.sampling_probability for event in events], 1.0)),
             unit=name_fingerprints([event.unit for event in events]),
             rankings=rankings,
         )
@@ -250,7 +250,7 @@ class RewardDecoder:
         further: the further rewards. A message then has at least one of all rewards
 
     >>> message = b'{"event_id": "e-81", "timestamp": 1574553700.1, "revenue": 2.5}'
-    >>> rewards = RewardDecoder("revenue").decode_batch([message, b"{}"], Origin.of("orders", [(0, [10, 11])]))
+    >>> rewards = RewardDecoder("revenue").decode_batch([message, b"{}"], Origin.from_parts("orders", [(0, [10, 11])]))
     >>> rewards.reward, rewards.rejected[0].reason, rewards.rejected[0].origin
     (array([2.5]), 'missing_field', ('orders', 0, 11))
     """
@@ -259,7 +259,7 @@ class RewardDecoder:
         self._field, self._further = reward_field, tuple(further)
         form = reward_type(reward_field, tuple(reward.field for reward in further))
         self._decode = msgspec.json.Decoder(form).decode
-        self._refused = Diagnosis(form).of_message
+        self._refused = Diagnosis(form).decode_message
 
     def decode_batch(self, values: Iterable[bytes | None], origin: Origin) -> RewardBatch:
         """Decode messages with their partitions and offsets into columns."""
@@ -270,7 +270,7 @@ class RewardDecoder:
             seconds([message.timestamp for message in rewards]),
         )
         further = further_rewards(self._further, rewards) if self._further else None
-        broken = first_faults((*self._rules(amounts, further), in_seconds(times)))
+        broken = first_faults((*self._rules(amounts, further), seconds_rule(times)))
         rows = np.delete(np.arange(len(rewards)), list(broken))
         identity = fingerprints([message.event_id for message in _without(rewards, broken, faults)])
         kept = origin.take(np.delete(np.arange(len(messages)), list(faults)))
@@ -355,7 +355,7 @@ def _without(structs: list[Any], broken: Mapping[int, Fault], faults: dict[int, 
 
 def _rejected(faults: Mapping[int, Fault], messages: Messages, origin: Origin | None) -> tuple[Rejected, ...]:
     return tuple(
-        rejection(*faults[index], messages[index] or b"", index, None if origin is None else origin.place(index))
+        rejection(*faults[index], messages[index] or b"", index, None if origin is None else origin.position(index))
         for index in sorted(faults)
     )
 

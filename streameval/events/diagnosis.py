@@ -47,7 +47,7 @@ class Diagnosis:
         self._is_cell = is_cell or _is_probability
         self._fields = _read_fields(form)
 
-    def of_message(self, value: bytes, error: Exception) -> Any:
+    def decode_message(self, value: bytes, error: Exception) -> Any:
         """Return the decoded struct, or the `Fault` of a message that the decoder refused with `error`."""
         if len(value) > MAX_DIAGNOSED_BYTES:
             return refusal(error)
@@ -55,9 +55,9 @@ class Diagnosis:
             tree, is_json = parse(value.decode())
         except DECODE_ERRORS as reason:
             return refusal(reason)
-        return self.of_tree(tree, is_json)
+        return self.decode_tree(tree, is_json)
 
-    def of_tree(self, tree: Any, is_json: bool = True) -> Any:
+    def decode_tree(self, tree: Any, is_json: bool = True) -> Any:
         """Return the struct made from parsed JSON or from a row of a table, or a `Fault`.
 
         Args:

@@ -117,9 +117,9 @@ class DsjsonDecoder(JsonDecoder):
             context: Any = ("context", Any, msgspec.field(name="c", default=None))
             changed += [context, *score_fields(self._any_fields, attributes(Interaction))]
         form: type[msgspec.Struct] = derived(Interaction, changed) if changed else Interaction
-        of_line = attributes(form)
+        line_attributes = attributes(form)
         self._line_scores = {
-            self._attributes[field]: of_line[field]
+            self._attributes[field]: line_attributes[field]
             for field in self._any_fields or ()
             if self._attributes[field] not in Event.__struct_fields__
         }
@@ -143,7 +143,7 @@ class DsjsonDecoder(JsonDecoder):
     def _refused(self, message: bytes, error: Exception) -> Any:
         if isinstance(error, _UnusableError):
             return Fault(*error.args)
-        line = self._diagnosis.of_message(message, error)
+        line = self._diagnosis.decode_message(message, error)
         try:
             return line if isinstance(line, Fault) else self._event(line)
         except _UnusableError as unusable:

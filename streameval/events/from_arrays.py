@@ -15,7 +15,7 @@ from streameval.events.further_rewards import FurtherRewards
 from streameval.events.origin import Identity, name_fingerprints
 from streameval.events.schema import Identifier
 from streameval.events.slates import FACTORED, UNIFORM_RANKING, ListedSlates, SlateColumns, as_one_action
-from streameval.events.validation import at_most_one
+from streameval.events.validation import rounded_to_one
 
 
 def column(name: str, values: ArrayLike, *shape: int | None) -> Array:
@@ -53,8 +53,8 @@ def reward_columns(
     slots = slots if propensities is None else np.shape(propensities)[:-1]
     if len(slots) != 2 or len(np.shape(reward)) != 2:
         return column("reward", reward, None), None
-    of_slots = column("reward", reward, *slots)
-    return of_slots.sum(axis=1), of_slots
+    slot_rewards = column("reward", reward, *slots)
+    return slot_rewards.sum(axis=1), slot_rewards
 
 
 def further_reward_columns(
@@ -65,18 +65,18 @@ def further_reward_columns(
     Raises:
         ValueError: A reward has another shape.
     """
-    columns, of_slots = [], []
+    columns, slot_columns = [], []
     slots = 0 if slates is None else len(slates.reward)
     for name, values in rewards.items():
         if slates is not None and np.ndim(values) == 2:
             by_slot = column(name, values, n, slots // max(n, 1))
             columns.append(by_slot.sum(axis=1))
-            of_slots.append(by_slot.ravel())
+            slot_columns.append(by_slot.ravel())
         else:
             columns.append(column(name, values, n))
-            of_slots.append(np.full(slots, np.nan))
+            slot_columns.append(np.full(slots, np.nan))
     further = FurtherRewards(tuple(rewards), np.array(columns).reshape(len(columns), n).T)
-    return further, slates and replace(slates, further=np.array(of_slots).reshape(len(columns), slots).T)
+    return further, slates and replace(slates, further=np.array(slot_columns).reshape(len(columns), slots).T)
 
 
 def identifier_column(field: str, names: Sequence[Identifier | None] | ArrayLike, n: int) -> Identity | None:
@@ -146,7 +146,7 @@ def choice_columns(
             per_choice[row] = column(f"policies[{name!r}]", values, *shape).ravel()
         else:
             sets.probabilities[:, row] = column(f"policies[{name!r}]", values, *logged.shape).ravel()
-    propensity_of_logged = at_most_one(logged).ravel()
+    propensity_of_logged = rounded_to_one(logged).ravel()
     if sets is not None:
         reconcile(sets, per_choice.T, sets.probabilities)
         propensity_of_logged = sets.propensities[sets.logged[1]]
@@ -170,7 +170,7 @@ def named_actions(action: ArrayLike, n: int) -> ActionNames:
         ValueError: There are not `n` of them, or one is neither a string nor an integer.
     """
     identifier_column("action", action, n)
-    return ActionNames.of(np.array(action, dtype=object).tolist())
+    return ActionNames.from_actions(np.array(action, dtype=object).tolist())
 
 
 def _action_sets(
@@ -192,7 +192,7 @@ def _action_sets(
     return ActionSets(
         offsets=np.arange(choices + 1) * actions,
         index=_logged_index(action, shape, actions),
-        propensities=at_most_one(propensities).ravel(),
+        propensities=rounded_to_one(propensities).ravel(),
         features=rows,
         probabilities=np.full((policies, choices * actions), np.nan).T,
     )

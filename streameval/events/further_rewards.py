@@ -40,7 +40,7 @@ class FurtherRewards(Columns):
         """Return the index of the column of this name, if there is one."""
         return list(self.names).index(name) if name in self.names else None
 
-    def of(self, name: str) -> Array:
+    def column(self, name: str) -> Array:
         """Return the reward of this name, [n], NaN without such a column."""
         index = self.index(name)
         return np.full(len(self.values), np.nan) if index is None else np.asarray(self.values[:, index])
@@ -53,6 +53,6 @@ class FurtherRewards(Columns):
     def outside(self, ranges: Sequence[RewardField]) -> Iterator[BrokenRule]:
         """Yield a rule per range: rewards that are given lie in it."""
         for reward in ranges:
-            column = self.of(reward.name)
+            column = self.column(reward.name)
             broken, reason, detail = reward_within(column, reward.low, reward.high, reward.name)
             yield broken & ~np.isnan(column), reason, detail

@@ -42,7 +42,7 @@ class Origin(Columns):
     identity: Identity | None = None
 
     @classmethod
-    def of(cls, topic: str, parts: Iterable[tuple[int, Sequence[int]]]) -> Origin:
+    def from_parts(cls, topic: str, parts: Iterable[tuple[int, Sequence[int]]]) -> Origin:
         """Build from pairs of a partition and its offsets, one pair after the other."""
         pairs = list(parts)
         sizes = [len(offsets) for _, offsets in pairs]
@@ -50,7 +50,7 @@ class Origin(Columns):
         offsets = [np.asarray(offsets, dtype=np.int64) for _, offsets in pairs]
         return cls(topic, partition, np.concatenate([np.empty(0, dtype=np.int64), *offsets]))
 
-    def place(self, row: int) -> tuple[str, int, int]:
+    def position(self, row: int) -> tuple[str, int, int]:
         """Return topic, partition and offset of a row."""
         return self.topic, int(self.partition[row]), int(self.offset[row])
 

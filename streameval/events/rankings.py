@@ -277,7 +277,7 @@ def ranking_columns(
         propensity=_per_item(pages, items, _propensities),
         next_ratio=_per_item(pages, items, _next_ratios),
         ranks=_ranks(tables, items, placed),
-        features=Features.of([event.features for event in events]),
+        features=Features.from_tables([event.features for event in events]),
     )
     if is_whole.any():  # with items that were not clicked
         clicked = [float(item in page.clicked) for page, row in zip(pages, items, strict=True) for item in row]

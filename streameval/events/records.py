@@ -43,10 +43,10 @@ class RecordDecoder(JsonDecoder):
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        names = ColumnNames.of(columns)
+        names = ColumnNames.from_mapping(columns)
         if names.event_id is None:
             names = names.model_copy(update={"event_id": "event_id"})
-        self._record_of, self._layout = record_of, TableLayout.of_records(names, self)
+        self._record_of, self._layout = record_of, TableLayout.from_records(names, self)
         self._missing = {
             f"{field.field}: missing": f"{field.field}: missing: there is no value '{field.column}', "
             "its name in `columns`"

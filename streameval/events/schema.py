@@ -184,15 +184,15 @@ def event_type(
         changed += [("context", Any, None), *score_fields(scores, others | {reward_field})]
     optional_name = msgspec.field(name=reward_field, default=None if rewarded else UNSET)
     slot_form: Any = SlotReward if rewarded else Raw | UnsetType
-    of_slots: list[Any] = [("reward", slot_form, optional_name), *_further_rewards(further_fields, (), slot_form)]
+    slot_fields: list[Any] = [("reward", slot_form, optional_name), *_further_rewards(further_fields, (), slot_form)]
     if policies is not None:
         form_of_policies = policies_type(policies)
         cells: Any = ("policies", form_of_policies, msgspec.field(default_factory=form_of_policies))
         values = policies_type(policies, float | bool | None, NAN)
         scored = derived(Scored, [("values", values, msgspec.field(default_factory=values))])
         changed = [*changed, cells, ("scored", scored | None, None)]
-        of_slots.append(cells)
-    changed += [("slots", Annotated[list[derived(Slot, of_slots)] | None, _SLOTS], None)]  # type: ignore[misc]
+        slot_fields.append(cells)
+    changed += [("slots", Annotated[list[derived(Slot, slot_fields)] | None, _SLOTS], None)]  # type: ignore[misc]
     return cast("type[Event]", derived(Event, changed))
 
 

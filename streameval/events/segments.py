@@ -159,12 +159,12 @@ class SegmentColumns(Columns):
         return cls(tuple(names), np.full((events, len(names)), NO_IDENTITY))
 
     @classmethod
-    def of(cls, columns: Mapping[str, Iterable[Any]], events: int) -> SegmentColumns:
+    def from_columns(cls, columns: Mapping[str, Iterable[Any]], events: int) -> SegmentColumns:
         """Build from the values of each segment, in the order of events."""
         rows = [_identities(list(values)) for values in columns.values()]
         return cls(tuple(columns), np.array(rows, dtype=np.uint64).reshape(len(rows), events).T)
 
-    def of_name(self, name: str) -> Identity:
+    def column(self, name: str) -> Identity:
         """Return the column of this name, [n], 0 without such a column."""
         if name not in self.names:
             return np.full(len(self.values), NO_IDENTITY)
@@ -174,7 +174,7 @@ class SegmentColumns(Columns):
         """Return the columns of these names."""
         if list(names) == list(self.names):
             return self
-        return SegmentColumns(tuple(names), np.stack([self.of_name(name) for name in names], axis=-1))
+        return SegmentColumns(tuple(names), np.stack([self.column(name) for name in names], axis=-1))
 
 
 def read_segments(
@@ -194,7 +194,7 @@ def read_segments(
         for key in field.keys:
             values = [value.get(key) if type(value) is dict else None for value in values]
         columns[field.name] = values
-    return SegmentColumns.of(columns, len(events))
+    return SegmentColumns.from_columns(columns, len(events))
 
 
 def _identities(values: list[Any]) -> Identity:

@@ -77,7 +77,7 @@ class SlateColumns(Ragged):
     listed: ListedSlates
     further: Array | None = None
 
-    def of_further(self, index: int | None) -> SlateColumns:
+    def select_reward(self, index: int | None) -> SlateColumns:
         """Replace the reward of the slots by the further reward with this index, by NaN if there is none."""
         if self.further is None or index is None:
             return replace(self, reward=np.full(len(self.reward), np.nan))
@@ -122,8 +122,8 @@ class SlateColumns(Ragged):
         for actions, slots in np.unique(shapes, axis=0).tolist():
             same = drawn[(shapes == (actions, slots)).all(axis=1)]
             states = max(len(sets.members) for sets in prefixes(actions, slots))
-            at_once = max(1, MAX_DRAWN_NUMBERS // (actions * slots * max(states, actions * slots)))
-            for some in np.split(same, np.arange(at_once, len(same), at_once)):
+            chunk_size = max(1, MAX_DRAWN_NUMBERS // (actions * slots * max(states, actions * slots)))
+            for some in np.split(same, np.arange(chunk_size, len(same), chunk_size)):
                 rows = starts[some][:, None] + np.arange(actions * slots)
                 first = rows[:, :actions]  # the first slot has the actions in the order of their numbers
                 yield some, rows, np.exp(scores[first] - scores[first].max(axis=1, keepdims=True)), slots

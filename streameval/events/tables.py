@@ -61,7 +61,7 @@ class ColumnNames(BaseModel):
     )
 
     @classmethod
-    def of(cls, columns: ColumnNames | Mapping[str, Any] | None, policies: Sequence[str] = ()) -> ColumnNames:
+    def from_mapping(cls, columns: ColumnNames | Mapping[str, Any] | None, policies: Sequence[str] = ()) -> ColumnNames:
         """Validate the names that a caller gives.
 
         Args:
@@ -112,7 +112,7 @@ class TableLayout:
     placeholders: Mapping[str, Any]
 
     @classmethod
-    def of(
+    def from_names(
         cls, path: str, names: Sequence[str], columns: ColumnNames, decoder: JsonDecoder, *, timed: bool = True
     ) -> TableLayout:
         """Find the columns of a table.
@@ -150,7 +150,7 @@ class TableLayout:
         return cls(fields, _fixed_actions(columns), absent)
 
     @classmethod
-    def of_records(cls, columns: ColumnNames, decoder: JsonDecoder) -> TableLayout:
+    def from_records(cls, columns: ColumnNames, decoder: JsonDecoder) -> TableLayout:
         """Return the layout of records. Any of them may lack a field."""
         return cls(_wanted_fields(columns, decoder, True), _fixed_actions(columns), {})
 

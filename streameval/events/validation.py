@@ -74,7 +74,7 @@ class Rejected(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
 
 def rejection(
-    reason: str, detail: str, value: bytes, place: int = 0, origin: tuple[str, int, int] | None = None
+    reason: str, detail: str, value: bytes, index: int = 0, origin: tuple[str, int, int] | None = None
 ) -> Rejected:
     r"""Return a rejected message. Shorten its detail, which may quote the message, and make it printable.
 
@@ -85,7 +85,7 @@ def rejection(
         detail = detail[:MAX_DETAIL] + "..."
     if not detail.isprintable():
         detail = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in detail)
-    return Rejected(reason, detail, value, place, origin)
+    return Rejected(reason, detail, value, index, origin)
 
 
 # --- Tolerances ---
@@ -109,7 +109,7 @@ def tolerance(actions: NDArray[np.int64]) -> Array:
     return np.asarray(NOISE + ROUNDING_ERROR * actions, dtype=np.float64)
 
 
-def at_most_one(values: Array) -> Array:
+def rounded_to_one(values: Array) -> Array:
     """Set values that exceed 1 by rounding alone to 1, in place."""
     values[(values > 1.0) & (values <= MAX_PROPENSITY)] = 1.0
     return values
@@ -283,7 +283,7 @@ def reward_within(reward: Array, low: float, high: float, name: str = "reward") 
     return _number_rule("reward_range", name, reward, broken, f"is not in [{low:.10g}, {high:.10g}]")
 
 
-def in_seconds(timestamp: Array) -> BrokenRule:
+def seconds_rule(timestamp: Array) -> BrokenRule:
     """Require timestamps [n] in seconds."""
 
     def detail(row: int) -> str:
@@ -304,7 +304,7 @@ def finite(field: str, column: Array, broken: Mask) -> BrokenRule:
     return _number_rule("not_finite", field, column, broken, "is not a finite number")
 
 
-def in_unit_interval(field: str, column: Array) -> BrokenRule:
+def unit_interval_rule(field: str, column: Array) -> BrokenRule:
     """Require probabilities [n] in (0, 1]."""
     return _number_rule("propensity_range", field, column, ~((column > 0.0) & (column <= 1.0)), "is not in (0, 1]")
 
@@ -329,7 +329,7 @@ def choice_rules(
         unknown = (sets.index < 0) & (sets.sizes > 0)
         yield unknown, "unknown_action", lambda row: f"action: not one of the {sets.sizes[row]} `actions`"
     yield np.isnan(propensity), "missing_field", lambda row: "propensity: missing, as is `propensities`"
-    yield in_unit_interval("propensity", propensity)
+    yield unit_interval_rule("propensity", propensity)
     yield _probabilities(policies, probabilities)
     if sets is not None:
         yield from _set_rules(sets, policies, propensity)
@@ -419,7 +419,7 @@ def outcome_rules(scored: ScoredOutcomes, policies: Sequence[str]) -> Iterator[B
     missing = scored.revealed & np.isnan(scored.propensity)
     lacking: BrokenRule = missing, "missing_field", lambda _: "propensity: missing"
     yield _event_rule(lacking, scored, lambda *_: "scored.")
-    outside = in_unit_interval("propensity", np.where(np.isnan(scored.propensity), 1.0, scored.propensity))
+    outside = unit_interval_rule("propensity", np.where(np.isnan(scored.propensity), 1.0, scored.propensity))
     yield _event_rule(outside, scored, lambda *_: "scored.")
     yield _outcome_rule("not_finite", scored, policies, np.isinf(scored.outcomes), "is not a finite number")
 

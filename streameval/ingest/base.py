@@ -213,15 +213,15 @@ class DataLoss:
 
     Args:
         name: the log, for people
-        on_lost: `fail` stops with an error at the first gap; `continue` reads on behind it
+        reaction: `fail` stops with an error at the first gap; `continue` reads on behind it
 
     Attributes:
         lost: messages known to be lost
         gaps: gaps by kind
     """
 
-    def __init__(self, name: str, on_lost: OnLostOffsets) -> None:
-        self._name, self._on_lost = name, on_lost
+    def __init__(self, name: str, reaction: OnLostOffsets) -> None:
+        self._name, self._reaction = name, reaction
         self.lost = 0
         self.gaps: Counter[str] = Counter()
 
@@ -234,13 +234,13 @@ class DataLoss:
             numbers: locate the gap, for people
 
         Raises:
-            SourceError: `on_lost` is `fail`.
+            SourceError: The reaction is `fail`.
         """
         self.gaps[kind] += 1
         self.lost += lost
         reason, remedy = GAPS[kind]
         reason = reason.format(log=self._name)
-        if self._on_lost == "fail":
+        if self._reaction == "fail":
             located = ", ".join(f"{name} {value}" for name, value in numbers.items())
             raise SourceError(
                 f"{reason}; known to be lost: {lost} ({located})",

@@ -300,7 +300,7 @@ def _described(what: str, buffer: Any, times: Sequence[Array]) -> State:
 
 
 def _origin(records: Sequence[Records]) -> Origin:
-    return Origin.of(records[0].topic, [(part.partition, part.offsets) for part in records])
+    return Origin.from_parts(records[0].topic, [(part.partition, part.offsets) for part in records])
 
 
 def _with_unreadable(batch: B, records: Sequence[Records]) -> B:

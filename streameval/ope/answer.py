@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from msgspec import structs
 
-from streameval.common.text import decimal, decimals_for, in_words, rounded_up, significant, utc_time
+from streameval.common.text import decimal, decimals_for, duration_text, rounded_up, significant, utc_time
 from streameval.ope.report import Calibration, Decision, Estimate, Report, TrustCheck, grouped
 
 __all__ = ["CandidateAnswer", "answers", "by_policy", "calibrated", "percentage", "recommended", "seen_lifts"]
@@ -223,7 +223,7 @@ def _missing(report: Report, decision: Decision | None, failed: str, estimate: E
         span = events.last_timestamp - events.first_timestamp
         rate = events.accepted / span if span > 0 else None
     needed = rounded_up(max(decision.more, 1.0))
-    time = f" ({in_words(decision.more / rate)})" if rate else ""
+    time = f" ({duration_text(decision.more / rate)})" if rate else ""
     broken = "".join(
         f"; guardrail {check.reward}: {check.reason}" for check in decision.guardrails if check.verdict == "not kept"
     )

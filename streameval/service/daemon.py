@@ -147,7 +147,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
         while not self._stopping:
             self._turned = time.monotonic()
             self._reload_when_asked()
-            self._backfill(at_least=2 * taken)
+            self._backfill(min_events=2 * taken)
             if self._snapshots is not None:
                 self._snapshots.maybe_write(self._take_snapshot)
             is_busy = self._backfills or not self.published.ready  # do not wait for events before a first Report
@@ -176,13 +176,13 @@ class DaemonLoop(ABC, Generic[Reporting]):
                 self._unreported = True
                 self._backfills += [change.backfill] if change.backfill else []
 
-    def _backfill(self, at_least: int) -> None:
+    def _backfill(self, min_events: int) -> None:
         """Let backfills read on. Candidates that have caught up get the live events from then on.
 
         While messages are withheld, no backfill reads on: they are before the positions of the source, and count later.
         """
         for backfill in () if self._withheld else tuple(self._backfills):
-            if backfill.slice(self._pipeline, self._source.status(), at_least):
+            if backfill.slice(self._pipeline, self._source.status(), min_events):
                 self._backfills.remove(backfill)
                 self._unreported = True
 

@@ -87,12 +87,12 @@ class DecisionMessage(Message, frozen=True, kw_only=True, rename={"before": "fro
     schema: int = 1
 
     @classmethod
-    def of(
+    def from_transition(
         cls, transition: Transition, production: str, configuration: str, propensity: str = "logged"
     ) -> DecisionMessage:
         """Return the message about a transition."""
-        place = None if transition.place is None else LogPlace(*transition.place)
-        named = [transition.policy, transition.rule, transition.promotable, transition.event, place, configuration]
+        position = None if transition.place is None else LogPlace(*transition.place)
+        named = [transition.policy, transition.rule, transition.promotable, transition.event, position, configuration]
         verdicts: tuple[Promotability, Promotability] = ("not_promotable", "promotable")
         return cls(
             id=fingerprint_of(named),
@@ -107,7 +107,7 @@ class DecisionMessage(Message, frozen=True, kw_only=True, rename={"before": "fro
             lift_upper=_rounded(transition.lift_upper),
             event=transition.event,
             timestamp=transition.timestamp,
-            place=place,
+            place=position,
             configuration=configuration,
             propensity=propensity,
         )
@@ -145,11 +145,11 @@ class VersionMessage(Message, frozen=True, kw_only=True):
     schema: int = 1
 
     @classmethod
-    def of_version(cls, version: NewVersion, production: str, configuration: str) -> VersionMessage:
+    def from_version(cls, version: NewVersion, production: str, configuration: str) -> VersionMessage:
         """Return the message about a new copy."""
-        place = None if version.place is None else LogPlace(*version.place)
+        position = None if version.place is None else LogPlace(*version.place)
         return cls(
-            id=fingerprint_of([version.policy, version.of, version.event, place, configuration]),
+            id=fingerprint_of([version.policy, version.of, version.event, position, configuration]),
             policy=version.policy,
             of=version.of,
             production=production,
@@ -157,7 +157,7 @@ class VersionMessage(Message, frozen=True, kw_only=True):
             timestamp=version.timestamp,
             file=version.file,
             retired=version.retired,
-            place=place,
+            place=position,
             configuration=configuration,
         )
 
@@ -217,8 +217,11 @@ class DecisionOutbox:
         """Keep messages about new transitions and new frozen copies until a snapshot holds them."""
         settings, origin = (self._production, self._configuration), evaluator.config.origin_of_propensities
         messages: list[DecisionMessage | VersionMessage] = [
-            *(DecisionMessage.of(transition, *settings, origin) for transition in evaluator.take_transitions()),
-            *(VersionMessage.of_version(version, *settings) for version in versions),
+            *(
+                DecisionMessage.from_transition(transition, *settings, origin)
+                for transition in evaluator.take_transitions()
+            ),
+            *(VersionMessage.from_version(version, *settings) for version in versions),
         ]
         for message in messages:
             keyed = KeyedMessage(message.id, message.policy.encode(), msgspec.json.encode(message))

@@ -117,14 +117,14 @@ def _first_estimates(status: DaemonStatus) -> Iterable[Series]:
     return {(estimate.policy, estimate.average): estimate for estimate in estimates}.items()
 
 
-def _of_goal(status: DaemonStatus) -> Iterator[Series]:
+def _goal_estimates(status: DaemonStatus) -> Iterator[Series]:
     """Yield a series for each estimate of the reward that decides."""
     for estimate in status.reported.of_goal().estimates:
         yield (estimate.policy, estimate.estimator, estimate.average), estimate
 
 
 def _intervals(status: DaemonStatus) -> Iterator[Series]:
-    for labels, estimate in _of_goal(status):
+    for labels, estimate in _goal_estimates(status):
         if estimate.value is not None:
             yield (*labels, estimate.kind, str(estimate.anytime).lower(), estimate.covers), 1
 
@@ -132,7 +132,7 @@ def _intervals(status: DaemonStatus) -> Iterator[Series]:
 def _slot_lifts(status: DaemonStatus) -> Iterable[Series]:
     lifts = {
         (policy, str(slot)): lift
-        for (policy, *_), estimate in _of_goal(status)
+        for (policy, *_), estimate in _goal_estimates(status)
         for slot, lift in enumerate(estimate.details.get("slot_lifts", ()), start=1)
     }
     return lifts.items()

@@ -95,7 +95,7 @@ def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def on_hangup(call: Callable[[], None]) -> Iterator[None]:
+def hangup_handler(call: Callable[[], None]) -> Iterator[None]:
     """Call a function on SIGHUP, which would otherwise end the process."""
     with _handling(lambda _: call(), signal.SIGHUP):
         yield

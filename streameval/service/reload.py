@@ -101,8 +101,8 @@ class Backfill:
         self._pipeline: SecondReading | None = None
         self._read = 0
 
-    def slice(self, pipeline: EventPipeline, live: SourceStatus, at_least: int) -> bool:
-        """Read for `SLICE_SECONDS`, and at least `at_least` events. Return True when the backfill has ended."""
+    def slice(self, pipeline: EventPipeline, live: SourceStatus, min_events: int) -> bool:
+        """Read for `SLICE_SECONDS`, and at least `min_events` events. Return True when the backfill has ended."""
         policies, before = list(self._policies), self._read
         if not self._evaluator.is_pending(self._late):
             log.info("backfill_given_up", policies=policies, reason="a reload has changed the candidates")
@@ -110,7 +110,7 @@ class Backfill:
             return False
         else:
             try:
-                waiting = self._advance(pipeline, live, at_least)
+                waiting = self._advance(pipeline, live, min_events)
             except StreamevalError as error:
                 log.error("backfill_failed", policies=policies, error=error.message, hint=error.hint)
                 self._evaluator.activate(self._late, from_zero=True)
@@ -134,7 +134,7 @@ class Backfill:
         if self._reader is not None:
             self._reader.close()
 
-    def _advance(self, pipeline: EventPipeline, live: SourceStatus, at_least: int) -> int | None:
+    def _advance(self, pipeline: EventPipeline, live: SourceStatus, min_events: int) -> int | None:
         """Read on, and return the number of events still to read, or None when the candidates can join.
 
         They can join at the live position, once this pipeline buffers every event that the live one buffers.
@@ -144,7 +144,7 @@ class Backfill:
         pipeline.decide(positions)  # both pipelines decide alike: candidates get what is buffered from either of them
         self._pipeline = self._pipeline or pipeline.second_reading()
         self._pipeline.events = pipeline.events
-        end, least = time.monotonic() + SLICE_SECONDS, self._read + at_least
+        end, least = time.monotonic() + SLICE_SECONDS, self._read + min_events
         while not self._reader.caught_up(positions):
             records = self._reader.poll(positions, BUSY_TIMEOUT_SECONDS)
             self._late.update(self._pipeline.take(records, dict.fromkeys(positions)))

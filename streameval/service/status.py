@@ -93,9 +93,9 @@ class History:
         """Return the points from a moment on, in epoch seconds."""
         return History(tuple(point for point in self.points if point.at >= start), self.spacing)
 
-    def series(self, label: Label, of_lift: bool = False) -> NDArray[np.float64]:
+    def series(self, label: Label, is_lift: bool = False) -> NDArray[np.float64]:
         """Return the value or lift of one estimate with both bounds over time, [points, 3]; NaN if not known."""
-        series, columns = np.full((len(self.points), 3), np.nan), slice(3, 6) if of_lift else slice(0, 3)
+        series, columns = np.full((len(self.points), 3), np.nan), slice(3, 6) if is_lift else slice(0, 3)
         for index, point in enumerate(self.points):
             row = point.rows.get(label)
             if row is not None:
@@ -134,7 +134,7 @@ class Histogram:
         counts: Observations in (bounds[i - 1], bounds[i]], and at last above all bounds.
         total: Sum of the observations.
 
-    >>> Histogram.of(bounds=(1.0, 10.0)).add(np.array([-3.0, 1.0, 2.0, 50.0]))
+    >>> Histogram.from_bounds(bounds=(1.0, 10.0)).add(np.array([-3.0, 1.0, 2.0, 50.0]))
     Histogram(bounds=(1.0, 10.0), counts=(2, 1, 1), total=53.0)
     """
 
@@ -143,7 +143,7 @@ class Histogram:
     total: float
 
     @classmethod
-    def of(cls, bounds: tuple[float, ...]) -> Histogram:
+    def from_bounds(cls, bounds: tuple[float, ...]) -> Histogram:
         """Return an empty histogram."""
         return cls(bounds, (0,) * (len(bounds) + 1), 0.0)
 
@@ -176,8 +176,10 @@ class Histogram:
         return tuple(accumulate(self.counts))
 
 
-NO_BATCHES = Histogram.of(bounds=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0))
-NO_DELAYS = Histogram.of(
+NO_BATCHES = Histogram.from_bounds(
+    bounds=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+)
+NO_DELAYS = Histogram.from_bounds(
     bounds=(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 21600.0, 86400.0)
 )
 
@@ -191,7 +193,7 @@ class BackfillStatus:
     waiting: int | None
 
 
-NO_SNAPSHOTS = Histogram.of(bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0))
+NO_SNAPSHOTS = Histogram.from_bounds(bounds=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +213,7 @@ class SnapshotStatus:
     damaged: int = 0
 
 
-NO_ENGINE_BATCHES = Histogram.of(bounds=(0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0))
+NO_ENGINE_BATCHES = Histogram.from_bounds(bounds=(0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0))
 
 
 @dataclass(frozen=True, slots=True)

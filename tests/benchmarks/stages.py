@@ -26,7 +26,7 @@ def polls(values: Sequence[bytes]) -> Iterator[tuple[list[bytes], Origin]]:
             value for partition in range(PARTITIONS) for value in values[first + partition : first + POLL : PARTITIONS]
         ]
         offsets = range(number * share, (number + 1) * share)
-        yield poll, Origin.of("a", [(partition, offsets) for partition in range(PARTITIONS)])
+        yield poll, Origin.from_parts("a", [(partition, offsets) for partition in range(PARTITIONS)])
 
 
 def decoded(values: Sequence[bytes], decoder: JsonDecoder, has_origin: bool) -> list[EventBatch]:
@@ -51,7 +51,7 @@ def rewards_for(values: Sequence[bytes], batches: Sequence[EventBatch], seed: in
     ).tolist()
     lines = [orjson.dumps(reward) for reward in late]
     return [
-        RewardDecoder().decode_batch(lines[first:end], Origin.of("b", [(0, range(first, end))]))
+        RewardDecoder().decode_batch(lines[first:end], Origin.from_parts("b", [(0, range(first, end))]))
         for first, end in zip([0, *edges], edges, strict=False)
     ]
 

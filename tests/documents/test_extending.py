@@ -125,7 +125,9 @@ def test_a_new_interval_bounds_values_and_lifts(events: dict[str, Any]) -> None:
 
 def test_a_new_rule_judges_every_candidate_after_every_block() -> None:
     value, unknown = np.array([[0.1, -0.1], [0.1, 0.1]]), np.full((2, 2), np.nan)
-    sums = RewardSums(BlockSums.of(Evidence.of(np.ones((2 * BLOCK, 3)), np.zeros(2 * BLOCK), BLOCK)))
+    sums = RewardSums(
+        BlockSums.from_evidence(Evidence.from_numbers(np.ones((2 * BLOCK, 3)), np.zeros(2 * BLOCK), BLOCK))
+    )
     context = RuleContext(0.0, 0.95, np.array([0.01, 0.01]), (0.0, 1.0), BLOCK, logged=True)
     judgement, _ = Present().judge({}, sums, Lift(value, unknown, unknown, unknown), context)
     assert judgement.enter.tolist() == [[True, False], [True, True]]

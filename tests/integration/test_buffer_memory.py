@@ -24,7 +24,7 @@ def events(poll, partition):
         policies=dict.fromkeys(POLICIES, np.full(EVENTS, 0.25)),
         timestamp=poll + np.arange(EVENTS) / EVENTS,
     )
-    origin = Origin.of("clicks", [(partition, range(poll * EVENTS, (poll + 1) * EVENTS))])
+    origin = Origin.from_parts("clicks", [(partition, range(poll * EVENTS, (poll + 1) * EVENTS))])
     return replace(batch, origin=origin)
 
 def megabytes():

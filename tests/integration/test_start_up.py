@@ -75,7 +75,7 @@ def test_the_usual_drift_detector_does_not_load_river() -> None:
     program = """
 import numpy as np
 from streameval.ope.evaluator.drift_detection import DriftDetector
-detector = DriftDetector.of({"delta": 0.01})
+detector = DriftDetector.from_option({"delta": 0.01})
 detector.update(detector.start(1), np.zeros((99, 1)))
 """
     assert "river" not in loaded(program)

@@ -47,7 +47,7 @@ def failures(rewards: list[Array], block: int = BLOCK) -> int:
     for reward in rewards:
         state, verdicts = clusters.start(), []
         for part in np.split(reward, 10):
-            means = clusters.mean_rewards(Evidence.of(np.ones((len(part), 1)), part, block))
+            means = clusters.mean_rewards(Evidence.from_numbers(np.ones((len(part), 1)), part, block))
             state = clusters.fold(state, means, block, named=False)
             verdicts += [passes for _, passes, _ in clusters.check(state, block, ERROR)]
         count += not all(verdicts)

@@ -23,7 +23,7 @@ def ever_promoted(make: Any, events: int, streams: int, seed: int) -> float:
     for _ in range(0, events, 6000):
         weight, propensity = make(rng, 6000, streams)
         rewards = (rng.random(6000) < 0.3) * 1.0
-        evidence = Evidence.of(np.column_stack([np.ones(6000), weight]), rewards, BLOCK)
+        evidence = Evidence.from_numbers(np.column_stack([np.ones(6000), weight]), rewards, BLOCK)
         sums = monitor.summarise(evidence, np.full(6000, np.nan), propensity)
         state = monitor.fold(state, sums, [[sure_path(60, streams)]])
     return float((state.rules["anytime"].hold.times > 0).mean())
@@ -42,7 +42,7 @@ def ever_proven(make: Any, events: int, streams: int, tau: int, seed: int) -> fl
     for _ in range(0, events, 6000):
         weight, _ = make(rng, 6000, streams)
         rewards = (rng.random(6000) < 0.3) * 1.0
-        seen = Evidence.of(np.column_stack([np.ones(6000), weight]), rewards, BLOCK)
+        seen = Evidence.from_numbers(np.column_stack([np.ones(6000), weight]), rewards, BLOCK)
         wealth, state = proof.fold(state, proof.observed(seen))
         largest = np.maximum(largest, wealth[:, 1:].max(axis=0))
     return float((largest >= math.log(1 / 0.05)).mean())
@@ -64,7 +64,7 @@ def events_until_blamed(make: Any, events: int, streams: int, wrong: float, seed
     state, nothing = monitor.start(), np.full(6000, np.nan)
     for done in range(6000, events + 1, 6000):
         weight, propensity = make(rng, 6000, streams)
-        evidence = Evidence.of(weight / wrong, np.ones(6000), BLOCK)
+        evidence = Evidence.from_numbers(weight / wrong, np.ones(6000), BLOCK)
         sums = monitor.summarise(evidence, nothing, np.minimum(propensity * wrong, 1.0))
         state = monitor.fold(state, sums, [[]])
         blamed = [

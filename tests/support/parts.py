@@ -64,7 +64,7 @@ def estimators() -> list[AnyEstimator]:
 
 def estimators_of_weights() -> list[AnyEstimator]:
     """Make one of each estimator that needs the logged action alone."""
-    return [estimator for estimator in estimators() if not estimator.needs and not estimator.of_clicks]
+    return [estimator for estimator in estimators() if not estimator.needs and not estimator.uses_clicks]
 
 
 def estimators_of_actions() -> list[AnyEstimator]:
@@ -72,7 +72,7 @@ def estimators_of_actions() -> list[AnyEstimator]:
     return [
         estimator
         for estimator in estimators()
-        if estimator.needs and estimator.needs <= WEIGHED and not estimator.of_clicks
+        if estimator.needs and estimator.needs <= WEIGHED and not estimator.uses_clicks
     ]
 
 

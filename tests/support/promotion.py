@@ -18,7 +18,7 @@ LENIENT = Trust(error=1e-9, effective_sample_size=0.0, largest_share=1.0)
 
 def monitor_of(promotion: Promotion, policies: Sequence[str], logged: bool = True) -> PromotionMonitor:
     errors = error_shares(0.05, range(1, len(policies)), promotion.family_size)
-    return PromotionMonitor.of(
+    return PromotionMonitor.from_settings(
         promotion, policies, confidence=0.95, errors=errors, reward_range=(0.0, 1.0), block=BLOCK, logged=logged
     )
 

@@ -38,7 +38,7 @@ def three_actions(seed: int, events: int, wrong: float = 1.0, *, listed: bool = 
 
 def named(batch: EventBatch, names: Sequence[str | int]) -> EventBatch:
     """Return the batch with the names of the actions."""
-    return replace(batch, actions=ActionNames.of(names))
+    return replace(batch, actions=ActionNames.from_actions(names))
 
 
 def finding_of(batch: EventBatch, look: int, error: float = 0.01) -> str:

@@ -113,7 +113,7 @@ class LateRewards(Subject):
 
     def feed(self, count: int) -> None:
         messages = self._mutator.messages(count)
-        batch = RewardDecoder().decode_batch(messages, Origin.of("rewards", [(0, range(count))]))
+        batch = RewardDecoder().decode_batch(messages, Origin.from_parts("rewards", [(0, range(count))]))
         check_rejected(batch, messages)
         assert np.isfinite(batch.reward).all()
         assert np.isfinite(batch.timestamp).all()

@@ -254,14 +254,14 @@ class TailedFile:
         return lines[skipped:]
 
     def _await_growth(self, timeout: float) -> None:
-        at_path, opened = _stat(self.path), os.fstat(self._stream.fileno())
-        if at_path is not None and self._is_replaced:
+        current, opened = _stat(self.path), os.fstat(self._stream.fileno())
+        if current is not None and self._is_replaced:
             if self._text:
                 self._text += b"\n"
             else:
                 self._stream.close()
                 self._start(_open(self.path))
-        elif at_path is not None and not os.path.samestat(at_path, opened):
+        elif current is not None and not os.path.samestat(current, opened):
             self._is_replaced = True  # a last look: it may have grown since
         elif opened.st_size < self._stream.tell():
             self._stream.seek(0)

@@ -52,7 +52,7 @@ def read_events(
     Raises:
         InputError: A table lacks a column, or a file is missing or damaged. Raised after all lines before the damage.
     """
-    names = ColumnNames.of(columns, policies or ())
+    names = ColumnNames.from_mapping(columns, policies or ())
     fields = [SegmentField(name, field) for name, field in (segments or {}).items()]
     raw_fields = () if estimated and scores is None else scores
     options: dict[str, Any] = {"segments": fields, "named": estimated, "estimated": estimated}

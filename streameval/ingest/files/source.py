@@ -92,7 +92,9 @@ class FileSettings(LogSettings):
 
     def open(self, offsets: SourceOffsets | None = None) -> Source:
         rows = CsvFile if self.format == "csv" else TailedFile
-        return FileSource(self.path, follow=self.follow, offsets=offsets, on_lost=self.on_lost_offsets, opened=rows)
+        return FileSource(
+            self.path, follow=self.follow, offsets=offsets, loss_reaction=self.on_lost_offsets, opened=rows
+        )
 
     def backfill_start(self, text: str) -> BackfillStart:
         if "-" in self.path:
@@ -142,7 +144,7 @@ class FileSource(Source):
         batch: maximum number of lines in a poll
         offsets: where to continue. A file is recognised by its content, see `FileIdentity`. If the path is another file
             now, it is read from its start, and line numbers continue. Pipes are read from where they are.
-        on_lost: whether unread lines of a replaced file are counted as lost or stop the source
+        loss_reaction: whether unread lines of a replaced file are counted as lost or stop the source
         opened: the reader of one file
     """
 
@@ -153,7 +155,7 @@ class FileSource(Source):
         follow: bool = False,
         batch: int = 2000,
         offsets: SourceOffsets | None = None,
-        on_lost: OnLostOffsets = "continue",
+        loss_reaction: OnLostOffsets = "continue",
         opened: type[TailedFile] = TailedFile,
     ) -> None:
         self._opened = opened
@@ -167,7 +169,7 @@ class FileSource(Source):
             msgspec.json.decode(start.identity, type=FileIdentity) if start.identity else None for start in starts
         ]
         self._positions = [next(iter(start.positions.values()), 1) for start in starts]
-        self._losses = {path: DataLoss(path, on_lost) for path in self._paths}
+        self._losses = {path: DataLoss(path, loss_reaction) for path in self._paths}
         self._index = self._bytes_before = 0
         self._file: TailedFile | None = None
 

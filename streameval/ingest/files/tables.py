@@ -73,9 +73,9 @@ def read_table(
     Raises:
         InputError: The file cannot be read, or lacks a required column.
     """
-    first, layout_of = 1, partial(TableLayout.of, path, columns=columns, decoder=decoder, timed=timed)
+    first, layout_of = 1, partial(TableLayout.from_names, path, columns=columns, decoder=decoder, timed=timed)
     for layout, size, rows, arrays in _read_chunks(path, kind, layout_of, advance, batch_rows, decoder.reads_columns):
-        origin = Origin.of(path, [(0, range(first, first + size))])
+        origin = Origin.from_parts(path, [(0, range(first, first + size))])
         first += size
         if arrays is None:
             yield layout.decode_rows(rows(np.arange(size)), decoder, origin)
@@ -92,7 +92,7 @@ def read_rows(
 
     Rows have no `event_id` and no `timestamp` if the table lacks the column. For arguments and errors see `read_table`.
     """
-    layout_of = partial(TableLayout.of, path, columns=columns, decoder=decoder, timed=False)
+    layout_of = partial(TableLayout.from_names, path, columns=columns, decoder=decoder, timed=False)
     for chunk in _read_chunks(path, kind, layout_of, advance, BATCH_ROWS, by_columns=False):
         yield chunk.rows(np.arange(chunk.size))
 

@@ -95,7 +95,10 @@ class ConfluentClient(KafkaPythonClient):
         self._assign_anew([])
         self._close_fetcher()
         epochs = self.epochs()
-        keys = [self._place(number, at, epochs.get(number, UNKNOWN_EPOCH)) for number, at in self._positions.items()]
+        keys = [
+            self._topic_partition(number, at, epochs.get(number, UNKNOWN_EPOCH))
+            for number, at in self._positions.items()
+        ]
         with translated_errors():
             self._fetcher = Consumer(consumer_options(self._settings) | {"error_cb": self._note})
             self._fetcher.assign(keys)
@@ -106,8 +109,8 @@ class ConfluentClient(KafkaPythonClient):
         if self._fetcher is not None:
             assigned = self._positions.keys()
             with translated_errors():
-                self._fetcher.pause([self._place(number) for number in assigned & self._paused])
-                self._fetcher.resume([self._place(number) for number in assigned & (before - self._paused)])
+                self._fetcher.pause([self._topic_partition(number) for number in assigned & self._paused])
+                self._fetcher.resume([self._topic_partition(number) for number in assigned & (before - self._paused)])
 
     def poll(self, timeout: float) -> list[Records]:
         if self._errors:
@@ -172,7 +175,7 @@ class ConfluentClient(KafkaPythonClient):
 
     def highwater(self, partition: int) -> int | None:
         with translated_errors():
-            offsets = self._fetcher.get_watermark_offsets(self._place(partition), cached=True)
+            offsets = self._fetcher.get_watermark_offsets(self._topic_partition(partition), cached=True)
         return offsets[1] if offsets and offsets[1] >= 0 else None
 
     def close(self) -> None:
@@ -189,7 +192,9 @@ class ConfluentClient(KafkaPythonClient):
     def _note(self, error: KafkaError) -> None:
         self._trouble = error.str()
 
-    def _place(self, partition: int, offset: int = OFFSET_INVALID, epoch: int = UNKNOWN_EPOCH) -> TopicPartition:
+    def _topic_partition(
+        self, partition: int, offset: int = OFFSET_INVALID, epoch: int = UNKNOWN_EPOCH
+    ) -> TopicPartition:
         return TopicPartition(self._topic, partition, offset, leader_epoch=epoch)
 
 

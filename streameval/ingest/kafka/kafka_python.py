@@ -197,7 +197,7 @@ class KafkaPythonClient:
             if isinstance(at, datetime):
                 times = dict.fromkeys(keys, milliseconds(at.timestamp()))
                 since = self._consumer.offsets_for_times(times, timeout_ms=timeout_ms)
-                offsets |= {key: place.offset for key, place in since.items() if place is not None}
+                offsets |= {key: position.offset for key, position in since.items() if position is not None}
         return {key.partition: offset for key, offset in offsets.items()}
 
     def assign(self, positions: Mapping[int, int], epochs: Mapping[int, int]) -> None:
@@ -376,7 +376,7 @@ def translated_errors() -> Iterator[None]:
     except OffsetOutOfRangeError as error:
         raise OffsetsGoneError({key.partition: None for key in error.args[0]}) from error
     except LogTruncationError as error:
-        resume = {key.partition: place and place.offset for key, place in error.divergent_offsets.items()}
+        resume = {key.partition: position and position.offset for key, position in error.divergent_offsets.items()}
         raise OffsetsGoneError(resume) from error
     except KafkaError as error:
         raise ClientError(plain(error)) from error

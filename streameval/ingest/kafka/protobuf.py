@@ -172,12 +172,12 @@ class DescribedReader:
     """
 
     def __init__(self, settings: DescribedProtobuf) -> None:
-        self.name, place = settings.message, f"source.format.descriptor: {settings.descriptor}"
+        self.name, setting = settings.message, f"source.format.descriptor: {settings.descriptor}"
         try:
             files = FileDescriptorSet.FromString(Path(settings.descriptor).read_bytes()).file
         except (OSError, DecodeError) as error:
             hint = "write it with protoc --include_imports --descriptor_set_out=FILE"
-            raise InputError(f"{place} holds no set of schemas: {error}", hint=hint) from error
+            raise InputError(f"{setting} holds no set of schemas: {error}", hint=hint) from error
         pool, added = DescriptorPool(), {file.name for file in files}
         for file in files:
             add_file(file, pool, added)
@@ -186,7 +186,7 @@ class DescribedReader:
         except KeyError as error:
             names = [".".join(filter(None, (file.package, kind.name))) for file in files for kind in file.message_type]
             hint = f"the file has {', '.join(names) or 'no type'}"
-            raise InputError(f"{place} has no type '{settings.message}'", hint=hint) from error
+            raise InputError(f"{setting} has no type '{settings.message}'", hint=hint) from error
         self._class, self._records = GetMessageClass(self._descriptor), Records()
 
     def __call__(self, message: bytes) -> Any:

@@ -235,7 +235,7 @@ class KafkaSource:
             raise TopicReplacedError(f"{topic} has no partitions {gone} any more: it was recreated")
         self._new_start = "earliest"
         client.pause(self._paused)
-        self._place(positions, self._epochs())
+        self._set_positions(positions, self._epochs())
         self._see_epochs(client)
         now = self._opened_at = self._answered_at = self._clock()
         self._probe_at, self._discover_at = now + PROBE_INTERVAL, now + self._settings.discovery_interval
@@ -337,7 +337,7 @@ class KafkaSource:
         for number, epoch in client.epochs().items():
             self._partitions[number].epoch = epoch
 
-    def _place(self, positions: Mapping[int, int], epochs: Mapping[int, int] | None = None) -> None:
+    def _set_positions(self, positions: Mapping[int, int], epochs: Mapping[int, int] | None = None) -> None:
         """Move partitions to these offsets. The ends of their logs are then unknown."""
         now, epochs = self._clock(), epochs or {}
         self._partitions |= {number: PartitionProgress(at, now, epochs.get(number)) for number, at in positions.items()}
@@ -375,7 +375,7 @@ class KafkaSource:
         if now >= self._discover_at:
             fresh = set(client.partitions(PROBE_TIMEOUT)) - self._partitions.keys()
             if fresh:
-                self._place(client.offsets(fresh, "earliest", PROBE_TIMEOUT))
+                self._set_positions(client.offsets(fresh, "earliest", PROBE_TIMEOUT))
                 client.assign(self.positions, self._epochs())
                 log.info("kafka_partitions_added", topic=self._settings.topic, partitions=sorted(fresh))
             self._discover_at = now + self._settings.discovery_interval
@@ -391,7 +391,7 @@ class KafkaSource:
             kind, lost, resume_at = find_gap(position, diverged_at, first[number], end[number], same_log=same_log)
             if resume_at != position:  # else a false alarm, as from a new leader that has not caught up
                 self._loss.record(kind, lost, partition=number, position=position, resume_at=resume_at)
-            self._place({number: resume_at}, self._epochs() if resume_at <= position else None)
+            self._set_positions({number: resume_at}, self._epochs() if resume_at <= position else None)
         client.assign(self.positions, self._epochs())
 
 

@@ -77,10 +77,12 @@ class HeldEvents:
     def add(self, batch: EventBatch) -> None:
         """Buffer events."""
         if len(batch):
-            self._parts.append(PartitionBuffer(in_order(replace(batch, rejected=()) if batch.rejected else batch)))
+            self._parts.append(PartitionBuffer(time_ordered(replace(batch, rejected=()) if batch.rejected else batch)))
         if len(self._parts) > MAX_PARTS:
             pairs = (self._parts[first : first + 2] for first in range(0, len(self._parts), 2))
-            self._parts = [PartitionBuffer(in_order(EventBatch.concat([part.left for part in pair]))) for pair in pairs]
+            self._parts = [
+                PartitionBuffer(time_ordered(EventBatch.concat([part.left for part in pair]))) for pair in pairs
+            ]
 
     def take(self, before: float = math.inf) -> EventBatch:
         """Remove and return the events before this time."""
@@ -93,7 +95,7 @@ class HeldEvents:
         if not due:
             return EventBatch.concat([])
         self._parts = [part.trimmed() for part in self._parts if len(part)]
-        return due[0] if len(due) == 1 else in_order(EventBatch.concat(due))
+        return due[0] if len(due) == 1 else time_ordered(EventBatch.concat(due))
 
     def redate(self, latest: float, now: float) -> int:
         """Date the events after `latest` at `now`, and return their number."""
@@ -149,7 +151,7 @@ def _marks(batch: EventBatch) -> Iterator[tuple[float, ...]]:
     return zip(*(column.tolist() for column in (origin.partition, origin.offset, *content)), strict=True)
 
 
-def in_order(batch: EventBatch) -> EventBatch:
+def time_ordered(batch: EventBatch) -> EventBatch:
     """Order events by (timestamp, partition, offset)."""
     if (batch.timestamp[1:] > batch.timestamp[:-1]).all():
         return batch

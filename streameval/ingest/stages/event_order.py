@@ -136,7 +136,7 @@ class EventOrder:
                 as idle during the pause
             limit: events from this time on wait in any case
         """
-        complete_until = min(self._watermarks.at_end(ended) - self.patience, limit)
+        complete_until = min(self._watermarks.advance_ended(ended) - self.patience, limit)
         rejected = () if batch is None else self._add(batch)
         for part in rewards:
             rejected += self._add_rewards(part)

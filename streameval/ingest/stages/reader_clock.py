@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 
 from streameval.common.arrays import Array, State
-from streameval.common.text import in_words
+from streameval.common.text import duration_text
 from streameval.events import EventBatch, RewardBatch
 
 CLOCK_BEHIND = 86_400.0
@@ -29,7 +29,7 @@ class ClockBehindError(Exception):
     """Report a clock of this machine that is this many seconds behind the events. No event was taken."""
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(f"the clock of this machine is {in_words(seconds)} behind the events")
+        super().__init__(f"the clock of this machine is {duration_text(seconds)} behind the events")
 
 
 class ReaderClock:

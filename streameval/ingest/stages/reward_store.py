@@ -261,9 +261,9 @@ class RewardStore:
         columns = [gone[name][late].tolist() for name in ("reward", "timestamp", "partition", "offset")]
         return tuple(
             Rejected(
-                "too_late", f"reward: {reward:.10g} at {timestamp:.6f} is {reason}", b"", origin=(self.topic, *place)
+                "too_late", f"reward: {reward:.10g} at {timestamp:.6f} is {reason}", b"", origin=(self.topic, *position)
             )
-            for reward, timestamp, *place in zip(*columns, strict=True)
+            for reward, timestamp, *position in zip(*columns, strict=True)
         )
 
     def count(self, joined: int = 0, late: int = 0, unmatched: int = 0, earlier: int = 0) -> None:

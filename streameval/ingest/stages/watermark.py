@@ -53,21 +53,21 @@ class PartitionClock:
         """
         self.asked_at, self.follows = None, False
         self.put_forward = min(self.put_forward, float(timestamp.max()))
-        in_a_row = np.concatenate([self.last, timestamp])
-        self.last = in_a_row[len(timestamp) :].copy()
-        reached = _sliding(np.minimum, in_a_row)
+        sequence = np.concatenate([self.last, timestamp])
+        self.last = sequence[len(timestamp) :].copy()
+        reached = _sliding(np.minimum, sequence)
         while len(reached):
             times = np.maximum.accumulate(np.maximum(reached, self.time))
             self.time = float(times[-1])
             if (timestamp >= times - max_lateness).all():
                 return
-            newest = _sliding(np.maximum, in_a_row)
+            newest = _sliding(np.maximum, sequence)
             is_wrong = newest < times - max_lateness
             if not is_wrong.any():
                 return
             first = int(is_wrong.argmax())
             self.time = float(newest[first])
-            in_a_row, reached, timestamp = in_a_row[first + 1 :], reached[first + 1 :], timestamp[first + 1 :]
+            sequence, reached, timestamp = sequence[first + 1 :], reached[first + 1 :], timestamp[first + 1 :]
 
 
 def _sliding(extreme: np.ufunc, times: Array) -> Array:
@@ -132,7 +132,7 @@ class Watermarks:
             clock.lateness = max(late_by, clock.lateness * 0.5 ** (len(rows) / LATENESS_HALF_LIFE))
             clock.advance(timestamp[rows], self._max_lateness)
 
-    def at_end(self, ended: Mapping[TopicPartition, float]) -> float:
+    def advance_ended(self, ended: Mapping[TopicPartition, float]) -> float:
         """Put forward the clocks of partitions that were found at their end.
 
         They follow the newest clock. If their messages belong to earlier events, they follow the time of the request,

@@ -78,10 +78,10 @@ class Adaptive(Average):
             path: the blocks
             bank: what all averages share
         """
-        found = np.empty((len(path.sums), *recent.shape))
+        trace = np.empty((len(path.sums), *recent.shape))
         table = np.ascontiguousarray(bank.layout.moment_table[:, TERM_SUMS])
-        kernel.trace(recent, path.sums.rows, table, VARIANCE_DECAY**path.sums.size, found)
-        return variance(found)
+        kernel.trace(recent, path.sums.rows, table, VARIANCE_DECAY**path.sums.size, trace)
+        return variance(trace)
 
     @property
     def weight(self) -> float:
@@ -165,8 +165,8 @@ class AdaptiveWindow(Adaptive):
         fewer, more = sorted((state, late), key=lambda one: ring.blocks(one.buckets))
         if (fewer.buckets.numbers, fewer.buckets.first) != (more.buckets.numbers, more.buckets.first):
             fewer.buckets = ring.laid_out(fewer.buckets, more.buckets, ring.is_maximum(bank.power))
-        found: WindowState = joined(state, late, company)
-        return found
+        merged: WindowState = joined(state, late, company)
+        return merged
 
     def select(self, state: WindowState, selection: Selection) -> WindowState:
         buckets = state.buckets

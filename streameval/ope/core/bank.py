@@ -66,5 +66,5 @@ class Bank:
 
     def moments(self, rows: Array) -> Array:
         """Return the moments of all columns from the rows that are kept, [P, rows] to [P * E, moments]."""
-        found = rows[:, self.moment_table]
-        return np.asarray(found.reshape(-1, found.shape[-1]))
+        moments = rows[:, self.moment_table]
+        return np.asarray(moments.reshape(-1, moments.shape[-1]))

@@ -198,10 +198,10 @@ class Fading(Average):
             moments, events = moments.copy(), events + tail.size
             late = self.tail_step(state, tail, bank)
             self._accumulate(moments, self.rows(tail), late, bank, self.lost(state).copy())
-        found = bank.moments(moments[:, 0]) if self.alike else moments.reshape(-1, moments.shape[-1])
+        estimator_moments = bank.moments(moments[:, 0]) if self.alike else moments.reshape(-1, moments.shape[-1])
         columns = np.repeat(events.astype(float), bank.columns)
         bias, details = self.diagnose(state, None if rate is None else rate.ravel(), columns)
-        return reading(state.past, self._tables(bank), found, tail, bias, details, bank)
+        return reading(state.past, self._tables(bank), estimator_moments, tail, bias, details, bank)
 
     def select(self, state: Any, selection: Selection) -> Any:
         state.moments = state.moments[..., selection.kept] if self.alike else state.moments[:, selection.columns]
@@ -239,10 +239,10 @@ def reading(
 
 def _by_column(values: Array | float, blocks: int) -> Array:
     """Return numbers as [B, P or 1, E or 1]."""
-    found = np.asarray(values, dtype=float)
-    if found.ndim < 3:
-        found = np.broadcast_to(found, (blocks,))[:, None, None]
-    return np.ascontiguousarray(found)
+    columns = np.asarray(values, dtype=float)
+    if columns.ndim < 3:
+        columns = np.broadcast_to(columns, (blocks,))[:, None, None]
+    return np.ascontiguousarray(columns)
 
 
 def terms_of(sums: BlockSums, layout: Layout) -> Array:

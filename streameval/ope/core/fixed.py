@@ -90,8 +90,8 @@ class Cumulative(Fading):
             size = path.sums.size
             last = state.events + size * np.arange(1, len(path.rate) + 1)[:, None]
             sums = np.stack([np.full(last.shape, size), size * (last - (size - 1) / 2)], axis=-1)
-            known = np.isfinite(path.rate)
-            moved = np.stack([known, np.where(known, path.rate, 0.0)], axis=-1)
+            is_finite = np.isfinite(path.rate)
+            moved = np.stack([is_finite, np.where(is_finite, path.rate, 0.0)], axis=-1)
             state.rates += (moved[..., None] * sums[:, :, None, None]).sum(axis=0)
         return Step(1.0, 1.0, math.inf)
 
@@ -445,15 +445,15 @@ class Decay(Fading):
         return joined(state, late, company)
 
     def read(self, state: Any, tail: BlockSums | None, rate: Array | None, bank: Bank) -> Reading:
-        found = super().read(state, tail, rate, bank)
+        reading = super().read(state, tail, rate, bank)
         if self.time_half_life is not None:
             weight = state.weight
             if tail is not None:
                 view = tail.views[self.label]
                 faded = 0.5 ** (passed(state.clock, view.key)[0] / self.time_half_life)
                 weight = weight * faded + view.events[0]
-            found.details = {"horizon_events": np.repeat(weight, bank.columns)}
-        return found
+            reading.details = {"horizon_events": np.repeat(weight, bank.columns)}
+        return reading
 
     def diagnose(self, state: Any, rate: Array | None, events: Array) -> tuple[Array | None, Mapping[str, Array]]:
         if rate is None:
@@ -494,8 +494,8 @@ def clocks_of(before: float, sums: BlockSums, block: int) -> Array:
 def passed(before: float, clocks: Array) -> Array:
     """Return the seconds that each block took, 0 if there was no time before."""
     earlier = np.append(before, clocks[:-1])
-    known = np.isfinite(earlier)
-    return np.where(known, clocks - np.where(known, earlier, 0.0), 0.0)
+    is_finite = np.isfinite(earlier)
+    return np.where(is_finite, clocks - np.where(is_finite, earlier, 0.0), 0.0)
 
 
 def seconds_in_events(before: float, clocks: Array, seconds: float, size: int) -> Array:

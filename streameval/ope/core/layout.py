@@ -113,21 +113,23 @@ class Layout:
     @cached_property
     def components(self) -> tuple[tuple[Component, ...], ...]:
         """Return the components of each column's term."""
-        found: list[tuple[Component, ...]] = []
+        components: list[tuple[Component, ...]] = []
         for column in self.columns:
             if column.parts == 1:
-                found.append((Component(self.numerator(column), self.denominator(column), self.difference(column)),))
+                components.append(
+                    (Component(self.numerator(column), self.denominator(column), self.difference(column)),)
+                )
             else:
                 names = [f"{column!r} {part}" for part in range(column.parts)]
-                found.append(
+                components.append(
                     tuple(Component(self.series[name], ONE, self.series[f"{name} difference"]) for name in names)
                 )
-        return tuple(found)
+        return tuple(components)
 
     @cached_property
     def every_component(self) -> tuple[Component, ...]:
         """Return the components of all columns side by side."""
-        return tuple(component for of_column in self.components for component in of_column)
+        return tuple(component for components in self.components for component in components)
 
     # -- products ------------------------------------------------------------------------------------------------------
 
@@ -160,19 +162,19 @@ class Layout:
         pairs += [(terms[one], terms[other]) for one, other in PRODUCTS]
         return [self._product(True, *pair) for pair in pairs]
 
-    def of_weights(self, both: bool) -> list[Product]:
+    def weight_products(self, both: bool) -> list[Product]:
         """Return the sums of importance weights: `q w, q w^2`."""
         return [self._product(both, *pair) for pair in ((ONE, IMPORTANCE), (IMPORTANCE, IMPORTANCE))]
 
-    def of_component(self, component: Component) -> list[Product]:
+    def component_products(self, component: Component) -> list[Product]:
         """Return the sums of a component: `q, q u, q v, q u^2, q u v, q v^2`."""
         return self._own_terms(component.numerator, component.denominator)
 
-    def of_difference(self, difference: int) -> list[Product]:
+    def difference_products(self, difference: int) -> list[Product]:
         """Return the sums of a difference to production: `q d, q d^2`."""
         return [self._product(True, ONE, difference), self._product(True, difference, difference)]
 
-    def of_ratio(self, component: Component) -> list[Product]:
+    def ratio_products(self, component: Component) -> list[Product]:
         """Return the sums and products of numerator, denominator and production's, in the order of `PairRow`."""
         return self._paired_terms(component.numerator, component.denominator)
 
@@ -188,10 +190,10 @@ class Layout:
     def _read(self, column: Estimator) -> list[Product]:
         """Return the products behind the moments of a column."""
         u = self.numerator(column)
-        products = [*self._own(column), *self.of_weights(False)]
+        products = [*self._own(column), *self.weight_products(False)]
         if self.paired:
             pu = self.production(u)
-            products += [self._product(False, u, IMPORTANCE), *self._pair(column), *self.of_weights(True)]
+            products += [self._product(False, u, IMPORTANCE), *self._pair(column), *self.weight_products(True)]
             products += [self._product(True, u, IMPORTANCE), self._product(True, pu, IMPORTANCE)]
         return products
 
@@ -204,19 +206,19 @@ class Layout:
                 number(product)
         if self.mixed:
             number(self._product(True, ONE, ONE))
-            for product in self.of_weights(True):
+            for product in self.weight_products(True):
                 number(product)
             for column, components in zip(self.columns, self.components, strict=True):
                 difference = self.difference(column)
-                for product in () if difference is None else self.of_difference(difference):
+                for product in () if difference is None else self.difference_products(difference):
                     number(product)
                 for component in components:
-                    for product in self.of_component(component):
+                    for product in self.component_products(component):
                         number(product)
                     further = (
-                        self.of_ratio(component)
+                        self.ratio_products(component)
                         if component.difference is None
-                        else self.of_difference(component.difference)
+                        else self.difference_products(component.difference)
                     )
                     for product in further:
                         number(product)
@@ -242,8 +244,8 @@ class Layout:
     def numerators(self) -> list[tuple[int, bool]]:
         """Return the series with a largest term and a number of non-zero terms, and whether they count for both."""
         own = [(self.numerator(column), False) for column in self.columns]
-        found = [self.difference(column) for column in self.columns]
-        return list(dict.fromkeys([*own, *((each, True) for each in found if each is not None)]))
+        differences = [self.difference(column) for column in self.columns]
+        return list(dict.fromkeys([*own, *((series, True) for series in differences if series is not None)]))
 
     @property
     def _squares(self) -> int:
@@ -337,7 +339,7 @@ class Layout:
             row, u = table[index], self.numerator(column)
             row[: MomentRow.VV + 1] = [self.row(product) for product in self._own(column)]
             row[MomentRow.IMPORTANCE : MomentRow.IMPORTANCE_SQUARE + 1] = [
-                self.row(product) for product in self.of_weights(False)
+                self.row(product) for product in self.weight_products(False)
             ]
             row[MomentRow.UNSUPPORTED] = self.unsupported
             row[MomentRow.WEIGHT_SQUARE] = self.squares_row(False)
@@ -351,7 +353,7 @@ class Layout:
                 pair[: PairRow.WEIGHT_SQUARE] = [self.row(product) for product in self._pair(column)]
                 pair[PairRow.WEIGHT_SQUARE] = self.squares_row(True)
                 pair[PairRow.IMPORTANCE : PairRow.IMPORTANCE_SQUARE + 1] = [
-                    self.row(product) for product in self.of_weights(True)
+                    self.row(product) for product in self.weight_products(True)
                 ]
                 pair[PairRow.U_IMPORTANCE] = self.row(self._product(True, u, IMPORTANCE))
                 pair[PairRow.PU_IMPORTANCE] = self.row(self._product(True, pu, IMPORTANCE))

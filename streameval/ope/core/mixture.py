@@ -167,7 +167,7 @@ class Mixture(Average):
     def fold(self, state: MixtureState, path: Path, bank: Bank) -> Lift | None:
         """Fold whole blocks into the state, and return the lifts of every estimator."""
         sums, layout = path.sums, bank.layout
-        values = self._fold(state.values, _values(sums, layout), bank, of_lifts=False)
+        values = self._fold(state.values, _values(sums, layout), bank, is_lift=False)
         fading = np.exp(-sums.size / MEMORY)
         past.fold(state.values.past, path.steps, bank.shared, np.full((len(sums), 1, 1), fading))
         if bank.policies < 2:
@@ -180,24 +180,24 @@ class Mixture(Average):
         tables = _lift_tables(bank.columns)
         after = past.follow(state.lifts.past, steps, tables, float(fading))
         effects = past.design_effect(_expanded_path(after, tables))
-        found = self._fold(state.lifts, blocks, bank, of_lifts=True)
-        value, sampling, spread = (_over_components(found[..., index], layout, np.add) for index in (2, 3, 4))
+        lift_path = self._fold(state.lifts, blocks, bank, is_lift=True)
+        value, sampling, spread = (_over_components(lift_path[..., index], layout, np.add) for index in (2, 3, 4))
         shape = (len(sums), -1)
         events = np.repeat(sums.rows[:, 1:, layout.events_row(True), None], bank.columns, axis=-1)
         variance = sampling.reshape(shape) * np.fmax(1.0, effects.reshape(shape))
         return Lift(value.reshape(shape), variance, spread.reshape(shape), events.reshape(shape))
 
-    def _fold(self, state: Decays, blocks: _Blocks, bank: Bank, of_lifts: bool) -> Array:
+    def _fold(self, state: Decays, blocks: _Blocks, bank: Bank, is_lift: bool) -> Array:
         """Fold blocks into decays, and return the path of `kernel.mix`."""
-        found = self._mix(state, blocks, bank, of_lifts)
+        mixed = self._mix(state, blocks, bank, is_lift)
         kernel.fade(state.faded, np.ascontiguousarray(blocks.faded), np.exp(-blocks.size / HORIZONS))
         state.largest = np.maximum(state.largest, blocks.largest.max(axis=0, initial=0.0))
         state.events = state.events + len(blocks.terms) * blocks.size
-        return found.path
+        return mixed.path
 
-    def _mix(self, state: Decays, blocks: _Blocks, bank: Bank, of_lifts: bool) -> _Mixed:
+    def _mix(self, state: Decays, blocks: _Blocks, bank: Bank, is_lift: bool) -> _Mixed:
         """Fold blocks into decays, and mix the decays after them."""
-        pools, rates = self._pools(np.ones(bank.policies - 1, dtype=bool) if of_lifts else np.array(bank.candidates))
+        pools, rates = self._pools(np.ones(bank.policies - 1, dtype=bool) if is_lift else np.array(bank.candidates))
         count, policies, components = blocks.terms.shape[:3]
         decays, every = len(HORIZONS), bank.layout.every_component
         constants = PSEUDO_EVENTS, NOISE_EVENTS, MIN_VARIANCE, MEMORY, np.exp(-blocks.size / MEMORY)
@@ -212,7 +212,7 @@ class Mixture(Average):
             np.ascontiguousarray(blocks.terms),
             np.ascontiguousarray(blocks.squares),
             np.ascontiguousarray(blocks.priors),
-            np.array([component.denominator != ONE and not of_lifts for component in every], dtype=np.int64),
+            np.array([component.denominator != ONE and not is_lift for component in every], dtype=np.int64),
             pools,
             rates,
             np.stack([HORIZONS, np.exp(-blocks.size / HORIZONS), np.exp(-blocks.size / LOSS_MEMORY)]),
@@ -221,7 +221,7 @@ class Mixture(Average):
             estimates,
             shares,
             values,
-            of_lifts,
+            is_lift,
             path,
         )
         return _Mixed(path, estimates, shares[pools], *values)
@@ -239,11 +239,11 @@ class Mixture(Average):
         lift = self._read(state.lifts, past.expanded(state.lifts.past, tables), bank, True, None)
         return self._read(state.values, past.expanded(state.values.past, bank.shared), bank, False, lift)
 
-    def _read(self, state: Decays, spread: State, bank: Bank, of_lifts: bool, lift: Reading | None) -> Reading:
-        mixed = self._mix(state, _no_blocks(state, bank), bank, of_lifts)
-        now = DecayReading(state, bank.layout, mixed, np.array(bank.candidates) if not of_lifts else slice(None))
-        known = now.known
-        _, *variances = now.of_terms
+    def _read(self, state: Decays, spread: State, bank: Bank, is_lift: bool, lift: Reading | None) -> Reading:
+        mixed = self._mix(state, _no_blocks(state, bank), bank, is_lift)
+        now = DecayReading(state, bank.layout, mixed, np.array(bank.candidates) if not is_lift else slice(None))
+        is_known = now.is_known
+        _, *variances = now.term_values
         # no horizon is longer than the stream
         limits = np.minimum(HORIZONS, np.maximum(state.events, 1)[:, None])
         horizon = _over_components((mixed.share * limits[:, None]).sum(axis=-1), bank.layout, np.add)
@@ -252,9 +252,9 @@ class Mixture(Average):
             now.moments.reshape(-1, ROWS),
             spread,
             tail=None,
-            details={"horizon_events": np.where(known, horizon, np.nan).ravel()},
+            details={"horizon_events": np.where(is_known, horizon, np.nan).ravel()},
             parts={
-                name: np.sqrt(np.where(known, values, np.nan)).ravel()
+                name: np.sqrt(np.where(is_known, values, np.nan)).ravel()
                 for name, values in zip(("se", "spread", "drift"), variances, strict=True)
             },
             lift=lift,
@@ -304,7 +304,7 @@ def _no_blocks(state: Decays, bank: Bank) -> _Blocks:
 
 def _values(sums: BlockSums, layout: Layout) -> _Blocks:
     """Return what the mixture of values takes in."""
-    table = np.array([layout.rows(layout.of_component(component)) for component in layout.every_component])
+    table = np.array([layout.rows(layout.component_products(component)) for component in layout.every_component])
     weights = layout.moment_table[0, [MomentRow.IMPORTANCE, MomentRow.IMPORTANCE_SQUARE, MomentRow.UNSUPPORTED]]
     terms = layout.moment_table[:, [MomentRow.U, MomentRow.UU]].ravel()
     return _Blocks(
@@ -329,17 +329,17 @@ def _lifts(sums: BlockSums, layout: Layout, values: Array) -> tuple[_Blocks, Arr
     weight = rows[..., layout.row((layout.apart, ONE, ONE))]
     squares = rows[..., layout.squares_row(True)]
     parts = np.empty((*weight.shape, len(components), 2))
-    known = np.ones(weight.shape, dtype=bool)
+    is_known = np.ones(weight.shape, dtype=bool)
     forms: dict[int, Array] = {}
     for index, component in enumerate(components):
         if component.difference is not None:
-            parts[..., index, :] = rows[..., layout.rows(layout.of_difference(component.difference))]
+            parts[..., index, :] = rows[..., layout.rows(layout.difference_products(component.difference))]
         else:
             forms[index] = form = _form(values[:, :, index])
-            parts[..., index, :], found = _linear(form, rows[..., layout.rows(layout.of_ratio(component))])
-            known &= found
-    weight, squares = np.where(known, weight, 0.0), np.where(known, squares, 0.0)
-    parts = np.where(known[..., None, None], parts, 0.0)
+            parts[..., index, :], is_finite = _linear(form, rows[..., layout.rows(layout.ratio_products(component))])
+            is_known &= is_finite
+    weight, squares = np.where(is_known, weight, 0.0), np.where(is_known, squares, 0.0)
+    parts = np.where(is_known[..., None, None], parts, 0.0)
     counted = [weight, parts[..., 0], weight, parts[..., 1], parts[..., 0], weight]
     counted = [
         column if column.ndim > 2 else np.broadcast_to(column[..., None], parts.shape[:-1]) for column in counted
@@ -353,20 +353,20 @@ def _lifts(sums: BlockSums, layout: Layout, values: Array) -> tuple[_Blocks, Arr
             both = parts[..., first, :]
             nonzero = np.where(both[..., 0] != 0, rows[..., layout.events_row(True)], 0.0)
         else:
-            both = rows[..., layout.rows(layout.of_difference(difference))]
+            both = rows[..., layout.rows(layout.difference_products(difference))]
             nonzero = rows[..., layout.nonzero_row(difference, True)]
-        both, nonzero = np.where(known[..., None], both, 0.0), np.where(known, nonzero, 0.0)
+        both, nonzero = np.where(is_known[..., None], both, 0.0), np.where(is_known, nonzero, 0.0)
         d, dd = both[..., 0], both[..., 1]
         whole[..., index, :] = np.stack([weight, d, weight, dd, d, weight, squares, weight > 0, nonzero], axis=-1)
         first += len(own)
-    importance = rows[..., layout.rows(layout.of_weights(True))]
-    importance = np.where(known[..., None], importance, 0.0)
+    importance = rows[..., layout.rows(layout.weight_products(True))]
+    importance = np.where(is_known[..., None], importance, 0.0)
     unsupported = np.zeros((*weight.shape, 1))
     faded = np.concatenate([importance, unsupported, whole[..., [1, 3]].reshape(*weight.shape, -1)], axis=-1)
     priors = np.zeros((*weight.shape, len(components) + 1))
     priors[..., -1] = sums.distances[:, 1:]
     blocks = _Blocks(sums.size, terms, squares, priors, faded, rows[..., layout.heaviest_row])
-    signed = None if sums.signed_differences is None else _signed(sums, layout, forms, known)
+    signed = None if sums.signed_differences is None else _signed(sums, layout, forms, is_known)
     return blocks, whole, signed
 
 
@@ -397,8 +397,8 @@ def _linear(form: Array, sums: Array) -> tuple[Array, Mask]:
         form: of `1, u, v, pu, pv` [B, P, 5]
         sums: of the weight, of the four terms, and of their products [B, P, 15]
     """
-    known: Mask = np.asarray(np.isfinite(form).all(axis=-1))
-    form = np.where(known[..., None], form, 0.0)
+    is_known: Mask = np.asarray(np.isfinite(form).all(axis=-1))
+    form = np.where(is_known[..., None], form, 0.0)
     first, second = np.triu_indices(4)
     products = np.zeros((*sums.shape[:-1], 5, 5))
     products[..., 0, :] = products[..., :, 0] = sums[..., :5]
@@ -408,24 +408,24 @@ def _linear(form: Array, sums: Array) -> tuple[Array, Mask]:
     terms = form * sums[..., :5]
     total, size = terms.sum(axis=-1), np.abs(terms).sum(axis=-1)
     total = np.where(np.abs(total) > ROUNDING * size, total, 0.0)
-    return np.stack([np.where(square > 0, total, 0.0), square], axis=-1), known
+    return np.stack([np.where(square > 0, total, 0.0), square], axis=-1), is_known
 
 
-def _signed(sums: BlockSums, layout: Layout, forms: dict[int, Array], known: Mask) -> Array:
+def _signed(sums: BlockSums, layout: Layout, forms: dict[int, Array], is_known: Mask) -> Array:
     """Return the signed sums of the weight and of the difference of each whole term, [B, P - 1, 1 + E, signs]."""
     assert sums.signed_differences is not None
     assert sums.signed is not None
-    found = sums.signed_differences[:, 1:]
-    signed = np.concatenate([found[:, :, -1:], found[:, :, :-1]], axis=2)
+    differences = sums.signed_differences[:, 1:]
+    signed = np.concatenate([differences[:, :, -1:], differences[:, :, :-1]], axis=2)
     first = 0
     for index, own in enumerate(layout.components):
         if first in forms:
             names = _ratio_totals(layout, own[0])
-            terms = np.concatenate([found[:, :, -1:], sums.signed[:, 1:][:, :, names]], axis=2)
-            form = np.where(known[..., None], forms[first], 0.0)
+            terms = np.concatenate([differences[:, :, -1:], sums.signed[:, 1:][:, :, names]], axis=2)
+            form = np.where(is_known[..., None], forms[first], 0.0)
             signed[:, :, 1 + index] = (form[..., None] * terms).sum(axis=2)
         first += len(own)
-    return np.where(known[..., None, None], signed, 0.0)
+    return np.where(is_known[..., None, None], signed, 0.0)
 
 
 def _ratio_totals(layout: Layout, component: Component) -> list[int]:
@@ -464,8 +464,8 @@ def _expanded_path(path: Past, tables: Tables) -> State:
         for name in past.PARTS
         if getattr(path, name) is not None
     }
-    found = past.expanded(Past(**flat), tables)
-    return {name: rows.reshape(blocks, policies, -1, rows.shape[-1]) for name, rows in found.items()}
+    expanded = past.expanded(Past(**flat), tables)
+    return {name: rows.reshape(blocks, policies, -1, rows.shape[-1]) for name, rows in expanded.items()}
 
 
 @plain_dataclass(frozen=True)
@@ -545,7 +545,7 @@ class DecayReading:
         return np.asarray(np.maximum(np.fmax(slope**2 - seen * noise, usual), 0.0))
 
     @property
-    def of_terms(self) -> tuple[Array, ...]:
+    def term_values(self) -> tuple[Array, ...]:
         """Return the value of each whole term, and its variances: by sampling, between the decays, by drift, [P, E].
 
         Components drift together: the distances that they have moved since the mean age of their events add up.
@@ -556,7 +556,7 @@ class DecayReading:
         return *others, distance**2
 
     @property
-    def known(self) -> Mask:
+    def is_known(self) -> Mask:
         """Return whether there has been an event with the policy, [P, E]."""
         return np.asarray(_over_components(self.weight[..., -1], self.layout, np.minimum) > 0)
 
@@ -568,12 +568,12 @@ class DecayReading:
         weights are reported as uncorrelated, so that no interval corrects the estimate by the mean weight:
         pseudo-events have no weights, and a ratio is corrected already. [P, E, rows].
         """
-        layout, state, known = self.layout, self.state, self.known
-        moments = np.full((*known.shape, ROWS), np.nan)
-        moments[..., MomentRow.WEIGHT] = moments[..., MomentRow.V] = np.where(known, 1.0, 0.0)
-        moments[..., MomentRow.U] = np.where(known, _over_components(self.mixed.value, layout, np.add), 0.0)
+        layout, state, is_known = self.layout, self.state, self.is_known
+        moments = np.full((*is_known.shape, ROWS), np.nan)
+        moments[..., MomentRow.WEIGHT] = moments[..., MomentRow.V] = np.where(is_known, 1.0, 0.0)
+        moments[..., MomentRow.U] = np.where(is_known, _over_components(self.mixed.value, layout, np.add), 0.0)
         squares = _over_components(self.squares, layout, np.maximum)
-        moments[..., MomentRow.WEIGHT_SQUARE] = np.where(known, squares, 0.0)
+        moments[..., MomentRow.WEIGHT_SQUARE] = np.where(is_known, squares, 0.0)
         seen = (self.kernel * self.weight).sum(axis=-1)
         for index, row in enumerate(DIAGNOSTIC_ROWS):
             mean = ratio((self.kernel * state.faded[:, None, index]).sum(axis=-1), seen)

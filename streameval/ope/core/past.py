@@ -298,7 +298,7 @@ def _parts(past: Past, steps: Steps, tables: Tables) -> Iterator[tuple[str, Arra
 
 def expanded(past: Past, tables: Tables) -> dict[str, Array]:
     """Return the parts of a past with one row a column, [P * E, rows], by name."""
-    found = {}
+    columns = {}
     for name in PARTS:
         state = getattr(past, name)
         if state is None:
@@ -313,11 +313,11 @@ def expanded(past: Past, tables: Tables) -> dict[str, Array]:
                 state = np.repeat(state, len(sums), axis=1)
             else:
                 state = state[:, 0, squares]
-        found[name] = state.reshape(state.shape[0] * state.shape[1], math.prod(state.shape[2:]))
-    return found
+        columns[name] = state.reshape(state.shape[0] * state.shape[1], math.prod(state.shape[2:]))
+    return columns
 
 
-def of_moments(moments: Array) -> dict[str, Array]:
+def variance_parts(moments: Array) -> dict[str, Array]:
     """Return the parts of a past with the variances of moments [columns, rows], without a design effect.
 
     The number of terms that are not 0 is not known. Kish's number of equal terms, `(sum u)^2 / sum u^2`, stands in for
@@ -356,8 +356,8 @@ def _ratio_layout(has_denominator: bool) -> tuple[Layout, Tables]:
 
 def start_ratio(policies: int, has_denominator: bool) -> RatioPast:
     """Start before the first block."""
-    layout, found = _ratio_layout(has_denominator)
-    return RatioPast(start(policies, found), start_history(policies, len(layout.totals)))
+    layout, ratio_tables = _ratio_layout(has_denominator)
+    return RatioPast(start(policies, ratio_tables), start_history(policies, len(layout.totals)))
 
 
 def sum_ratio(evidence: Evidence, term: Terms) -> BlockSums:
@@ -367,9 +367,9 @@ def sum_ratio(evidence: Evidence, term: Terms) -> BlockSums:
 
 def fold_ratio(state: RatioPast, sums: BlockSums, has_denominator: bool) -> None:
     """Fold the sums of whole blocks into the state."""
-    layout, found = _ratio_layout(has_denominator)
+    layout, ratio_tables = _ratio_layout(has_denominator)
     steps = steps_of(state.history, sums, layout)
-    fold(state.past, steps, found, np.ones((len(sums), 1, 1)))
+    fold(state.past, steps, ratio_tables, np.ones((len(sums), 1, 1)))
 
 
 def read_ratio(state: RatioPast, has_denominator: bool) -> tuple[dict[str, Any], Array]:
@@ -398,7 +398,7 @@ def tail_rows(sums: BlockSums, layout: Layout) -> Array:
     return np.asarray(rows.reshape(-1, rows.shape[-1]))
 
 
-def read(state: Mapping[str, Array], tail: Array | None, of_lift: bool = False) -> dict[str, Any]:
+def read(state: Mapping[str, Array], tail: Array | None, is_lift: bool = False) -> dict[str, Any]:
     """Read the numbers of a past by name, [columns] each, NaN if unknown.
 
     `variance`: of the term `u`, or of the linearised term `(u - E v) / mean(v)` of a ratio. `count`: the number of
@@ -409,26 +409,26 @@ def read(state: Mapping[str, Array], tail: Array | None, of_lift: bool = False) 
     Args:
         state: the parts of a past, see `expanded`
         tail: the rows that the unfinished block adds [columns, rows]
-        of_lift: read the linearised difference to production, on the events of both
+        is_lift: read the linearised difference to production, on the events of both
     """
     sums = state["sums"]
     if tail is not None:
         sums = sums.copy()
         added = [row for row in TAIL_ROWS if row < sums.shape[-1]]
         sums[..., added] += tail[:, added]
-    rows, terms = _side(sums, of_lift)
+    rows, terms = _side(sums, is_lift)
     return {
         "variance": linearised_variance(rows, terms),
         "count": ratio(rows[..., 0] ** 2, rows[..., -2]),
         "effective_denominators": effective_denominators(rows, terms),
         "never_varied": never_varied(rows, terms),
         "nonzero": sums[..., NONZERO],
-        "design_effect": design_effect(state, of_lift),
+        "design_effect": design_effect(state, is_lift),
     }
 
 
-def _side(sums: Array, of_lift: bool) -> tuple[Array, int]:
-    return (sums[..., PAIR_VARIANCE], len(TERMS)) if of_lift else (sums[..., OWN_VARIANCE], OWN)
+def _side(sums: Array, is_lift: bool) -> tuple[Array, int]:
+    return (sums[..., PAIR_VARIANCE], len(TERMS)) if is_lift else (sums[..., OWN_VARIANCE], OWN)
 
 
 def never_varied(rows: Array, terms: int) -> Mask:
@@ -443,15 +443,15 @@ def never_varied(rows: Array, terms: int) -> Mask:
     return np.asarray(np.equal(squares, 0).all(axis=0) & (hidden < MIN_VISIBLE))
 
 
-def design_effect(parts: Mapping[str, Array], of_lift: bool = False) -> Array:
+def design_effect(parts: Mapping[str, Array], is_lift: bool = False) -> Array:
     """Return the variance of contrasts of blocks over the variance for independent events, NaN before ten blocks.
 
     Events of one session are correlated, which inflates the variance of their mean by this factor. If events have
     units, the factor includes units that spread over many blocks. `parts` holds the fading sums of a state [..., rows].
     """
-    rows, terms = _side(parts["sums"], of_lift)
+    rows, terms = _side(parts["sums"], is_lift)
     form, blocks, independent = linear_form(rows, terms), rows[..., -1], linearised_variance(rows, terms)
-    squares = {name: parts[name][..., PAIR_SQUARES if of_lift else OWN_SQUARES] for name in CONTRASTS if name in parts}
+    squares = {name: parts[name][..., PAIR_SQUARES if is_lift else OWN_SQUARES] for name in CONTRASTS if name in parts}
     with np.errstate(all="ignore"):
         effects = {
             name: ratio(sum_of_squares(form, sums[..., 1:]), independent * sums[..., 0])
@@ -459,7 +459,7 @@ def design_effect(parts: Mapping[str, Array], of_lift: bool = False) -> Array:
         }
         effect = np.where(blocks >= MIN_BLOCKS, effects["near"], np.nan)
         if "signed" in parts:
-            covered = independent * parts["covered"][..., -1 if of_lift else 0]
+            covered = independent * parts["covered"][..., -1 if is_lift else 0]
             units = ratio(_squares_of_units(parts["signed"], form), covered) - effects["inside"]
             effect = effect + np.nan_to_num(units, posinf=0.0, neginf=0.0)
         windows = ratio(squares["far"][..., 0] * blocks, rows[..., -2])

@@ -107,7 +107,7 @@ class Reading:
     @cached_property
     def spread(self) -> dict[str, Any]:
         """Return the numbers that make the variance, by name, over a past ten times longer: see `past.read`."""
-        return past.read(self._state, self._tail, of_lift=self.pairs is not None)
+        return past.read(self._state, self._tail, is_lift=self.pairs is not None)
 
     @cached_property
     def design_effect(self) -> Array:

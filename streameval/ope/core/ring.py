@@ -51,8 +51,8 @@ def total(parts: Array, maxima: Mask) -> Array:
     return merged
 
 
-def _places(buckets: int, limit: int) -> int:
-    """Return the number of places to keep for so many buckets, however they have come."""
+def _capacity(buckets: int, limit: int) -> int:
+    """Return the capacity to allocate for this number of buckets, however they have come."""
     return min(limit, 1 << max(3, (buckets - 1).bit_length()))
 
 
@@ -61,7 +61,7 @@ def append(ring: Ring, buckets: Array) -> None:
     written, capacity = ring.written + len(buckets), ring.capacity
     policies, indices, rows = ring.full.shape
     if indices < min(written, capacity):
-        grown = np.zeros((policies, _places(written, capacity), rows))
+        grown = np.zeros((policies, _capacity(written, capacity), rows))
         grown[:, :indices] = ring.full
         ring.full = grown
     kept = buckets[-capacity:]
@@ -90,7 +90,7 @@ def padded(ring: Ring, written: int) -> Ring:
     if written == ring.written:
         return ring
     kept = np.arange(max(0, ring.written - ring.capacity), ring.written)
-    full = np.zeros((len(ring.full), _places(written, ring.capacity), ring.full.shape[2]))
+    full = np.zeros((len(ring.full), _capacity(written, ring.capacity), ring.full.shape[2]))
     full[:, (kept + written - ring.written) % ring.capacity] = ring.full[:, kept % ring.capacity]
     return msgspec.structs.replace(ring, full=full, written=written)
 
@@ -164,7 +164,7 @@ def _put(ladder: Ladder, level: int, buckets: Array, maxima: Mask) -> None:
     limit, number, kept = _limit(level), ladder.numbers[level], ladder.levels[level]
     after = number + len(buckets)
     if kept.shape[1] < min(after, limit):
-        grown = np.zeros((len(kept), _places(after, limit), kept.shape[2]))
+        grown = np.zeros((len(kept), _capacity(after, limit), kept.shape[2]))
         grown[:, :number] = kept[:, :number]
         ladder.levels[level] = kept = grown
     if after > limit:

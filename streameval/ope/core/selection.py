@@ -60,11 +60,11 @@ class Selection:
         first, second, apart, _ = self.whole.layout.compared
         indices = {key: index for index, key in enumerate(zip(first, second, apart, strict=True))}
         own, other, both, _ = self.part.layout.compared
-        found = [
+        kept = [
             indices[self.totals[one], self.totals[another], kind]
             for one, another, kind in zip(own, other, both, strict=True)
         ]
-        return [0, 1, *(2 + index for index in found)]
+        return [0, 1, *(2 + index for index in kept)]
 
     def past(self, state: Past, alike: bool) -> Past:
         """Return the past of some columns."""
@@ -103,14 +103,14 @@ class Selection:
 
 
 def _mapped(state: Past, change: Callable[[str, Array], Array]) -> Past:
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name in state.__struct_fields__:
         rows = getattr(state, name)
-        found[name] = None if rows is None else np.ascontiguousarray(change(name, rows))
-    return Past(**found)
+        fields[name] = None if rows is None else np.ascontiguousarray(change(name, rows))
+    return Past(**fields)
 
 
-def _signed(values: Array, places: Sequence[int]) -> Array:
+def _signed(values: Array, indices: Sequence[int]) -> Array:
     """Return the signed sums of some totals, with the signs of each side by side."""
-    by_total = values.reshape(*values.shape[:-1], values.shape[-1] // SIGNS, SIGNS)[..., list(places), :]
-    return np.ascontiguousarray(by_total.reshape(*values.shape[:-1], len(places) * SIGNS))
+    by_total = values.reshape(*values.shape[:-1], values.shape[-1] // SIGNS, SIGNS)[..., list(indices), :]
+    return np.ascontiguousarray(by_total.reshape(*values.shape[:-1], len(indices) * SIGNS))

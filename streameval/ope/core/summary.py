@@ -189,7 +189,7 @@ class BlockSeries:
         rows = np.zeros((pieces, self.policies, layout.size))
         first, second, apart = layout.factors
         kernel.products(self.series, weight, both, plain, edges, first, second, apart, count, rows)
-        terms, of_both = np.ascontiguousarray(np.array(layout.numerators, dtype=np.int64).T)
+        terms, is_paired = np.ascontiguousarray(np.array(layout.numerators, dtype=np.int64).T)
         largest, numbers = (np.empty((length, self.policies, 2 + len(terms))) for length in (pieces, counts * pieces))
         squares = np.empty((pieces, self.policies, 2))
         kernel.extremes(
@@ -199,7 +199,7 @@ class BlockSeries:
             plain,
             edges,
             terms,
-            of_both,
+            is_paired,
             largest,
             numbers,
             squares,
@@ -207,10 +207,10 @@ class BlockSeries:
         unsupported = None
         if self._unsupported is not None:
             share = self._unsupported
-            found = np.zeros((pieces, self.policies, 1))
+            sums = np.zeros((pieces, self.policies, 1))
             one, itself, none = (np.array([number], dtype=np.int64) for number in (-1, 0, 0))
-            kernel.products(share, weight, both, plain, edges, one, itself, none, 1, found)
-            unsupported = found[..., 0]
+            kernel.products(share, weight, both, plain, edges, one, itself, none, 1, sums)
+            unsupported = sums[..., 0]
         layout.fill(rows, squares, largest, unsupported, numbers if counts else None)
         return rows
 

@@ -194,7 +194,7 @@ class Estimator(Component):
         divides_by_weight: whether it divides by the mean weight
         needs: what events must have beyond the logged action
         ratio: whether its terms have a denominator
-        of_clicks: whether it estimates rankings from clicks, as no other estimator does
+        uses_clicks: whether it estimates rankings from clicks, as no other estimator does
         parts: the number of components of its term
         preference: promotion, pictures and plans use the available estimator with the lowest number
         sums_over_slots: whether the lift of a slate is the sum of the known lifts of its slots
@@ -207,7 +207,7 @@ class Estimator(Component):
     divides_by_weight: ClassVar[bool] = False
     needs: ClassVar[Requirements] = NOTHING
     ratio: ClassVar[bool] = False
-    of_clicks: ClassVar[bool] = False
+    uses_clicks: ClassVar[bool] = False
     parts: ClassVar[int] = 1
     preference: ClassVar[int] = 6
     sums_over_slots: ClassVar[bool] = False

@@ -29,7 +29,7 @@ from streameval.ope.evidence.evidence import Evidence
 class ClickEstimator(Estimator):
     """Define the base of estimators from clicks."""
 
-    of_clicks: ClassVar[bool] = True
+    uses_clicks: ClassVar[bool] = True
 
     @property
     def limit(self) -> float:
@@ -73,7 +73,7 @@ class ClickIPS(ClickEstimator):
     >>> from streameval.events import EventBatch
     >>> from streameval.ope.evidence.clicks import Ranking
     >>> batch = EventBatch.from_rankings(clicks=[[0, 0, 1]], ranks={"new": [[3, 2, 1]]})
-    >>> evidence = Evidence.of_rankings(batch, ["logging", "new"], Ranking())
+    >>> evidence = Evidence.from_rankings(batch, ["logging", "new"], Ranking())
     >>> ClickIPS().terms(evidence, None)[0].numerator.round(3)
     array([[1.5, 3. ]])
 

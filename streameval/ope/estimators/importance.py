@@ -70,7 +70,7 @@ class SNIPS(SelfNormalised):
     far less variance than `ips`, for a bias of order 1/n. Its interval uses the delta method, so it counts the noise of
     the denominator too.
 
-    >>> terms, _ = SNIPS().terms(Evidence.of(importance_weight=[[2.0], [0.5]], reward=[1.0, 1.0]), None)
+    >>> terms, _ = SNIPS().terms(Evidence.from_numbers(importance_weight=[[2.0], [0.5]], reward=[1.0, 1.0]), None)
     >>> float(terms.numerator.sum() / terms.denominator.sum())
     1.0
 
@@ -109,7 +109,7 @@ class ControlVariate(Estimator):
     block before the event, so that no reward touches its own coefficient and the estimate stays unbiased. `beta` is 0
     at first, and if the weight does not vary. Without full support the mean weight is not 1, and the term is biased.
 
-    >>> evidence = Evidence.of(importance_weight=[[2.0], [0.5]], reward=[1.0, 0.0], block=2)
+    >>> evidence = Evidence.from_numbers(importance_weight=[[2.0], [0.5]], reward=[1.0, 0.0], block=2)
     >>> estimator = ControlVariate()
     >>> first, state = estimator.terms(evidence, estimator.start(policies=1))
     >>> first.numerator.ravel()  # nothing is known before the first block: plain IPS
@@ -178,7 +178,7 @@ class StratifiedIPS(Estimator):
     Args:
         threshold: the weight c > 0 between the strata
 
-    >>> evidence = Evidence.of(importance_weight=[[125.0], [1.25]], reward=[1.0, 1.0], block=2)
+    >>> evidence = Evidence.from_numbers(importance_weight=[[125.0], [1.25]], reward=[1.0, 1.0], block=2)
     >>> estimator = StratifiedIPS()
     >>> low, high = estimator.terms(evidence, estimator.start(policies=1))[0].components
     >>> low.numerator.ravel(), high.numerator.ravel()

@@ -196,7 +196,7 @@ class IPS(Interpolated):
 
     In the example the candidate takes a rewarded action twice as often as the logging policy (p = .3, pi = .6):
 
-    >>> IPS().terms(Evidence.of(importance_weight=[[0.6 / 0.3]], reward=[1.0]), None)[0].numerator
+    >>> IPS().terms(Evidence.from_numbers(importance_weight=[[0.6 / 0.3]], reward=[1.0]), None)[0].numerator
     array([[2.]])
 
     Source: Horvitz & Thompson 1952; Li et al., WSDM 2011.
@@ -216,7 +216,7 @@ class ClippedIPS(Capped):
     Args:
         cap: the largest weight, > 0, or `auto`
 
-    >>> ClippedIPS(cap=10).terms(Evidence.of(importance_weight=[[125.0]], reward=[1.0]), None)[0].numerator
+    >>> ClippedIPS(cap=10).terms(Evidence.from_numbers(importance_weight=[[125.0]], reward=[1.0]), None)[0].numerator
     array([[10.]])
 
     Source: Ionides 2008; Bottou et al., JMLR 2013.
@@ -232,7 +232,7 @@ class DM(Interpolated):
 
     It has little noise and all of the model's bias. The interval is about the model's own expectation.
 
-    >>> evidence = Evidence.of_actions([1], [0], [[0.5, 0.5, 0]], [[0.6, 0.2, 0.2]], [[0.7, 0.2, 0.4]])
+    >>> evidence = Evidence.from_actions([1], [0], [[0.5, 0.5, 0]], [[0.6, 0.2, 0.2]], [[0.7, 0.2, 0.4]])
     >>> DM().terms(evidence, None)[0].numerator.round(3)  # .42 + .04 + .08
     array([[0.54]])
     """
@@ -254,7 +254,7 @@ class DR(Interpolated):
     predicts before it learns. A better model gives less noise. The model is not corrected for an action that is never
     logged.
 
-    >>> evidence = Evidence.of_actions([1], [0], [[0.5, 0.5, 0]], [[0.6, 0.2, 0.2]], [[0.7, 0.2, 0.4]])
+    >>> evidence = Evidence.from_actions([1], [0], [[0.5, 0.5, 0]], [[0.6, 0.2, 0.2]], [[0.7, 0.2, 0.4]])
     >>> DR().terms(evidence, None)[0].numerator.round(3)  # .54 + 1.2 (1 - .7)
     array([[0.9]])
 
@@ -275,7 +275,7 @@ class StaticBlend(Interpolated):
     Args:
         tau: the share of `ips`, in [0, 1]
 
-    >>> evidence = Evidence.of_actions([1], [0], [[0.5, 0.5, 0]], [[0.6, 0.2, 0.2]], [[0.7, 0.2, 0.4]])
+    >>> evidence = Evidence.from_actions([1], [0], [[0.5, 0.5, 0]], [[0.6, 0.2, 0.2]], [[0.7, 0.2, 0.4]])
     >>> StaticBlend(tau=0.5).terms(evidence, None)[0].numerator.round(3)  # half of .54 and half of 1.2
     array([[0.87]])
 
@@ -303,7 +303,7 @@ class Switch(Capped):
     The model stands in for actions that are never logged. In the example this is the third action, with a part of .2 x
     .4:
 
-    >>> evidence = Evidence.of_actions([1], [0], [[0.5, 0.5, 0]], [[0.6, 0.2, 0.2]], [[0.7, 0.2, 0.4]])
+    >>> evidence = Evidence.from_actions([1], [0], [[0.5, 0.5, 0]], [[0.6, 0.2, 0.2]], [[0.7, 0.2, 0.4]])
     >>> Switch(cap=2).terms(evidence, None)[0].numerator.round(3)  # .08 + 1.2
     array([[1.28]])
     >>> Switch(cap=1).terms(evidence, None)[0].numerator.round(3)  # .42 + .08: the weight of 1.2 is too large
@@ -330,7 +330,7 @@ class CAB(Capped):
     Args:
         cap: the largest weight, >= 0, or `auto`
 
-    >>> evidence = Evidence.of_actions([1], [0], [[0.5, 0.5, 0]], [[0.6, 0.2, 0.2]], [[0.7, 0.2, 0.4]])
+    >>> evidence = Evidence.from_actions([1], [0], [[0.5, 0.5, 0]], [[0.6, 0.2, 0.2]], [[0.7, 0.2, 0.4]])
     >>> CAB(cap=1).terms(evidence, None)[0].numerator.round(3)  # .42 (1 - 1 / 1.2) + .08 + 1
     array([[1.15]])
 
@@ -350,7 +350,7 @@ class CABDR(Capped):
     Args:
         cap: the largest weight of a correction, >= 0, or `auto`
 
-    >>> evidence = Evidence.of_actions([1], [0], [[0.5, 0.5, 0]], [[0.6, 0.2, 0.2]], [[0.7, 0.2, 0.4]])
+    >>> evidence = Evidence.from_actions([1], [0], [[0.5, 0.5, 0]], [[0.6, 0.2, 0.2]], [[0.7, 0.2, 0.4]])
     >>> CABDR(cap=1).terms(evidence, None)[0].numerator.round(3)  # .54 + 1 (1 - .7)
     array([[0.84]])
 

@@ -38,7 +38,7 @@ class ScoredSNIPS(SelfNormalised):
     It needs only the revealed outcomes, and stays inside the range of their values, for a bias of order 1/n.
 
     >>> from streameval.ope.evidence import Evidence
-    >>> terms, _ = ScoredSNIPS().terms(Evidence.of(importance_weight=[[8.0], [2.0]], reward=[0.5, 1.0]), None)
+    >>> terms, _ = ScoredSNIPS().terms(Evidence.from_numbers(importance_weight=[[8.0], [2.0]], reward=[0.5, 1.0]), None)
     >>> float(terms.numerator.sum() / terms.denominator.sum())
     0.6
 

@@ -39,7 +39,7 @@ class PseudoInverse(Estimator):
 
     In the example a coin fills each of two slots, and the candidate shows these actions with probability .8 and .2:
 
-    >>> evidence = Evidence.of(importance_weight=[[0.8 / 0.5 + 0.2 / 0.5 - 2 + 1]], reward=[1.0])
+    >>> evidence = Evidence.from_numbers(importance_weight=[[0.8 / 0.5 + 0.2 / 0.5 - 2 + 1]], reward=[1.0])
     >>> PseudoInverse().terms(evidence, None)[0].numerator
     array([[1.]])
 
@@ -94,7 +94,7 @@ class IIPS(WeightedReward):
 
     >>> from streameval.events import EventBatch
     >>> log = {"reward": [[0, 1]], "propensity": [[0.25, 0.5]], "policies": {"new": [[0.5, 0.25]]}}
-    >>> evidence = Evidence.of_slots(EventBatch.from_arrays(**log), ["new"], "slot_rewards")
+    >>> evidence = Evidence.from_slots(EventBatch.from_arrays(**log), ["new"], "slot_rewards")
     >>> IIPS().terms(evidence, None)[0].numerator
     array([[0.5]])
 
@@ -116,7 +116,7 @@ class RIPS(WeightedReward):
 
     >>> from streameval.events import EventBatch
     >>> log = {"reward": [[0, 1]], "propensity": [[0.25, 0.5]], "policies": {"new": [[0.5, 0.25]]}}
-    >>> evidence = Evidence.of_slots(EventBatch.from_arrays(**log), ["new"], "cascade")
+    >>> evidence = Evidence.from_slots(EventBatch.from_arrays(**log), ["new"], "cascade")
     >>> RIPS().terms(evidence, None)[0].numerator
     array([[1.]])
 

@@ -81,8 +81,8 @@ class CalibrationState(Struct, eq=False):
     @property
     def grids(self) -> dict[str, GridState]:
         """Return the states of grids by name."""
-        found = {"seen": self.seen, "estimated": self.estimated}
-        return found if self.base is None else {**found, "base": self.base}
+        states = {"seen": self.seen, "estimated": self.estimated}
+        return states if self.base is None else {**states, "base": self.base}
 
 
 class _Sides(NamedTuple):
@@ -99,7 +99,7 @@ class _Sides(NamedTuple):
     excess: Array
 
     @classmethod
-    def of(cls, evidence: Evidence, own: Mask, named: Mask) -> _Sides:
+    def from_evidence(cls, evidence: Evidence, own: Mask, named: Mask) -> _Sides:
         """Split events by the policy that chose them. An event without a `logging_policy` may be anyone's.
 
         Args:
@@ -109,20 +109,20 @@ class _Sides(NamedTuple):
         """
         by_policy = own.T  # few policies choose an event
         chosen = np.flatnonzero(by_policy)
-        weight, (of_own, excess) = evidence.event_weight[chosen % len(own)], np.zeros((2, own.size))
+        weight, (own_weight, excess) = evidence.event_weight[chosen % len(own)], np.zeros((2, own.size))
         present = evidence.sample_weight.T.ravel()[chosen] > 0
         over = np.where(present, evidence.importance_weight.T.ravel()[chosen] - 1.0, 0.0)
-        of_own[chosen], excess[chosen] = weight, np.where(np.abs(over) > ROUNDED, over * weight, 0.0)
+        own_weight[chosen], excess[chosen] = weight, np.where(np.abs(over) > ROUNDED, over * weight, 0.0)
         others = np.where(named & ~own, evidence.sample_weight, 0.0)
-        return cls(evidence, of_own.reshape(by_policy.shape).T, others, excess.reshape(by_policy.shape).T)
+        return cls(evidence, own_weight.reshape(by_policy.shape).T, others, excess.reshape(by_policy.shape).T)
 
     def sums(self, column: Array) -> Array:
         """Sum up a column over blocks, [blocks, policies]."""
         return np.asarray(split_blocks(column, self.evidence.blocks).sum(axis=-1))
 
-    def each(self, of_blocks: Array) -> Array:
+    def expand(self, values: Array) -> Array:
         """Repeat numbers of blocks [blocks, policies] for each of their events, [events, policies]."""
-        return np.repeat(of_blocks.T, self.evidence.block, axis=1).T
+        return np.repeat(values.T, self.evidence.block, axis=1).T
 
     @property
     def seen(self) -> Evidence:
@@ -134,15 +134,15 @@ class _Sides(NamedTuple):
     @property
     def estimated(self) -> Evidence:
         """Return the events of others. The excess of each block is spread over them."""
-        found = replace(self.evidence, sample_weight=self.others)
+        evidence = replace(self.evidence, sample_weight=self.others)
         if not self.excess.any():
-            return found
+            return evidence
         reward, count = self.evidence.reward[:, None], self.sums(self.others)
         more, earned = (
             np.nan_to_num(ratio(self.sums(excess), count)) for excess in (self.excess, self.excess * reward)
         )
-        weighted = found.weighted_reward + self.each(earned)
-        return replace(found, importance_weight=found.importance_weight + self.each(more), weighted=weighted)
+        weighted = evidence.weighted_reward + self.expand(earned)
+        return replace(evidence, importance_weight=evidence.importance_weight + self.expand(more), weighted=weighted)
 
     def base(self, named: Mask) -> Evidence:
         """Return the events of others, with weights of 1."""
@@ -184,24 +184,24 @@ class _Sides(NamedTuple):
             self.evidence.reward.reshape(blocks, 1, -1),
             split_blocks(self.evidence.weighted_reward, blocks),
         )
-        of_own, of_others = split_blocks(self.own, blocks), split_blocks(self.others, blocks)
-        own, others = of_own.sum(axis=-1), of_others.sum(axis=-1)
+        own_weight, other_weight = split_blocks(self.own, blocks), split_blocks(self.others, blocks)
+        own, others = own_weight.sum(axis=-1), other_weight.sum(axis=-1)
         size = np.nan_to_num(ratio(own * others, own + others))
-        middle = ratio((of_own * reward).sum(axis=-1), own) + ratio((of_others * weighted).sum(axis=-1), others)
+        middle = ratio((own_weight * reward).sum(axis=-1), own) + ratio((other_weight * weighted).sum(axis=-1), others)
         steps = np.stack([np.nan_to_num(size * middle) / 2, size], axis=-1)
         path = decayed_path(centre, steps, math.exp(-self.evidence.block / CENTRE_HORIZON))
         before = np.concatenate([centre[None], path[:-1]])
-        known = np.where(before[..., 1:] > 0, before, steps)
-        around = np.nan_to_num(ratio(known[..., 0], known[..., 1]))[..., None]
+        sums = np.where(before[..., 1:] > 0, before, steps)
+        around = np.nan_to_num(ratio(sums[..., 0], sums[..., 1]))[..., None]
         per_own, per_other = (np.nan_to_num(ratio(size, count))[..., None] for count in (own, others))
         u, v = (column.T for column in np.empty((2, *self.own.T.shape)))
-        of_u, of_v = split_blocks(u, blocks), split_blocks(v, blocks)
-        np.multiply(per_other, of_others, out=of_v)
-        np.multiply(of_v, weighted - around, out=of_u)
-        of_u -= per_own * of_own * (reward - around)
+        u_blocks, v_blocks = split_blocks(u, blocks), split_blocks(v, blocks)
+        np.multiply(per_other, other_weight, out=v_blocks)
+        np.multiply(v_blocks, weighted - around, out=u_blocks)
+        u_blocks -= per_own * own_weight * (reward - around)
         if self.excess.any():
-            of_u += per_other * self.left[..., None] * split_blocks(self.excess, blocks) * reward
-        compared = self.each((size > 0).astype(float))
+            u_blocks += per_other * self.left[..., None] * split_blocks(self.excess, blocks) * reward
+        compared = self.expand((size > 0).astype(float))
         evidence = replace(self.evidence, importance_weight=v, sample_weight=compared, weighted=None)
         return evidence, Terms(u, v), size, path
 
@@ -224,9 +224,9 @@ def observe(config: EvaluatorConfig, state: CalibrationState | None, blocks: Blo
     by_block = split_blocks(own, len(events) // config.block).any(axis=-1)
     started = np.logical_or.accumulate(np.concatenate([state.started[None], by_block]))[1:]
     named = np.repeat(started.T, config.block, axis=1).T & (names != NO_IDENTITY)[:, None]
-    evidence = Evidence.without_rewards(events, config.policies, config.block).of_reward(events.reward)
+    evidence = Evidence.without_rewards(events, config.policies, config.block).with_reward(events.reward)
     evidence, recent = evidence.with_recent_means(state.recent)
-    sides = _Sides.of(replace(evidence, signs=signs, actions=None, unsupported=None), own, named)
+    sides = _Sides.from_evidence(replace(evidence, signs=signs, actions=None, unsupported=None), own, named)
     compared, terms, size, path = sides.differences(state.centre)
     past.fold_ratio(state.compared, past.sum_ratio(compared, terms), has_denominator=True)
     grid, parts = _grid(config), {"seen": sides.seen, "estimated": sides.estimated}
@@ -283,8 +283,8 @@ def join(both: EvaluatorConfig, own: Owned, late: Owned, company: Company) -> Ca
     grids = {name: grid.join(getattr(first, name), getattr(second, name), company) for name in names}
     none: dict[str, Any] = dict.fromkeys(names)
     others = joined(structs.replace(first, **none), structs.replace(second, **none), company)
-    found: CalibrationState = structs.replace(others, **grids)
-    return found
+    merged: CalibrationState = structs.replace(others, **grids)
+    return merged
 
 
 def _grid(config: EvaluatorConfig) -> Grid:
@@ -306,7 +306,7 @@ def rows(config: EvaluatorConfig, state: CalibrationState, _present: Present) ->
 
     Only finished blocks count.
     """
-    found = []
+    calibrations = []
     values = {name: list(_values(config, grid_state)) for name, grid_state in state.grids.items()}
     for index, (average, seen) in enumerate(values["seen"]):
         estimated = values["estimated"][index][1]
@@ -315,8 +315,8 @@ def rows(config: EvaluatorConfig, state: CalibrationState, _present: Present) ->
             if not np.isnan(seen[policy, 0]):
                 numbers = _numbers(seen[policy], estimated[policy], None if policy == 0 else base[policy])
                 origin = config.origin_of_propensities
-                found.append(Calibration(policy=name, average=average, propensity=origin, **numbers))
-    return {"calibration": tuple(found)}
+                calibrations.append(Calibration(policy=name, average=average, propensity=origin, **numbers))
+    return {"calibration": tuple(calibrations)}
 
 
 def _values(config: EvaluatorConfig, state: GridState) -> Iterator[tuple[str, Array]]:
@@ -355,7 +355,9 @@ def _minus(one: Array, other: Array) -> tuple[float, float, float]:
     )
 
 
-def checks(config: EvaluatorConfig, state: CalibrationState, _known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
+def checks(
+    config: EvaluatorConfig, state: CalibrationState, _policy_checks: Sequence[TrustCheck]
+) -> Iterator[TrustCheck]:
     """Yield the trust check `calibration` of each policy with an estimate that can be compared with what it earned."""
     if config.promotion is None:
         return
@@ -376,10 +378,10 @@ def compared(state: CalibrationState) -> tuple[Array, Array, Array]:
 
     The standard error for independent events is multiplied by the design effect, see `core.past`.
     """
-    found, sums = past.read_ratio(state.compared, has_denominator=True)
+    reading, sums = past.read_ratio(state.compared, has_denominator=True)
     _, difference, total, *_ = sums.T
-    effect = np.fmax(1.0, found["design_effect"])
-    deviation = np.sqrt(ratio(found["variance"] * effect, found["count"]))
+    effect = np.fmax(1.0, reading["design_effect"])
+    deviation = np.sqrt(ratio(reading["variance"] * effect, reading["count"]))
     blocks = np.nan_to_num(ratio(total**2, state.size_square * effect))
     return ratio(difference, total), deviation, blocks
 

@@ -60,7 +60,7 @@ def continued(before: EvaluatorConfig, state: EvaluatorState, config: EvaluatorC
     return structs.replace(
         selected,
         rooms=rooms.resume(config, before, state.rooms),
-        grids=[grid.resume(own, known) for grid, own, known in pairs],
+        grids=[grid.resume(own, grid_state) for grid, own, grid_state in pairs],
         drift=selected.drift if config.drift == before.drift else fresh.drift,
         promotion=fresh.promotion
         if monitor is None or selected.promotion is None
@@ -94,14 +94,14 @@ def _selected_promotion(
     monitor, part = whole.monitor(before), config.monitor(lifts)
     if monitor is None or part is None or state is None:
         return None
-    return part.with_lifts(monitor.select_candidates(state, [place - 1 for place in index[1:]]), monitor.lifts)
+    return part.with_lifts(monitor.select_candidates(state, [policy - 1 for policy in index[1:]]), monitor.lifts)
 
 
 def _selected_grid(whole: EvaluatorConfig, state: EvaluatorState, part: Grid, index: Sequence[int]) -> GridState:
     """Return the state of a grid that is part of one of the grids of the whole config."""
     return next(
-        grid.select(known, part, index)
-        for grid, known in zip(whole.grids(), state.grids, strict=True)
+        grid.select(grid_state, part, index)
+        for grid, grid_state in zip(whole.grids(), state.grids, strict=True)
         if set(part.estimators) <= set(grid.estimators) and set(part.averages) <= set(grid.averages)
     )
 
@@ -122,8 +122,8 @@ def config_of_both(config: EvaluatorConfig, late: EvaluatorConfig) -> EvaluatorC
     return both.with_products(products)
 
 
-def of_both(
-    config: EvaluatorConfig, state: EvaluatorState, late: EvaluatorConfig, known: EvaluatorState, waiting: int = 0
+def state_of_both(
+    config: EvaluatorConfig, state: EvaluatorState, late: EvaluatorConfig, late_state: EvaluatorState, waiting: int = 0
 ) -> EvaluatorState:
     """Return the state of `config_of_both` at the end of a block. Neither state must be used any more.
 
@@ -132,7 +132,7 @@ def of_both(
         state: the state of the first config
         late: the config of the late state. Its last policies are new. It has all policies if estimators or averages are
             new.
-        known: the late state
+        late_state: the state of the late config
         waiting: number of accepted events that are not folded yet. New policies that learn will see them, others lack
             them.
     """
@@ -142,24 +142,28 @@ def of_both(
     mixes, sliced = any(grid.mixes_components for grid in grids), bool(weighing.forms(grids))
     predicts = weighing.predicts(config, grids) and config.reward_model == late.reward_model
     learners = late.learned_policies
-    counts = joined(state.counts, known.counts, company)
+    counts = joined(state.counts, late_state.counts, company)
     seen = [waiting if name in learners else 0 for name in new]
     counts["since"][len(config.policies) :] += (
-        state.events.accepted - known.events.accepted - np.array(seen, dtype=float)
+        state.events.accepted - late_state.events.accepted - np.array(seen, dtype=float)
     )
     return structs.replace(
         state,
-        failures={**{name: count for name, count in known.failures.items() if name in new}, **state.failures},
+        failures={**{name: count for name, count in late_state.failures.items() if name in new}, **state.failures},
         counts=counts,
-        recent=joined(state.recent, known.recent, company) if mixes or not _covers(config, late) else known.recent,
-        slates=joined(state.slates, known.slates, company) if sliced or not _covers(config, late) else known.slates,
-        weights=joined(state.weights, known.weights, company),
-        predictions=state.predictions if predicts else known.predictions,
-        by_rank=joined(state.by_rank, known.by_rank, company),
-        drift=drift_detection.joined_detectors(state.drift, known.drift, company),
-        promotion=_promotion_of_both(config, state.promotion, late, known.promotion, both, company),
-        rooms=rooms.join(both, (config, state.rooms), (late, known.rooms), company),
-        grids=list(_grids_of_both(config, state, late, known)),
+        recent=joined(state.recent, late_state.recent, company)
+        if mixes or not _covers(config, late)
+        else late_state.recent,
+        slates=joined(state.slates, late_state.slates, company)
+        if sliced or not _covers(config, late)
+        else late_state.slates,
+        weights=joined(state.weights, late_state.weights, company),
+        predictions=state.predictions if predicts else late_state.predictions,
+        by_rank=joined(state.by_rank, late_state.by_rank, company),
+        drift=drift_detection.joined_detectors(state.drift, late_state.drift, company),
+        promotion=_promotion_of_both(config, state.promotion, late, late_state.promotion, both, company),
+        rooms=rooms.join(both, (config, state.rooms), (late, late_state.rooms), company),
+        grids=list(_grids_of_both(config, state, late, late_state)),
     )
 
 
@@ -174,12 +178,14 @@ def _covers(config: EvaluatorConfig, late: EvaluatorConfig) -> bool:
 
 
 def _grids_of_both(
-    config: EvaluatorConfig, state: EvaluatorState, late: EvaluatorConfig, known: EvaluatorState
+    config: EvaluatorConfig, state: EvaluatorState, late: EvaluatorConfig, late_state: EvaluatorState
 ) -> Iterator[GridState]:
     own = {
         frozenset(grid.pairs): (grid, grid_state) for grid, grid_state in zip(config.grids(), state.grids, strict=True)
     }
-    others = {frozenset(grid.pairs): grid_state for grid, grid_state in zip(late.grids(), known.grids, strict=True)}
+    others = {
+        frozenset(grid.pairs): grid_state for grid, grid_state in zip(late.grids(), late_state.grids, strict=True)
+    }
     company = company_of(config, late)
     for pairs, (grid, grid_state) in own.items():
         yield grid.join(grid_state, others[pairs], company) if company.new else grid_state
@@ -190,17 +196,17 @@ def _promotion_of_both(
     config: EvaluatorConfig,
     state: MonitorState | None,
     late: EvaluatorConfig,
-    known: MonitorState | None,
+    late_state: MonitorState | None,
     both: EvaluatorConfig,
     company: Company,
 ) -> MonitorState | None:
     lifts = [setup.promotion_lifts(setup.grids()) for setup in (config, late, both)]
-    own, other, monitor = (setup.monitor(of) for setup, of in zip((config, late, both), lifts, strict=True))
+    own, other, monitor = (setup.monitor(pairs) for setup, pairs in zip((config, late, both), lifts, strict=True))
     if monitor is None or own is None or state is None:
-        return known
-    if other is None or known is None:
+        return late_state
+    if other is None or late_state is None:
         return monitor.with_lifts(state, own.lifts)
     if not lifts[0] and lifts[1] and _covers(config, late):
-        return known
-    state, known = monitor.with_lifts(state, own.lifts), monitor.with_lifts(known, other.lifts)
-    return monitor.join(state, known, company) if company.new else state
+        return late_state
+    state, late_state = monitor.with_lifts(state, own.lifts), monitor.with_lifts(late_state, other.lifts)
+    return monitor.join(state, late_state, company) if company.new else state

@@ -101,7 +101,7 @@ class EvaluatorConfig:
     propensity: EstimatedPropensity | None = None
 
     @classmethod
-    def of(
+    def from_options(
         cls,
         options: EvaluatorOptions,
         candidates: Sequence[str] | Mapping[str, AnyPolicy],
@@ -184,10 +184,10 @@ class EvaluatorConfig:
         if "scored" in estimator.needs and len(self.rewards) > 1:
             hint = "take a daemon for each metric, with its values in `scored.values`"
             yield problem("several rewards", "estimates one metric of an outcome", hint)
-        if estimator.of_clicks and self.ranking is None:
+        if estimator.uses_clicks and self.ranking is None:
             hint = "write ranking: {metric: dcg, examination: power}"
             yield problem("decisions", "estimates rankings from clicks", hint)
-        if not estimator.of_clicks and self.ranking is not None:
+        if not estimator.uses_clicks and self.ranking is not None:
             yield problem("rankings", "needs the probabilities of actions", "take click_ips, click_snips, ...")
         if not estimator.takes_estimated and self.propensity is not None:
             hint = f"take one of {FOR_ESTIMATES}; their errors are corrected or divided out in part"
@@ -209,8 +209,8 @@ class EvaluatorConfig:
             hint = "remove them: segments split the estimates of decisions, and not those of rankings"
             yield Problem(("segments",), expecting("nothing next to `ranking`", "segments"), hint)
         for name in self.computed_policies:
-            found = f"'{name}', which is computed: policies in code cannot rank"
-            yield Problem(("candidates", name), expecting("a logged policy next to `ranking`", found), "log the ranks")
+            actual = f"'{name}', which is computed: policies in code cannot rank"
+            yield Problem(("candidates", name), expecting("a logged policy next to `ranking`", actual), "log the ranks")
 
     def _propensity_problems(self, propensity: EstimatedPropensity) -> Iterator[Problem]:
         for name, other in (("ranking", self.ranking), ("logging", self.logging)):
@@ -320,8 +320,8 @@ class EvaluatorConfig:
         names = [reward_field.name for reward_field in self.fields]
         if not names:
             return None
-        found = events.segments
-        return SegmentColumns.none(names, len(events)) if found is None else found.named(names)
+        segments = events.segments
+        return SegmentColumns.none(names, len(events)) if segments is None else segments.named(names)
 
     @property
     def compares_propensities(self) -> bool:
@@ -423,15 +423,17 @@ class EvaluatorConfig:
             for needs in sorted({self.needs_of(estimator) for estimator in estimators}, key=sorted):
                 group = tuple(estimator for estimator in estimators if self.needs_of(estimator) == needs)
                 fixed = [
-                    one if len(each.alternatives) == 1 else None for each in group for one in each.alternatives.values()
+                    one if len(estimator.alternatives) == 1 else None
+                    for estimator in group
+                    for one in estimator.alternatives.values()
                 ]
                 trackers: dict[str, list[SequenceTracker]] = {}
                 for average, interval in zip(averages, intervals, strict=True):
                     logged = self.policies[0] == LOGGING
-                    found = [
+                    sequences = [
                         interval.tracker(average, fixed, reward.range, self.block, logged) for reward in self.rewards
                     ]
-                    trackers |= {average.label: [each for each in found if each]} if any(found) else {}
+                    trackers |= {average.label: [tracker for tracker in sequences if tracker]} if any(sequences) else {}
                 grids.append(
                     Grid(
                         group,
@@ -477,7 +479,7 @@ class EvaluatorConfig:
         """Return the monitor of promotion that decides by these lifts, or None if there is nothing to decide."""
         if self.promotion is None or len(self.policies) < 2:
             return None
-        return PromotionMonitor.of(
+        return PromotionMonitor.from_settings(
             self.promotion,
             self.policies,
             [" on ".join(pair) for pair in lifts],
@@ -530,8 +532,8 @@ class EvaluatorConfig:
     def describe(settings: State) -> State:
         """Return the production policy, the products, the reward range and the confidence, as values that JSON has."""
         first = settings["rewards"][0]
-        known = {name: settings[name] for name in ("products", "confidence")}
-        return {"production": settings["policies"][0], **known, "reward_range": (first["low"], first["high"])}
+        general = {name: settings[name] for name in ("products", "confidence")}
+        return {"production": settings["policies"][0], **general, "reward_range": (first["low"], first["high"])}
 
     @classmethod
     def without_code(
@@ -543,7 +545,7 @@ class EvaluatorConfig:
         """
         config, named = _CONFIG.validate_python(settings), named_policies(candidates)
         computed = config.computed_policies.items()
-        kept = {name: each for name, each in computed if is_trusted(name, each, named)}
+        kept = {name: policy for name, policy in computed if is_trusted(name, policy, named)}
         is_foreign = config.reward_model.is_external and config.reward_model != reward_model
         return config, replace(
             config, computed_policies=kept, reward_model=Ridge() if is_foreign else config.reward_model
@@ -636,6 +638,6 @@ def _label_problems(option: str, components: Sequence[Component]) -> Iterator[Pr
         yield Problem((option,), expecting("a list that is not empty", "[]"))
     for index, label in enumerate(labels):
         if label in labels[:index]:
-            found = f"'{label}', the label of {option}.{labels.index(label)}"
+            actual = f"'{label}', the label of {option}.{labels.index(label)}"
             hint = f"give each a name: {{kind: ..., name: {label}_2}}"
-            yield Problem((option, index), expecting("its own label", found), hint)
+            yield Problem((option, index), expecting("its own label", actual), hint)

@@ -25,7 +25,9 @@ def made(config: EvaluatorConfig) -> dict[str, FrozenPolicy]:
 
 def due(config: EvaluatorConfig, state: EvaluatorState) -> int | None:
     """Return the number of events up to the next copy, or None if there is none."""
-    return min((of.every - events % of.every for _, of, events in _copied(config, state)), default=None)
+    return min(
+        (versions.every - events % versions.every for _, versions, events in _copied(config, state)), default=None
+    )
 
 
 def after(config: EvaluatorConfig, state: EvaluatorState) -> Iterator[tuple[FrozenPolicy, list[str]]]:
@@ -56,22 +58,22 @@ def announced(
     events: EventBatch,
 ) -> NewVersion:
     """Return the message about a copy that was made after these events."""
-    place = None if events.origin is None or not len(events) else events.origin.place(len(events) - 1)
+    position = None if events.origin is None or not len(events) else events.origin.position(len(events) - 1)
     content = copy.written(learned, config.reward_model.coefficients, config.rewards[0].range)
     file = None if content is None else copy.file
-    return NewVersion(copy.name, policy, copy.events, state.events.newest, tuple(retired), place, file)
+    return NewVersion(copy.name, policy, copy.events, state.events.newest, tuple(retired), position, file)
 
 
 def with_copies(config: EvaluatorConfig, before: EvaluatorConfig) -> EvaluatorConfig:
     """Return the config with the copies that it keeps: the last ones of the policies that it still has."""
-    known = sorted(made(before).values(), key=lambda copy: copy.number)
+    copies = sorted(made(before).values(), key=lambda copy: copy.number)
     same_model = config.reward_model == before.reward_model
     kept: dict[str, FrozenPolicy] = {}
     for name, versions in config.versions.items():
         policy = config.computed_policies[versions.policy]
-        own = [each for each in known if each.of == name and each.events == each.number * versions.every]
-        same = [each for each in own if each.policy == policy and (same_model or not each.keeps_model)]
-        kept |= {each.name: each for each in same[-versions.keep :]}
+        own = [copy for copy in copies if copy.of == name and copy.events == copy.number * versions.every]
+        same = [copy for copy in own if copy.policy == policy and (same_model or not copy.keeps_model)]
+        kept |= {copy.name: copy for copy in same[-versions.keep :]}
     return replace(
         config,
         policies=(*config.policies, *(name for name in kept if name not in config.policies)),
@@ -80,7 +82,7 @@ def with_copies(config: EvaluatorConfig, before: EvaluatorConfig) -> EvaluatorCo
     )
 
 
-def in_state(config: EvaluatorConfig, state: State) -> Iterator[tuple[FrozenPolicy, State, bytes | None]]:
+def frozen_copies(config: EvaluatorConfig, state: State) -> Iterator[tuple[FrozenPolicy, State, bytes | None]]:
     """Yield the frozen copies in a plain state, what each has learned, and the content of its file if it has one."""
     for name, copy in made(config).items():
         learned = from_plain(state["rooms"]["learning"][name])

@@ -85,7 +85,7 @@ class DriftDetector:
     It sees the block means of `min(w, 5) r`, in units of the reward range. A detector that draws at random gets a seed.
     ADWIN is computed without river, with the same results.
 
-    >>> DriftDetector.of({"detector": "ADWIN", "delta": 0.01})
+    >>> DriftDetector.from_option({"detector": "ADWIN", "delta": 0.01})
     DriftDetector(name='ADWIN', parameters={'delta': 0.01})
 
     Source: for ADWIN, Bifet & Gavalda, SIAM Data Mining 2007.
@@ -95,7 +95,7 @@ class DriftDetector:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, value: DriftDetector | Mapping[str, Any] | str | None) -> DriftDetector | None:
+    def from_option(cls, value: DriftDetector | Mapping[str, Any] | str | None) -> DriftDetector | None:
         """Return the detector of this name, or of a mapping with the `detector` and its parameters. None for `off`.
 
         Raises:
@@ -193,7 +193,7 @@ class DriftDetector:
     def take(self, state: DriftState, index: Sequence[int]) -> DriftState:
         """Return the state of some of the policies."""
         if isinstance(state, RiverState):
-            lists = ([of[place] for place in index] for of in (state.seen, state.detectors))
+            lists = ([values[policy] for policy in index] for values in (state.seen, state.detectors))
             return RiverState(state.detections[list(index)], *lists)
         taken: AdwinState = select_policies(state, index)
         return taken
@@ -205,8 +205,8 @@ def joined_detectors(state: DriftState | None, late: DriftState | None, company:
         first = company.late - company.new
         detections = joined(state.detections, late.detections, company)
         return RiverState(detections, state.seen + late.seen[first:], state.detectors + late.detectors[first:])
-    found: DriftState | None = joined(state, late, company)
-    return found
+    merged: DriftState | None = joined(state, late, company)
+    return merged
 
 
 def saved(state: DriftState | None) -> DriftState | None:
@@ -228,7 +228,7 @@ def _kinds() -> dict[str, type[Any]]:
 def block_means(evidence: Evidence, reward_range: tuple[float, float]) -> Array:
     """Return means of `min(w, 5) r` of each block in units of the reward range, [blocks, policies], NaN without events.
 
-    >>> evidence = Evidence.of(importance_weight=[[125.0], [1.0]], reward=[1.0, 1.0], block=2)
+    >>> evidence = Evidence.from_numbers(importance_weight=[[125.0], [1.0]], reward=[1.0, 1.0], block=2)
     >>> block_means(evidence, (0.0, 1.0))
     array([[3.]])
     """

@@ -78,10 +78,10 @@ class _Late(NamedTuple):
     def has(self, new: Sequence[str], products: Sequence[Product], config: EvaluatorConfig) -> bool:
         """Return whether the evaluator has these policies and products, so that no other one is needed."""
         own = self.evaluator.config
-        known = set(changes.same_policies(own, config))
+        kept = set(changes.same_policies(own, config))
         if self.replaces:
-            return known == set(own.policies) == set(config.policies)
-        return known.issuperset(new) and set(own.products).issuperset(products)
+            return kept == set(own.policies) == set(config.policies)
+        return kept.issuperset(new) and set(own.products).issuperset(products)
 
 
 _Present: TypeAlias = tuple[EventBatch | None, Sequence[Evidence] | None, EvaluatorState, LearnedCurve | None]
@@ -171,7 +171,7 @@ class Evaluator:
             "propensity": propensity,
         }
         arguments = validated(EvaluatorArguments, {name: value for name, value in options.items() if value is not None})
-        self.config = EvaluatorConfig.of(
+        self.config = EvaluatorConfig.from_options(
             arguments, arguments.candidates, arguments.production, arguments.all_rewards, arguments.block
         )
         rooms.require(self.config)
@@ -179,17 +179,17 @@ class Evaluator:
         self._start()
 
     @classmethod
-    def from_config(cls, config: EvaluatorConfig, known: State | None = None) -> Self:
+    def from_config(cls, config: EvaluatorConfig, room_states: State | None = None) -> Self:
         """Return an evaluator before its first event.
 
         Args:
             config: what to evaluate
-            known: states of rooms that start with knowledge from before
+            room_states: states of rooms that start with knowledge from before
         """
         evaluator = cls.__new__(cls)
         evaluator.config = config
         evaluator._start()
-        evaluator._state.rooms |= known or {}
+        evaluator._state.rooms |= room_states or {}
         return evaluator
 
     def learned(self, policy: str) -> State:
@@ -348,8 +348,8 @@ class Evaluator:
         late = Evaluator.from_config(late.config) if from_zero else late
         late.fold_pending()
         late._end_block()
-        known = [name for name in late.policies if name in (*self.policies, *new)]
-        late._restrict(late.config.for_policies(known))
+        kept = [name for name in late.policies if name in (*self.policies, *new)]
+        late._restrict(late.config.for_policies(kept))
         extends = not set(late.config.products) <= set(self.config.products)
         if extends:  # all policies have the new estimators or averages
             missing = [name for name in self.policies if name not in late.policies]
@@ -364,16 +364,16 @@ class Evaluator:
     def _numbered(self, config: EvaluatorConfig) -> EvaluatorConfig:
         """Return the config with the number of each candidate among all that were ever added."""
         awaited = self._late.evaluator.config.candidate_order if self._late is not None else {}
-        known = {**awaited, **self.config.candidate_order}
+        numbers = {**awaited, **self.config.candidate_order}
         kept = set(changes.same_policies(self.config, config))
         if self._late is not None:
             kept.update(changes.same_policies(self._late.evaluator.config, config))
         if self.restarts(config):
             kept = set(config.policies)
-        last, order = max(self._state.added, *known.values(), 0), {}
+        last, order = max(self._state.added, *numbers.values(), 0), {}
         for name in config.policies[1:]:
-            if name in known and name in kept:
-                order[name] = known[name]
+            if name in numbers and name in kept:
+                order[name] = numbers[name]
             else:
                 order[name] = last = last + 1
         return replace(config, candidate_order=order)
@@ -397,7 +397,7 @@ class Evaluator:
             *self._state.waiting,
             *(transition for transition in late.take_transitions() if transition.policy not in self.policies),
         ]
-        state = changes.of_both(self.config, self._state, late.config, late._state, self._pending_events)
+        state = changes.state_of_both(self.config, self._state, late.config, late._state, self._pending_events)
         state.waiting = transitions
         self._adopt(changes.config_of_both(self.config, late.config), state)
 
@@ -459,8 +459,8 @@ class Evaluator:
         if not isinstance(batch, EventBatch):
             raise TypeError(f"update takes an EventBatch, found {type(batch).__name__}: {way_to_a_batch(batch)}")
         if len(batch) and (batch.rankings is None) != (self.config.ranking is None):
-            found, wanted = ("rankings", "decisions") if self.config.ranking is None else ("decisions", "rankings")
-            raise ValueError(f"the events are {found}, and this evaluator takes {wanted}: see its argument `ranking`")
+            actual, wanted = ("rankings", "decisions") if self.config.ranking is None else ("decisions", "rankings")
+            raise ValueError(f"the events are {actual}, and this evaluator takes {wanted}: see its argument `ranking`")
         weighing.require_propensities(self.config, batch)
         rest: EventBatch | None = batch
         while rest is not None:
@@ -488,7 +488,7 @@ class Evaluator:
 
     def _take(self, batch: EventBatch) -> None:
         batch = batch.with_rewards_in(*self.config.reward_range, self.config.further_fields)
-        self._state.events = halves.EventSums.of(batch).fold(self._state.events)
+        self._state.events = halves.EventSums.from_batch(batch).fold(self._state.events)
         if not len(batch):
             return
         batch, faults = fill(batch.with_policies(self.config.columns), self._computed)
@@ -543,7 +543,7 @@ class Evaluator:
         """Fold whole blocks: weigh them by what came before, sum them up (half 1), and fold the sums (half 2)."""
         logged, weighed, after = self._weigh(events)
         sums = halves.summarise_blocks(self.config, self._grids, self._state, weighed, logged, self._monitor)
-        after = halves.Counts.of(weighed, self._known).fold(after)
+        after = halves.Counts.from_weighed(weighed, self._knowledge).fold(after)
         after.rooms = rooms.observe(self.config, after.rooms, Blocks(logged, weighed.events, weighed.every[0]))
         self._state = after
         self._fold_sums(sums, weighed.curve)
@@ -575,15 +575,15 @@ class Evaluator:
         """Fold whole blocks into the states of all grids, and return the lifts that promotion reads for each reward."""
         lifts: dict[Pair, list[Lift]] = {}
         for grid, state, added in zip(self._grids, self._state.grids, sums.grids, strict=True):
-            lifts |= grid.fold_sums(state, added, folded.of_grid(grid), self.promotion_lifts)
+            lifts |= grid.fold_sums(state, added, folded.grid_means(grid), self.promotion_lifts)
         if curve is not None and folded.by_rank is not None:
             after_blocks = LearnedCurve(*(part[1:] for part in curve))
             lifts = weighing.with_error_of_curve(self.config, lifts, after_blocks, folded.by_rank)
         return [[lifts[pair][index] for pair in self.promotion_lifts] for index in range(len(self.config.rewards))]
 
     @property
-    def _known(self) -> halves.Known:
-        return halves.Known.of(self._state)
+    def _knowledge(self) -> halves.Known:
+        return halves.Known.from_state(self._state)
 
     @property
     def _mixes(self) -> bool:
@@ -608,16 +608,16 @@ class Evaluator:
         present = rest, tail, learned, curve = self._present()
         late = None if tail is None or rest is None else Blocks(rest, rest, tail[0])
         estimates = list(self._rows(present))
-        of_goal = [row for row in estimates if row.reward == config.rewards[0].name]
-        shown, known = {row.estimator for row in estimates}, config.estimators
-        predicts = config.policies_need_prediction or any("prediction" in known[label].needs for label in shown)
+        goal_estimates = [row for row in estimates if row.reward == config.rewards[0].name]
+        shown, estimators = {row.estimator for row in estimates}, config.estimators
+        predicts = config.policies_need_prediction or any("prediction" in estimators[label].needs for label in shown)
         decisions, checks, transitions = (
             ((), (), ())
             if self._monitor is None or state.promotion is None
             else decide(
                 self._monitor,
                 state.promotion,
-                of_goal,
+                goal_estimates,
                 events.arrivals,
                 events.newest,
                 now,
@@ -647,7 +647,7 @@ class Evaluator:
             transitions=transitions,
             examination=examination_rows(curve, config.confidence),
             reward_model=online.read(config.reward_model, state.predictions[0]) if predicts else None,
-            **rooms.rows(config, state.rooms, Present(late, learned.counts, learned.weights, of_goal)),
+            **rooms.rows(config, state.rooms, Present(late, learned.counts, learned.weights, goal_estimates)),
         )
 
     def estimates(self, pairs: Collection[Pair]) -> tuple[Estimate, ...]:
@@ -663,12 +663,12 @@ class Evaluator:
         averages = None if pairs is None else {average for _, average in pairs}
         for index in range(len(self.config.rewards) if pairs is None else 1):
             config = self.config.for_reward(index)
-            known = KnownEvents(learned.counts, learned.weights, learned.slates[index], learned.by_rank)
+            totals = KnownEvents(learned.counts, learned.weights, learned.slates[index], learned.by_rank)
             last = None if tail is None else tail[index]
             for whole, before in zip(self._grids, self._state.grids, strict=True):
                 if pairs is None or not set(whole.pairs).isdisjoint(pairs):
-                    grid, state = whole.of_reward(before, index)
-                    yield from report_rows(config, grid, state, last, known, curve, wanted=averages)
+                    grid, state = whole.select_reward(before, index)
+                    yield from report_rows(config, grid, state, last, totals, curve, wanted=averages)
 
     def _present(self) -> _Present:
         """Return the events of the unfinished block and their evidence, and the counts, models and curve after them."""
@@ -678,7 +678,7 @@ class Evaluator:
             rest, _ = rooms.prepare(config, learned.rooms, rest)
             weighed = weighing.weighed(config, self._grids, learned, rest, goal)
             folded = halves.fold(config, weighed.after, halves.summarise(weighed, self._mixes))
-            learned = halves.Counts.of(weighed, self._known).fold(folded.state)
+            learned = halves.Counts.from_weighed(weighed, self._knowledge).fold(folded.state)
             tail = folded.with_means(weighed.every)
         curve, examination = None, weighing.examination(config)
         if examination is not None and learned.examination is not None:
@@ -727,7 +727,7 @@ class Evaluator:
     def versions_in(state: State) -> Iterator[tuple[FrozenPolicy, State, bytes | None]]:
         """Yield the frozen copies in a state, what each has learned, and the content of its file if it has one."""
         state = migrated(state)
-        return copies.in_state(EvaluatorConfig.without_code(state["settings"], None, ())[0], state)
+        return copies.frozen_copies(EvaluatorConfig.without_code(state["settings"], None, ())[0], state)
 
     @staticmethod
     def describe(state: State) -> State:

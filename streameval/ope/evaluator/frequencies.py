@@ -27,11 +27,11 @@ def observe(config: EvaluatorConfig, state: FrequencyState | None, blocks: Block
     return None if state is None else frequencies.fold(state, blocks.logged, config.trust_error)
 
 
-def checks(config: EvaluatorConfig, state: FrequencyState, known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
+def checks(config: EvaluatorConfig, state: FrequencyState, policy_checks: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
     """Yield the trust check of all policies, if there is anything to compare."""
-    found = frequencies.judge(state, config.trust_error)
-    if found is not None:
-        yield from repeat_for_policies(known, "propensities", *found)
+    verdict = frequencies.judge(state, config.trust_error)
+    if verdict is not None:
+        yield from repeat_for_policies(policy_checks, "propensities", *verdict)
 
 
 ROOM = Room("frequencies", start, resume, observe=observe, checks=checks)

@@ -122,13 +122,13 @@ class Grid:
     @cached_property
     def bank(self) -> Bank:
         """Return what all averages share."""
-        of_clicks = any(column.of_clicks for column in self.columns)
+        has_clicks = any(column.uses_clicks for column in self.columns)
         layout = Layout(
             columns=self.columns,
             paired=not all(average.mixes_components for average in self.averages),
             mixed=self.mixes_components,
-            apart=not self.logged or bool(self.needs) or of_clicks,
-            unit_production=self.logged and not of_clicks and self.form is None,
+            apart=not self.logged or bool(self.needs) or has_clicks,
+            unit_production=self.logged and not has_clicks and self.form is None,
         )
         return Bank(layout, self.candidates, self.block)
 
@@ -173,7 +173,7 @@ class Grid:
                         for name, drift in self._drift_estimators.items()
                     },
                     {average.label: average.start(bank) for average in self.averages},
-                    {label: of[reward].start(policies) for label, of in self.trackers.items()},
+                    {label: trackers[reward].start(policies) for label, trackers in self.trackers.items()},
                     past.start_history(policies, len(bank.layout.totals)),
                 )
                 for reward in range(self.rewards)
@@ -210,8 +210,8 @@ class Grid:
         else:
             present = np.asarray(np.logical_or.reduce([_present(reward_evidence) for reward_evidence in visible]))
         rewards = []
-        for known, seen in zip(state.rewards, visible, strict=True):
-            added, terms = self._added(known, seen)
+        for reward_state, seen in zip(state.rewards, visible, strict=True):
+            added, terms = self._added(reward_state, seen)
             rewards.append(msgspec.structs.replace(added, observed=(seen, terms) if self.trackers else None))
         return GridSums(kept, present, tuple(rewards))
 
@@ -230,11 +230,11 @@ class Grid:
         if not sums.rewards:
             return {pair: self._lifts(pair, sums.kept, [{}] * self.rewards) for pair in own}
         state.seen = state.seen | sums.seen.any(axis=0)
-        found = []
+        reward_lifts = []
         for index, (reward, added) in enumerate(zip(state.rewards, sums.rewards, strict=True)):
             means = recent[index].select_blocks(sums.kept) if self.mixes_components else None
-            found.append(self._fold_reward(reward, index, added, means))
-        return {pair: self._lifts(pair, sums.kept, found) for pair in own}
+            reward_lifts.append(self._fold_reward(reward, index, added, means))
+        return {pair: self._lifts(pair, sums.kept, reward_lifts) for pair in own}
 
     def _fold_reward(
         self, state: RewardState, index: int, added: RewardSums, recent: RecentMoments | None
@@ -251,13 +251,13 @@ class Grid:
                 name: drift.fold(state.drift[name], values, self.block)
                 for name, drift in self._drift_estimators.items()
             }
-        found = {}
+        lifts = {}
         for average, drift in zip(self.averages, self._drifts, strict=True):
             path = Path(sums, steps, None if drift is None else rates[drift.name])
-            found[average.label] = average.fold(state.averages[average.label], path, bank)
+            lifts[average.label] = average.fold(state.averages[average.label], path, bank)
         for label, trackers in self.trackers.items():
             state.watched[label] = trackers[index].fold(state.watched[label], *added.observed)
-        return found
+        return lifts
 
     def learn(self, state: GridState, sums: GridSums) -> None:
         """Update only what half 1 of the next blocks needs."""
@@ -270,9 +270,10 @@ class Grid:
         fading = fading_of(self.block)
         return {
             label: {
-                name: decayed_path(getattr(state.estimators[label], name), rows, fading) for name, rows in of.items()
+                name: decayed_path(getattr(state.estimators[label], name), rows, fading)
+                for name, rows in lesson.items()
             }
-            for label, of in added.lessons.items()
+            for label, lesson in added.lessons.items()
         }
 
     def _with_priors(
@@ -313,23 +314,23 @@ class Grid:
         )
         return np.asarray(used if all_mix else np.logical_or.accumulate(used | seen))
 
-    def _lifts(self, pair: Pair, kept: Mask, found: Sequence[Mapping[str, Lift | None]]) -> list[Lift]:
+    def _lifts(self, pair: Pair, kept: Mask, reward_lifts: Sequence[Mapping[str, Lift | None]]) -> list[Lift]:
         """Return the lifts after each block, for each reward, NaN in blocks that are not kept."""
         first, count = [column.label for column in self.columns].index(pair[0]), len(self.columns)
         lifts = []
-        for of_reward in found:
-            every, rows = of_reward.get(pair[1]), np.full((4, len(kept), len(self.candidates) - 1), np.nan)
+        for by_average in reward_lifts:
+            every, rows = by_average.get(pair[1]), np.full((4, len(kept), len(self.candidates) - 1), np.nan)
             if every is not None:
                 for index, columns in enumerate(every):
                     rows[index, kept] = columns.reshape(len(columns), -1, count)[..., first]
             lifts.append(Lift(*rows))
         return lifts
 
-    def of_reward(self, state: GridState, index: int) -> tuple[Grid, GridState]:
+    def select_reward(self, state: GridState, index: int) -> tuple[Grid, GridState]:
         """Return the grid of one reward alone, with its state."""
         if self.rewards == 1:
             return self, state
-        trackers = {label: [of[index]] for label, of in self.trackers.items()}
+        trackers = {label: [sequences[index]] for label, sequences in self.trackers.items()}
         return replace(self, trackers=trackers, rewards=1), GridState(state.seen, [state.rewards[index]])
 
     def shown(self, state: GridState, tail: Evidence | None) -> Mask:
@@ -351,39 +352,41 @@ class Grid:
             errors: [policies]. Probability that a sequence ever misses.
             wanted: labels of the averages to read, by default all
         """
-        (of_reward,), sums, late = state.rewards, None, None
+        (reward_state,), sums, late = state.rewards, None, None
         if tail is not None and self._kept(state, [tail]).any():
             visible = tail.restricted_to(self.needs)
-            added, terms = self._added(of_reward, visible)
+            added, terms = self._added(reward_state, visible)
             means = visible.recent if self.mixes_components else None
-            sums, late = self._with_priors(added.sums, self._learned(of_reward, added), means), (visible, terms)
+            sums, late = self._with_priors(added.sums, self._learned(reward_state, added), means), (visible, terms)
         for average, bound, drift in zip(self.averages, self.bounds, self._drifts, strict=True):
             if wanted is not None and average.label not in wanted:
                 continue
             tracked = None
             for watch in self.trackers.get(average.label, ()):
-                tracked = watch.read(of_reward.watched[average.label], late, errors)
-            rate = None if drift is None else of_reward.drift[drift.name].mean
-            yield average, bound, average.read(of_reward.averages[average.label], sums, rate, self.bank), tracked
+                tracked = watch.read(reward_state.watched[average.label], late, errors)
+            rate = None if drift is None else reward_state.drift[drift.name].mean
+            yield average, bound, average.read(reward_state.averages[average.label], sums, rate, self.bank), tracked
 
     def resume(self, before: Grid, state: GridState) -> GridState:
         """Return the state of the grid `before`, which has the same averages. What it lacks starts from zero.
 
         A confidence sequence of another kind starts from zero too.
         """
-        same = [label for label, of in self.trackers.items() if list(before.trackers.get(label, ())) == list(of)]
+        same = [
+            label for label, trackers in self.trackers.items() if list(before.trackers.get(label, ())) == list(trackers)
+        ]
         rewards = [
             RewardState(
-                known.estimators,
-                {name: known.drift.get(name, unknown) for name, unknown in new.drift.items()},
-                {label: known.averages[label] for label in new.averages},
+                before_state.estimators,
+                {name: before_state.drift.get(name, unknown) for name, unknown in new.drift.items()},
+                {label: before_state.averages[label] for label in new.averages},
                 {
-                    label: known.watched[label] if label in same else tracker_state
+                    label: before_state.watched[label] if label in same else tracker_state
                     for label, tracker_state in new.watched.items()
                 },
-                known.history,
+                before_state.history,
             )
-            for known, new in zip(state.rewards, self.start().rewards, strict=True)
+            for before_state, new in zip(state.rewards, self.start().rewards, strict=True)
         ]
         return GridState(state.seen, rewards)
 
@@ -442,10 +445,10 @@ class Grid:
             for name in ("smoothed", "values", "latest", "mean"):
                 setattr(drift_state, name, np.ascontiguousarray(getattr(drift_state, name)[:, columns]))
         watched = {
-            label: select_policies(of[number].select_groups(state.watched[label]), index)
+            label: select_policies(trackers[number].select_groups(state.watched[label]), index)
             if label in self.trackers
-            else of[number].start(len(index))
-            for label, of in part.trackers.items()
+            else trackers[number].start(len(index))
+            for label, trackers in part.trackers.items()
         }
         estimators = {column.label: select_policies(state.estimators[column.label], index) for column in part.columns}
         history = selection.history(select_policies(state.history, index))
@@ -454,11 +457,11 @@ class Grid:
 
 def _last(before: Mapping[str, Any], paths: Mapping[str, dict[str, Array]]) -> dict[str, Any]:
     """Return the states of estimators with the last values on their paths."""
-    found = {}
+    states = {}
     for label, state in before.items():
         last = {name: path[-1] for name, path in paths[label].items()}
-        found[label] = msgspec.structs.replace(state, **last) if last else state
-    return found
+        states[label] = msgspec.structs.replace(state, **last) if last else state
+    return states
 
 
 def _present(visible: Evidence) -> Mask:

@@ -43,7 +43,7 @@ class EventSums(NamedTuple):
     oldest: float
 
     @classmethod
-    def of(cls, batch: EventBatch) -> EventSums:
+    def from_batch(cls, batch: EventBatch) -> EventSums:
         """Count a batch with its rejected events."""
         newest, oldest = (float(extreme.reduce(batch.timestamp, initial=np.nan)) for extreme in (np.fmax, np.fmin))
         return cls(len(batch), dict(Counter(rejected.reason for rejected in batch.rejected)), newest, oldest)
@@ -81,7 +81,7 @@ class Known(NamedTuple):
     least: Array | None = None
 
     @classmethod
-    def of(cls, state: EvaluatorState) -> Known:
+    def from_state(cls, state: EvaluatorState) -> Known:
         """Read these numbers from the state of an evaluator."""
         return cls(state.weights.events, largest_weights.floor(state.weights))
 
@@ -98,11 +98,11 @@ class Counts(NamedTuple):
     weights: LargestNumbers
 
     @classmethod
-    def of(cls, weighed: Weighed, known: Known) -> Counts:
+    def from_weighed(cls, weighed: Weighed, knowledge: Known) -> Counts:
         """Count weighed events."""
         whole, events = weighed.whole, weighed.events
-        largest = largest_weights.summarise(weighed.every[0], events, *known)
-        return cls(PolicySums.of(whole, support_known(whole, events)), largest)
+        largest = largest_weights.summarise(weighed.every[0], events, *knowledge)
+        return cls(PolicySums.from_evidence(whole, support_known(whole, events)), largest)
 
     def fold(self, before: EvaluatorState) -> EvaluatorState:
         """Return the state after these events."""
@@ -151,7 +151,7 @@ def summarise(weighed: Weighed, mixes: bool) -> Sums:
 def summarise_blocks(
     config: EvaluatorConfig,
     grids: Sequence[Grid],
-    known: EvaluatorState,
+    knowledge: EvaluatorState,
     weighed: Weighed,
     logged: EventBatch,
     monitor: PromotionMonitor | None,
@@ -161,7 +161,7 @@ def summarise_blocks(
     Args:
         config: what is evaluated
         grids: grids of the config
-        known: state of the evaluator at some time before, which decides about learned coefficients
+        knowledge: state of the evaluator at some time before, which decides about learned coefficients
         weighed: the events as they are weighed
         logged: the events with their logged propensities
         monitor: promotion, if there is any
@@ -171,10 +171,12 @@ def summarise_blocks(
     promotion = monitor and monitor.summarise(goal, events.timestamp, events.propensity, events.origin, further)
     return structs.replace(
         sums,
-        grids=tuple(grid.summarise(of, weighed.every) for grid, of in zip(grids, known.grids, strict=True)),
+        grids=tuple(
+            grid.summarise(grid_state, weighed.every) for grid, grid_state in zip(grids, knowledge.grids, strict=True)
+        ),
         means=None if config.drift is None else block_means(goal, config.reward_range),
         promotion=promotion,
-        rooms=rooms.summarise(config, known.rooms, Blocks(logged, events, goal)),
+        rooms=rooms.summarise(config, knowledge.rooms, Blocks(logged, events, goal)),
     )
 
 
@@ -193,16 +195,16 @@ class Folded(NamedTuple):
     slates: list[Mapping[Form, RecentMoments]]
     by_rank: Array | None
 
-    def of_grid(self, grid: Grid) -> list[RecentMoments]:
+    def grid_means(self, grid: Grid) -> list[RecentMoments]:
         """Return the means of each reward in the form that a grid reads, or none if no average needs them."""
         if grid.form is None:
             return self.recent
-        return [found.get(grid.form, plain) for found, plain in zip(self.slates, self.recent, strict=False)]
+        return [forms.get(grid.form, plain) for forms, plain in zip(self.slates, self.recent, strict=False)]
 
     def with_means(self, every: Sequence[Evidence]) -> list[Evidence]:
         """Return the evidence of each reward with these means."""
-        found = zip(every, self.recent or repeat(None, len(every)), self.slates, strict=True)
-        return [evidence.with_recent(recent, of_forms) for evidence, recent, of_forms in found]
+        moments = zip(every, self.recent or repeat(None, len(every)), self.slates, strict=True)
+        return [evidence.with_recent(recent, by_form) for evidence, recent, by_form in moments]
 
 
 def fold(config: EvaluatorConfig, before: EvaluatorState, sums: Sums) -> Folded:

@@ -33,8 +33,8 @@ def start(config: EvaluatorConfig) -> State | None:
 
 def resume(config: EvaluatorConfig, _before: EvaluatorConfig, state: State | None) -> State | None:
     """Return the state under another config. New policies start from zero."""
-    fresh, known = start(config), state or {}
-    return fresh and {name: known.get(name, own) for name, own in fresh.items()}
+    fresh, before = start(config), state or {}
+    return fresh and {name: before.get(name, own) for name, own in fresh.items()}
 
 
 def join(_both: EvaluatorConfig, own: Owned, late: Owned, _company: Company) -> State | None:
@@ -42,9 +42,9 @@ def join(_both: EvaluatorConfig, own: Owned, late: Owned, _company: Company) -> 
     return {**(late.state or {}), **(own.state or {})} or None
 
 
-def complete(config: EvaluatorConfig, state: State, found: Incomplete) -> tuple[Incomplete, State]:
+def complete(config: EvaluatorConfig, state: State, incomplete: Incomplete) -> tuple[Incomplete, State]:
     """Return events with the distributions of the policies, and the state after the whole blocks."""
-    events = found.events
+    events = incomplete.events
     sets = events.action_sets or ActionSets.none(len(events), len(events.policies))
     usable = np.minimum(events.propensity, events.sampling_probability) >= 1 / LARGEST_WEIGHT
     propensity, sampling = (
@@ -52,14 +52,14 @@ def complete(config: EvaluatorConfig, state: State, found: Incomplete) -> tuple[
     )
     reward = np.where(usable, events.reward, np.nan)
     log = Log(sets, propensity, reward, 1 / sampling, config.block, raw_fields=events.raw_fields)
-    if found.prediction is not None:
-        log = _with_prediction(config, log, found.prediction)
+    if incomplete.prediction is not None:
+        log = _with_prediction(config, log, incomplete.prediction)
     answers, after = {}, {}
     for name, policy in config.learned_policies.items():
         asked = _with_prediction(config, log, _predicted_by(config, state[name], events)) if policy.keeps_model else log
         answers[name], after[name] = policy.fold(state[name], asked)
     filled, faults = fill(events, {name: partial(_answered, sets, answer) for name, answer in answers.items()})
-    return found._replace(events=filled, faults=found.faults | faults), after
+    return incomplete._replace(events=filled, faults=incomplete.faults | faults), after
 
 
 def _with_prediction(config: EvaluatorConfig, log: Log, prediction: Array) -> Log:
@@ -77,9 +77,9 @@ def _predicted_by(config: EvaluatorConfig, own: State, events: EventBatch) -> Ar
     return config.reward_model.fold(own["model"], log)[0]
 
 
-def _answered(known: ActionSets, answer: Answer, sets: ActionSets, _raw_fields: RawFields) -> Answer:
+def _answered(logged: ActionSets, answer: Answer, sets: ActionSets, _raw_fields: RawFields) -> Answer:
     """Return the answer for these action sets, or none for the slots of slates, which are other sets."""
-    if len(sets.index) == len(known.index) and np.array_equal(sets.offsets, known.offsets):
+    if len(sets.index) == len(logged.index) and np.array_equal(sets.offsets, logged.offsets):
         return answer
     fault = Fault("missing_field", "actions: a policy that learns chooses single actions, and this is a slate")
     return np.full(len(sets.propensities), np.nan), dict.fromkeys(range(len(sets.index)), fault)
@@ -92,8 +92,8 @@ def rows(config: EvaluatorConfig, state: State, present: Present) -> dict[str, t
 
 def _rows(config: EvaluatorConfig, state: State, present: Present) -> Iterator[Learner]:
     cumulative = {label for label, average in config.averages.items() if average.kind == "cumulative"}
-    of_goal = [row for row in reversed(present.estimates) if row.average in cumulative]
-    regrets = {row.policy: -row.lift for row in of_goal if row.lift is not None}
+    estimates = [row for row in reversed(present.estimates) if row.average in cumulative]
+    regrets = {row.policy: -row.lift for row in estimates if row.lift is not None}
     copies = [copy for copy in config.learned_policies.values() if isinstance(copy, FrozenPolicy)]
     for name, policy in config.learned_policies.items():
         made = {label for label, versions in config.versions.items() if versions.policy == name}

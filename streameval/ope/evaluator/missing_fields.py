@@ -28,7 +28,7 @@ class MissingField:
     wanted_by: str | None = None
 
     @property
-    def of_all(self) -> bool:
+    def is_lost(self) -> bool:
         """Return whether no event has the field, so that there is nothing to estimate from."""
         return self.lacking == self.events
 
@@ -41,7 +41,7 @@ class MissingField:
 
     def __str__(self) -> str:
         estimators, events = ", ".join(self.estimators), counted(self.events, "event")
-        if self.of_all:
+        if self.is_lost:
             return f"none of the first {events} has {self.field}: no value for {estimators}"
         have = "has" if self.lacking == 1 else "have"
         return f"{self.lacking} of the first {events} {have} no {self.field}: missing for {estimators}"
@@ -52,12 +52,12 @@ def missing_fields(config: EvaluatorConfig, batch: EventBatch) -> list[MissingFi
     if config.ranking is not None:
         return []
     sets = batch.action_sets
-    actions = None if sets is None else Actions.of(sets, batch.policies, config.policies)
+    actions = None if sets is None else Actions.from_sets(sets, batch.policies, config.policies)
     present = ~np.isnan(target_probabilities(batch, config.policies))
     estimators = list(config.estimators.values())
     if config.default_estimators:  # default estimators may lack their fields
-        estimators = [each for each in estimators if _usable(actions, config.needs_of(each))]
-    found: dict[str, MissingField] = {}
+        estimators = [label for label in estimators if _usable(actions, config.needs_of(label))]
+    missing: dict[str, MissingField] = {}
     unrewarded = np.zeros(len(batch), dtype=bool)
     if batch.slates is not None:
         unrewarded = (batch.slates.sizes > 0) & ~batch.slates.has_rewards
@@ -67,7 +67,7 @@ def missing_fields(config: EvaluatorConfig, batch: EventBatch) -> list[MissingFi
     fields: tuple[Requirement, ...] = ("target", "logging", "features", *REWARDED, "scored")
     for need in fields:
         wanting = tuple(estimator.label for estimator in estimators if need in config.needs_of(estimator))
-        without = present if actions is None else present & ~actions.known({need})
+        without = present if actions is None else present & ~actions.completeness({need})
         if need in REWARDED:
             without = present & unrewarded[:, None]
         if need == "scored":
@@ -75,11 +75,11 @@ def missing_fields(config: EvaluatorConfig, batch: EventBatch) -> list[MissingFi
         for policy, events, lacking in zip(config.policies, present.sum(axis=0), without.sum(axis=0), strict=True):
             logged = need == "target" and policy == LOGGING
             field = field_of("logging" if logged else need, policy)
-            if wanting and lacking and field not in found:
+            if wanting and lacking and field not in missing:
                 model = config.reward_model.label if need in config.reward_model.needs else None
-                found[field] = MissingField(field, int(lacking), int(events), wanting, model)
-    return list(found.values())
+                missing[field] = MissingField(field, int(lacking), int(events), wanting, model)
+    return list(missing.values())
 
 
 def _usable(actions: Actions | None, needs: Requirements) -> bool:
-    return not needs or (actions is not None and bool(actions.known(needs).any()))
+    return not needs or (actions is not None and bool(actions.completeness(needs).any()))

@@ -143,7 +143,7 @@ class EvaluatorOptions(StrictModel):
     reward_model: Annotated[AnyRewardModel, _by_kind(RewardModel)] = Field(
         Ridge(), description="the reward model of dr, cab and others that need one, e.g. {kind: ridge, horizon: 10000}"
     )
-    drift: Annotated[DriftDetector | None, BeforeValidator(DriftDetector.of)] = Field(
+    drift: Annotated[DriftDetector | None, BeforeValidator(DriftDetector.from_option)] = Field(
         DriftDetector(), description="a drift detector of river, e.g. {detector: ADWIN}, or off"
     )
     intervals: dict[str, Annotated[AnyInterval, _by_kind(IntervalMethod)]] = Field(

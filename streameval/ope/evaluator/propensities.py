@@ -67,10 +67,10 @@ class LoggedChoices(NamedTuple):
         Args:
             rates: [n + rows]. How often actions are chosen: the logged actions first, then the options.
         """
-        of_actions, of_options = np.split(rates, [len(self.action)])
-        total: Array = np.bincount(self.owner, weights=of_options, minlength=len(self.action)).astype(np.float64)
+        action_rates, option_rates = np.split(rates, [len(self.action)])
+        total: Array = np.bincount(self.owner, weights=option_rates, minlength=len(self.action)).astype(np.float64)
         total[~self.listed] = 1.0
-        return np.minimum(ratio(of_actions, total), 1.0), ratio(of_options, total[self.owner])
+        return np.minimum(ratio(action_rates, total), 1.0), ratio(option_rates, total[self.owner])
 
 
 class ChoiceCounts(Struct, frozen=True, eq=False):
@@ -89,7 +89,7 @@ class ChoiceCounts(Struct, frozen=True, eq=False):
     def none(cls) -> ChoiceCounts:
         return cls(np.zeros(0, dtype=np.uint64), np.zeros((0, 2)))
 
-    def of(self, context: Identity, action: Identity) -> tuple[Array, Array]:
+    def counts(self, context: Identity, action: Identity) -> tuple[Array, Array]:
         """Return the choices of these actions in these contexts, and the events in which they were available."""
         chosen, listed = self._rows(_key(context, action)).T
         return chosen, listed + self._rows(_key(context, np.full_like(action, NO_IDENTITY)))[:, 1]
@@ -102,14 +102,17 @@ class ChoiceCounts(Struct, frozen=True, eq=False):
             context: [n]. One context for each event, which may differ from the block's.
             fading: factor of the old counts
         """
-        known = choices.action != NO_IDENTITY
-        shown = known[choices.owner]
+        is_known = choices.action != NO_IDENTITY
+        shown = is_known[choices.owner]
         keys = np.concatenate(
-            [_key(context, choices.action)[known], _key(context[choices.owner], choices.options)[shown]]
+            [_key(context, choices.action)[is_known], _key(context[choices.owner], choices.options)[shown]]
         )
-        of_rows = choices.weight[choices.owner][shown]
+        row_weight = choices.weight[choices.owner][shown]
         added = np.zeros((len(keys), 2))
-        added[: len(keys) - len(of_rows), 0], added[len(keys) - len(of_rows) :, 1] = choices.weight[known], of_rows
+        added[: len(keys) - len(row_weight), 0], added[len(keys) - len(row_weight) :, 1] = (
+            choices.weight[is_known],
+            row_weight,
+        )
         counts = self._with(keys)
         sums, index = counts.sums * fading, counts._indices(keys)
         np.add.at(sums, index[index >= 0], added[index >= 0])
@@ -134,9 +137,9 @@ class ChoiceCounts(Struct, frozen=True, eq=False):
         return np.where(self.keys[index] == keys, index, -1)
 
     def _rows(self, keys: Identity) -> Array:
-        found, index = np.zeros((len(keys), 2)), self._indices(keys)
-        found[index >= 0] = self.sums[index[index >= 0]]
-        return found
+        rows, index = np.zeros((len(keys), 2)), self._indices(keys)
+        rows[index >= 0] = self.sums[index[index >= 0]]
+        return rows
 
 
 def _key(context: Identity, action: Identity) -> Identity:
@@ -205,15 +208,15 @@ def rates(model: FrequencyTable | RiverClassifier, state: Any, choices: LoggedCh
     if not model.by:
         return share
     context = np.concatenate([choices.context, choices.context[choices.owner]])
-    chosen, possible = state.of(context, np.concatenate([choices.action, choices.options]))
+    chosen, possible = state.counts(context, np.concatenate([choices.action, choices.options]))
     return np.asarray((chosen + model.shrinkage * share) / (possible + model.shrinkage))
 
 
 def _classified(classifier: ScaledClassifier, choices: LoggedChoices) -> Array:
-    found = [classifier.predict(_described(choices, event)) for event in range(len(choices.action))]
-    logged = [table.get(action, 0.0) for table, action in zip(found, choices.action.tolist(), strict=True)]
+    predictions = [classifier.predict(_described(choices, event)) for event in range(len(choices.action))]
+    logged = [table.get(action, 0.0) for table, action in zip(predictions, choices.action.tolist(), strict=True)]
     pairs = zip(choices.options.tolist(), choices.owner.tolist(), strict=True)
-    shares = np.array([*logged, *(found[event].get(action, 0.0) for action, event in pairs)], dtype=np.float64)
+    shares = np.array([*logged, *(predictions[event].get(action, 0.0) for action, event in pairs)], dtype=np.float64)
     return np.where(np.isfinite(shares), np.clip(shares, 0.0, 1.0), 0.0)
 
 
@@ -262,25 +265,27 @@ def resume(config: EvaluatorConfig, before: EvaluatorConfig, state: PropensitySt
     return state if config.propensity == before.propensity else start(config)
 
 
-def complete(config: EvaluatorConfig, state: PropensityState, found: Incomplete) -> tuple[Incomplete, PropensityState]:
+def complete(
+    config: EvaluatorConfig, state: PropensityState, incomplete: Incomplete
+) -> tuple[Incomplete, PropensityState]:
     """Return events with estimated propensities, NaN if unknown, and the state after the whole blocks."""
-    settings, events = config.propensity, found.events
+    settings, events = config.propensity, incomplete.events
     assert settings is not None
     estimated, every = np.full(len(events), np.nan), choices(settings, events)
-    of_options = [np.empty(0)]
+    option_shares = [np.empty(0)]
     for first in range(0, len(events), config.block):
         part = slice(first, first + config.block)
         block = every.part(part)
         estimated[part], shares, overall = _predicted(settings, state, block)
-        of_options.append(shares)
+        option_shares.append(shares)
         if len(block.action) == config.block:
             state = _after(settings, state, block, estimated[part], overall)
     sets = events.action_sets
     if sets is not None:
-        known, listed = ~np.isnan(estimated)[every.owner], every.listed[every.owner]
-        shares = np.where(known, np.concatenate(of_options), np.nan)
+        is_known, listed = ~np.isnan(estimated)[every.owner], every.listed[every.owner]
+        shares = np.where(is_known, np.concatenate(option_shares), np.nan)
         sets = replace(sets, propensities=shares[listed])
-    return found._replace(events=replace(events, propensity=estimated, action_sets=sets)), state
+    return incomplete._replace(events=replace(events, propensity=estimated, action_sets=sets)), state
 
 
 def choices(settings: EstimatedPropensity, events: EventBatch) -> LoggedChoices:
@@ -290,14 +295,14 @@ def choices(settings: EstimatedPropensity, events: EventBatch) -> LoggedChoices:
     single = events.slates is None and events.scored is None
     action = np.full(number, NO_IDENTITY)
     if events.actions is not None:
-        known = events.actions.chosen >= 0
-        action[known] = fingerprints(events.actions.names)[events.actions.chosen[known]]
+        is_known = events.actions.chosen >= 0
+        action[is_known] = fingerprints(events.actions.names)[events.actions.chosen[is_known]]
     if sets is not None and events.raw_fields is None:  # arrays: actions are their positions
         listed = np.flatnonzero(sets.index >= 0)
         action[listed] = fingerprints(sets.index[listed].tolist())
     context = np.full(number, NO_IDENTITY)
     for field in settings.fields:
-        values = NO_IDENTITY if events.segments is None else events.segments.of_name(field.name)
+        values = NO_IDENTITY if events.segments is None else events.segments.column(field.name)
         context = mix64(context + values + np.uint64(1))
     rows = np.maximum(sizes, 1)
     owner = np.repeat(np.arange(number), rows)
@@ -326,27 +331,27 @@ def _predicted(
 ) -> tuple[Array, Array, Array]:
     """Return the estimates (NaN if unknown), the estimates of all options, and the shares without the context."""
     every, number = np.concatenate([choices.action, choices.options]), len(choices.action)
-    chosen, possible = state.actions.of(np.full_like(every, NO_IDENTITY), every)
+    chosen, possible = state.actions.counts(np.full_like(every, NO_IDENTITY), every)
     share = np.nan_to_num(ratio(chosen, possible))
-    (estimated, of_options), (overall, _) = map(
+    (estimated, option_shares), (overall, _) = map(
         choices.shares, (rates(settings.model, state.model, choices, share), share)
     )
-    known = (choices.action != NO_IDENTITY) & (chosen[:number] >= FEWEST_LEARNED) & (estimated >= settings.floor)
-    return np.where(known & (state.events >= settings.warm_up), estimated, np.nan), of_options, overall
+    is_known = (choices.action != NO_IDENTITY) & (chosen[:number] >= FEWEST_LEARNED) & (estimated >= settings.floor)
+    return np.where(is_known & (state.events >= settings.warm_up), estimated, np.nan), option_shares, overall
 
 
 def _after(
     settings: EstimatedPropensity, state: PropensityState, choices: LoggedChoices, estimated: Array, overall: Array
 ) -> PropensityState:
-    known = ~np.isnan(estimated)
-    weight = choices.weight[known]
-    losses = -np.log(np.maximum(np.stack([estimated[known], overall[known]]), np.finfo(float).tiny))
+    is_known = ~np.isnan(estimated)
+    weight = choices.weight[is_known]
+    losses = -np.log(np.maximum(np.stack([estimated[is_known], overall[is_known]]), np.finfo(float).tiny))
     added = np.array([weight.sum(), *(losses @ weight)])
     everywhere = np.full_like(choices.context, NO_IDENTITY)
     fading = _fading(settings.model.horizon, choices)
     return PropensityState(
-        events=state.events + len(known),
-        unknown=state.unknown + int(np.count_nonzero(~known)),
+        events=state.events + len(is_known),
+        unknown=state.unknown + int(np.count_nonzero(~is_known)),
         actions=state.actions.after(choices, everywhere, fading),
         model=model_after(settings.model, state.model, choices),
         scores=state.scores * _fading(SCORE_HORIZON, choices) + added,
@@ -363,11 +368,13 @@ def rows(config: EvaluatorConfig, state: PropensityState, _present: Present) -> 
     return {"propensity_model": PropensityModel(model, state.events, state.unknown, own, overall, failures)}
 
 
-def checks(config: EvaluatorConfig, _state: PropensityState, known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
+def checks(
+    config: EvaluatorConfig, _state: PropensityState, policy_checks: Sequence[TrustCheck]
+) -> Iterator[TrustCheck]:
     """Yield the trust check `propensities`, which says that nothing is compared."""
     assert config.propensity is not None
     finding = f"not checked: they are estimated ({config.propensity.model.kind}), and intervals leave out their error"
-    yield from repeat_for_policies(known, "propensities", True, finding)
+    yield from repeat_for_policies(policy_checks, "propensities", True, finding)
 
 
 def save(_config: EvaluatorConfig, state: PropensityState) -> PropensityState:

@@ -58,10 +58,10 @@ def summarise(config: EvaluatorConfig, _state: RampState, blocks: Blocks) -> Blo
     """Return the sums of whole blocks (half 1)."""
     if config.logging is None or config.logging.shares is None:
         return None
-    drawn = np.asfortranarray(config.logging.of_events(blocks.logged))
+    drawn = np.asfortranarray(config.logging.choices(blocks.logged))
     ones = np.ones_like(drawn)
     named = np.where(drawn.any(axis=1, keepdims=True), ones, 0.0)
-    evidence = replace(Evidence.of(ones, np.ones(len(drawn)), config.block, named), signs=blocks.goal.signs)
+    evidence = replace(Evidence.from_numbers(ones, np.ones(len(drawn)), config.block, named), signs=blocks.goal.signs)
     return past.sum_ratio(evidence, Terms(drawn))
 
 
@@ -71,14 +71,14 @@ def fold(_config: EvaluatorConfig, state: RampState, sums: BlockSums) -> RampSta
     return state
 
 
-def checks(config: EvaluatorConfig, state: RampState, _known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
+def checks(config: EvaluatorConfig, state: RampState, _policy_checks: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
     """Yield the trust check `arm_shares` of all policies."""
     if config.logging is None or config.logging.shares is None or config.promotion is None:
         return
-    found, sums = past.read_ratio(state.drawn, has_denominator=False)
+    reading, sums = past.read_ratio(state.drawn, has_denominator=False)
     counts = sums[:, 1]
     if counts.any():
-        effect = float(np.nanmax(found["design_effect"], initial=1.0))
+        effect = float(np.nanmax(reading["design_effect"], initial=1.0))
         error = config.promotion.trust.error
         ok, finding = shares_check(config.logging.names, config.logging.shares, counts, effect, error)
         yield from (TrustCheck(policy, "arm_shares", ok, finding) for policy in config.policies)

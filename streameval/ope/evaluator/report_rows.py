@@ -58,7 +58,7 @@ def report_rows(
     grid: Grid,
     state: GridState,
     tail: Evidence | None,
-    known: KnownEvents,
+    totals: KnownEvents,
     curve: LearnedCurve | None = None,
     wanted: Collection[str] | None = None,
 ) -> Iterator[Estimate]:
@@ -69,30 +69,30 @@ def report_rows(
         grid: a grid with one reward
         state: the state of the grid
         tail: events of the unfinished block
-        known: numbers of events, and weights
+        totals: numbers of events, and weights
         curve: learned examination probabilities at ranks
         wanted: labels of the averages to read, by default all
     """
     shown = grid.shown(state, tail)
     if not shown.any():
         return
-    counts = known.counts
+    counts = totals.counts
     (below_cut,) = known_numbers({"clicks": ratio(counts["clicks_below_cut"], counts["clicks"])}).values()
     pairs = [(index, estimator) for index in range(len(config.policies)) for estimator in grid.estimators]
     form, choosing = grid.form, {estimator for estimator in grid.estimators if len(estimator.alternatives) > 1}
     origin, reward = config.origin_of_propensities, config.rewards[0].name
     read = grid.read(state, tail, config.errors, wanted)
-    for average, interval, shared, columns, *by_name in _by_average(config, grid, read, known, curve):
+    for average, interval, shared, columns, *by_name in _by_average(config, grid, read, totals, curve):
         numbers, details = map(known_numbers, by_name)
         caps = details.pop("cap")
-        of_details, of_numbers = (list(zip(*table.values(), strict=True)) for table in (details, numbers))
+        detail_rows, number_rows = (list(zip(*table.values(), strict=True)) for table in (details, numbers))
         label = average.label
         for column, (index, estimator) in zip(columns.tolist(), pairs, strict=True):
             if not shown[index]:
                 continue
-            row = dict(zip(details, of_details[column], strict=True)) | shared
+            row = dict(zip(details, detail_rows[column], strict=True)) | shared
             if form:
-                row |= known_numbers(_of_slots(known.slates, index, estimator, average))
+                row |= known_numbers(_slot_details(totals.slates, index, estimator, average))
             if choosing and estimator in choosing:
                 row["cap"] = caps[column]
             if config.ranking is not None:
@@ -105,7 +105,7 @@ def report_rows(
                 anytime=interval.anytime,
                 covers="estimand" if estimator.is_biased_by_design else interval.covers,
                 details=row,
-                **dict(zip(numbers, of_numbers[column], strict=True)),
+                **dict(zip(numbers, number_rows[column], strict=True)),
                 reward=reward,
                 propensity=origin,
             )
@@ -115,7 +115,7 @@ def _by_average(
     config: EvaluatorConfig,
     grid: Grid,
     read: Iterable[tuple[AnyAverage, AnyInterval, Reading, TrackedBounds | None]],
-    known: KnownEvents,
+    totals: KnownEvents,
     curve: LearnedCurve | None,
 ) -> Iterator[tuple[AnyAverage, AnyInterval, dict[str, str], Integers, dict[str, Array], dict[str, Array]]]:
     """Yield each average with its interval, shared details, chosen columns, and numbers and details of all columns.
@@ -123,13 +123,13 @@ def _by_average(
     Averages with the same interval are computed at once, their columns side by side within a policy.
     """
     policies, columns = len(config.policies), len(grid.columns)
-    counts = known.counts
+    counts = totals.counts
     largest = counts[LARGEST[grid.form]]
     supported = (counts["supported"] == counts["present"]) & (counts["present"] > 0)
-    errors = _errors_of_curve(config, grid, curve, known.by_rank)
+    errors = _errors_of_curve(config, grid, curve, totals.by_rank)
     for (interval, *_), alike in groupby(read, lambda entry: (entry[1], entry[0].mixes_components, entry[3] is None)):
         averages, _, readings, tracked = zip(*alike, strict=True)
-        limits = [log_limits(config, interval, average, known.weights, grid.form) for average in averages]
+        limits = [log_limits(config, interval, average, totals.weights, grid.form) for average in averages]
         ranges = [term_range(config, grid, interval, largest, limit) for limit in limits]
 
         several = len(averages)
@@ -137,10 +137,12 @@ def _by_average(
         lift = reading.lift(columns * several)
         terms = TermRange._make(side_by_side(column, policies) for column in zip(*ranges, strict=True))
         choice = slope.choose(reading, grid.estimators * several, config.reward_range[1] - config.reward_range[0])
-        of_curve = side_by_side([errors.T] * several, policies).T
+        curve_errors = side_by_side([errors.T] * several, policies).T
         bounds = TrackedBounds.side_by_side(tracked, policies)
-        late = np.repeat(known.counts["since"] > 0, len(reading.value) // policies)
-        numbers = numbers_of(config, interval, reading, lift, bounds, largest, terms, choice.half_width, of_curve, late)
+        late = np.repeat(totals.counts["since"] > 0, len(reading.value) // policies)
+        numbers = numbers_of(
+            config, interval, reading, lift, bounds, largest, terms, choice.half_width, curve_errors, late
+        )
         details = _details(interval, reading, lift, supported, terms) | {"cap": choice.caps}
         shared = {**interval.details(), **({"design_effect_of": "units"} if reading.knows_units else {})}
 
@@ -172,7 +174,7 @@ def log_limits(
     return largest_weights.limits(weights, config.policies, average.effective_events, form == "slots")
 
 
-def _of_slots(slates: SlateState, index: int, estimator: AnyEstimator, average: AnyAverage) -> dict[str, Array]:
+def _slot_details(slates: SlateState, index: int, estimator: AnyEstimator, average: AnyAverage) -> dict[str, Array]:
     """Return the details about the slots of slates. Their lifts cover all events since the start."""
     details = {"slot_ratio_means": np.array(slot_ratio_means(slates, index))}
     if index and estimator.sums_over_slots and average.last_events == math.inf:
@@ -287,8 +289,10 @@ def _errors_of_curve(config: EvaluatorConfig, grid: Grid, curve: LearnedCurve | 
     if curve is None:
         return np.zeros((2, policies * len(columns)))
     z = NormalDist().inv_cdf(0.5 + config.confidence / 2)
-    found = [[variance[0] for variance in variances(curve, by_rank[None], column.ratio)] for column in columns]
-    return z * np.sqrt(np.array(found).transpose(1, 2, 0).reshape(2, -1))
+    curve_variances = [
+        [variance[0] for variance in variances(curve, by_rank[None], column.ratio)] for column in columns
+    ]
+    return z * np.sqrt(np.array(curve_variances).transpose(1, 2, 0).reshape(2, -1))
 
 
 def _with_error(value: Array, lower: Array, upper: Array, error: Array) -> tuple[Array, Array]:
@@ -342,12 +346,12 @@ def _after_production(estimators: int, lifts: Array) -> Array:
 
 def known_numbers(columns: Mapping[str, Array]) -> dict[str, list[float | None]]:
     """Return the finite numbers of each column, and None for the others."""
-    found = {}
+    lists = {}
     for name, column in columns.items():
         numbers = column.astype(object)
         numbers[~np.isfinite(column)] = None
-        found[name] = numbers.tolist()
-    return found
+        lists[name] = numbers.tolist()
+    return lists
 
 
 def _clipped(lower: Array, upper: Array, low: float, high: float) -> tuple[Array, Array]:
@@ -448,21 +452,26 @@ class PolicySums(NamedTuple):
     clicks_below_cut: Array
 
     @classmethod
-    def of(cls, evidence: Evidence, supported: Mask) -> PolicySums:
+    def from_evidence(cls, evidence: Evidence, supported: Mask) -> PolicySums:
         """Count events. `support_known` gives `supported`."""
         clicks, shape = evidence.clicks, evidence.sample_weight.shape
         none = np.zeros(shape[1])
         if evidence.counts_once:
-            events, known = np.full(shape[1], shape[0]), np.resize(np.count_nonzero(supported, axis=0), shape[1])
+            events, supported_events = (
+                np.full(shape[1], shape[0]),
+                np.resize(np.count_nonzero(supported, axis=0), shape[1]),
+            )
         else:
             present = evidence.sample_weight > 0
             if "scored" in evidence.forms:
                 present = present | (evidence.forms["scored"].sample_weight > 0)
-            events, known = (np.asarray(np.count_nonzero(rows, axis=0)) for rows in (present, present & supported))
+            events, supported_events = (
+                np.asarray(np.count_nonzero(rows, axis=0)) for rows in (present, present & supported)
+            )
         weighed = {LARGEST[None]: evidence} | {LARGEST[form]: seen for form, seen in evidence.forms.items()}
         return cls(
             events,
-            known,
+            supported_events,
             {name: seen.largest_weight for name, seen in weighed.items()},
             none if clicks is None else clicks.counts(clicks.clicked),
             none if clicks is None else clicks.counts(clicks.below),

@@ -80,19 +80,19 @@ def join(
     both: EvaluatorConfig, own: tuple[EvaluatorConfig, State], late: tuple[EvaluatorConfig, State], company: Company
 ) -> State:
     """Return the states under a config that joins two others. Rooms without policies keep their first state."""
-    found = {}
+    merged = {}
     for room in ROOMS:
         first, second = (Owned(config, states[room.name]) for config, states in (own, late))
-        found[room.name] = second.state if first.state is None else first.state
+        merged[room.name] = second.state if first.state is None else first.state
         if room.join is not None:
-            found[room.name] = room.join(both, first, second, company)
-    return found
+            merged[room.name] = room.join(both, first, second, company)
+    return merged
 
 
 def fresh(config: EvaluatorConfig, plain: Mapping[str, Any]) -> State:
     """Return the templates that decode plain states."""
     late = {room.name: room.fresh for room in ROOMS if room.fresh and plain.get(room.name) is not None}
-    return save(config, start(config)) | {name: of_plan(config) for name, of_plan in late.items()}
+    return save(config, start(config)) | {name: start_room(config) for name, start_room in late.items()}
 
 
 def save(config: EvaluatorConfig, states: State) -> State:
@@ -108,16 +108,18 @@ def load(config: EvaluatorConfig, saved: State, trusted: Any) -> State:
 def without_code(config: EvaluatorConfig, plain: State, trusted: Any) -> State:
     """Return the plain states without the code that `trusted` does not name."""
     present = _present(plain)
-    return plain | {room.name: room.without_code(config, each, trusted) for room, each in present if room.without_code}
+    return plain | {
+        room.name: room.without_code(config, state, trusted) for room, state in present if room.without_code
+    }
 
 
-def complete(config: EvaluatorConfig, states: State, found: Incomplete) -> tuple[Incomplete, State]:
+def complete(config: EvaluatorConfig, states: State, incomplete: Incomplete) -> tuple[Incomplete, State]:
     """Return events with what their log lacks, and the states after them."""
     after = dict(states)
     for room, state in _present(states):
         if room.complete:
-            found, after[room.name] = room.complete(config, state, found)
-    return found, after
+            incomplete, after[room.name] = room.complete(config, state, incomplete)
+    return incomplete, after
 
 
 def prepare(config: EvaluatorConfig, states: State, events: EventBatch) -> tuple[EventBatch, State]:
@@ -137,8 +139,8 @@ def observe(config: EvaluatorConfig, states: State, blocks: Blocks) -> State:
 def summarise(config: EvaluatorConfig, states: State, blocks: Blocks) -> RoomSums:
     """Return the sums of whole blocks by name of the room (half 1)."""
     present = _present(states)
-    found = ((room.name, room.summarise(config, state, blocks)) for room, state in present if room.summarise)
-    return RoomSums((name, sums) for name, sums in found if sums is not None)
+    room_sums = ((room.name, room.summarise(config, state, blocks)) for room, state in present if room.summarise)
+    return RoomSums((name, sums) for name, sums in room_sums if sums is not None)
 
 
 def fold(config: EvaluatorConfig, states: State, sums: RoomSums) -> State:
@@ -149,21 +151,21 @@ def fold(config: EvaluatorConfig, states: State, sums: RoomSums) -> State:
 
 def rows(config: EvaluatorConfig, states: State, present: Present) -> dict[str, Any]:
     """Return the fields of a Report that rooms fill."""
-    found = (room.rows(config, state, present) for room, state in _present(states) if room.rows)
-    return {name: each for fields in found for name, each in fields.items()}
+    reports = (room.rows(config, state, present) for room, state in _present(states) if room.rows)
+    return {name: value for fields in reports for name, value in fields.items()}
 
 
-def checks(config: EvaluatorConfig, states: State, known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
+def checks(config: EvaluatorConfig, states: State, policy_checks: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
     """Yield the trust checks of rooms.
 
     Args:
         config: what is evaluated
         states: states by name of the room
-        known: checks of the policies that have events
+        policy_checks: checks of the policies that have events
     """
     for room, state in _present(states):
         if room.checks:
-            yield from room.checks(config, state, known)
+            yield from room.checks(config, state, policy_checks)
 
 
 def _present(states: State) -> list[tuple[Room, Any]]:

@@ -43,8 +43,8 @@ def labels(config: EvaluatorConfig) -> list[tuple[str, str]]:
 
 def interval_on(config: EvaluatorConfig, average: AnyAverage) -> AnyInterval:
     """Return the interval of segments on an average: the configured one, or the usual one if it follows the stream."""
-    found = config.interval(average)
-    return EmpiricalLikelihood() if found.anytime else found
+    interval = config.interval(average)
+    return EmpiricalLikelihood() if interval.anytime else interval
 
 
 class SegmentState(Struct, frozen=True, eq=False):
@@ -83,10 +83,10 @@ def resume(config: EvaluatorConfig, before: EvaluatorConfig, state: SegmentState
 def join(both: EvaluatorConfig, own: Owned, late: Owned, company: Company) -> SegmentState | None:
     """Return the state of a config that joins two others."""
     if own.state is None or late.state is None or segmented_estimate(both) != segmented_estimate(own.config):
-        found: SegmentState | None = late.state if len(late.config.policies) == len(both.policies) else own.state
+        merged: SegmentState | None = late.state if len(late.config.policies) == len(both.policies) else own.state
     else:
-        found = joined(own.state, late.state, company)
-    return found
+        merged = joined(own.state, late.state, company)
+    return merged
 
 
 class SegmentSums(Struct, frozen=True, eq=False):
@@ -110,9 +110,9 @@ def _layout(estimator: AnyEstimator) -> Layout:
     return Layout((estimator,), paired=True, mixed=False, apart=True, unit_production=False)
 
 
-def summarise(config: EvaluatorConfig, state: SegmentState, of: Blocks) -> SegmentSums:
+def summarise(config: EvaluatorConfig, state: SegmentState, whole: Blocks) -> SegmentSums:
     """Return the sums of whole blocks, or of the unfinished one (half 1)."""
-    events, evidence = of.events, of.goal
+    events, evidence = whole.events, whole.goal
     assert events.segments is not None
     (estimator, average), blocks = segmented_estimate(config), evidence.blocks
     size, factor = len(events) // blocks, average.factor
@@ -121,20 +121,20 @@ def summarise(config: EvaluatorConfig, state: SegmentState, of: Blocks) -> Segme
     layout = _layout(estimator)
     series = BlockSeries(layout, visible, [terms])
     weights = None if factor in (None, 1.0) else np.tile(factor ** np.arange(size - 1.0, -1.0, -1.0), blocks)
-    found = np.empty((blocks, series.policies, len(labels(config)) + 1, layout.size))
-    found[:, :, -1] = series.rows(weights)
-    of_block, first = np.repeat(np.arange(blocks), size), 0
+    moments = np.empty((blocks, series.policies, len(labels(config)) + 1, layout.size))
+    moments[:, :, -1] = series.rows(weights)
+    block_index, first = np.repeat(np.arange(blocks), size), 0
     for name, segment in config.segments.items():
-        members = np.asarray(segment.members(events.segments.of_name(name)), dtype=bool)
+        members = np.asarray(segment.members(events.segments.column(name)), dtype=bool)
         several = len(members) + 1
-        groups = of_block * several + np.where(members.any(axis=0), members.argmax(axis=0), len(members))
+        groups = block_index * several + np.where(members.any(axis=0), members.argmax(axis=0), len(members))
         order = np.argsort(groups, kind="stable")
         edges = np.searchsorted(groups[order], np.arange(blocks * several + 1)).astype(np.int64)
         rows = series.taken(order).rows(None if weights is None else weights[order], edges)
-        of_values = rows.reshape(blocks, several, *rows.shape[1:])[:, :-1]
-        found[:, :, first : first + len(members)] = of_values.swapaxes(1, 2)
+        value_rows = rows.reshape(blocks, several, *rows.shape[1:])[:, :-1]
+        moments[:, :, first : first + len(members)] = value_rows.swapaxes(1, 2)
         first += len(members)
-    return SegmentSums(size, found.reshape(*found.shape[:2], -1), dict(terms.lesson))
+    return SegmentSums(size, moments.reshape(*moments.shape[:2], -1), dict(terms.lesson))
 
 
 def fold(config: EvaluatorConfig, state: SegmentState, sums: SegmentSums) -> SegmentState:
@@ -158,8 +158,8 @@ def segment_rows(
     Each interval has its share of the error probability, so that all intervals of a policy hold together with the
     configured confidence. Dependent events widen them by the design effect of the whole estimate.
     """
-    known = state if present.tail is None else fold(config, state, summarise(config, state, present.tail))
-    by_policy = known.moments
+    current = state if present.tail is None else fold(config, state, summarise(config, state, present.tail))
+    by_policy = current.moments
     weight = pair_weight(by_policy)
     share = ratio(weight[:, :-1], weight[:, -1:])
     reading, lift = _readings(config, by_policy[:, :-1].reshape(-1, ALL_ROWS), present.estimates)
@@ -187,8 +187,8 @@ def _numbers(
     terms = term_range(config, grid, interval, largest, limits)
     shared = replace(config, confidence=1.0 - (1.0 - config.confidence) / several)
     none, late = np.zeros((2, len(config.policies) * several)), np.repeat(counts["since"] > 0, several)
-    found = numbers_of(shared, interval, reading, lift, None, largest, terms, none[0], none, late)
-    return {name: found[name] for name in SHOWN}
+    numbers = numbers_of(shared, interval, reading, lift, None, largest, terms, none[0], none, late)
+    return {name: numbers[name] for name in SHOWN}
 
 
 def _rows(config: EvaluatorConfig, numbers: Mapping[str, Array]) -> Iterator[SegmentEstimate]:
@@ -216,16 +216,16 @@ def _readings(config: EvaluatorConfig, moments: Array, estimates: Iterable[Estim
         estimate.policy: estimate.details for estimate in estimates if (estimate.estimator, estimate.average) == pair
     }
 
-    def of_whole(name: str, policies: Sequence[str]) -> Array:
+    def whole_column(name: str, policies: Sequence[str]) -> Array:
         """Return a number of the whole estimate for each column, NaN if it is unknown."""
-        found = [whole.get(policy, {}).get(name) for policy in policies]
-        return np.repeat(np.array(found, dtype=float), several)
+        values = [whole.get(policy, {}).get(name) for policy in policies]
+        return np.repeat(np.array(values, dtype=float), several)
 
-    spread = past.of_moments(moments)
-    reading = Reading(moments, spread, None, of_whole("bias_bound", config.policies))
+    spread = past.variance_parts(moments)
+    reading = Reading(moments, spread, None, whole_column("bias_bound", config.policies))
     lift = reading.lift(several)
-    reading.design_effect = of_whole("design_effect", config.policies)
-    lift.design_effect = of_whole("lift_design_effect", config.policies[1:])
+    reading.design_effect = whole_column("design_effect", config.policies)
+    lift.design_effect = whole_column("lift_design_effect", config.policies[1:])
     return reading, lift
 
 

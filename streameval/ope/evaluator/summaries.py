@@ -74,7 +74,7 @@ def refusals(config: EvaluatorConfig) -> Iterator[tuple[str, str]]:
         ),
         "propensities are estimated from the events before": (config.propensity, "log the propensities"),
     }
-    yield from ((problem, hint) for problem, (found, hint) in others.items() if found)
+    yield from ((problem, hint) for problem, (is_used, hint) in others.items() if is_used)
 
 
 def require_halves(config: EvaluatorConfig) -> None:
@@ -198,7 +198,7 @@ class Summariser(Evaluator):
     ) -> None:
         self.config = config
         self._start()
-        self._place, self._blocks, self._count = (partition, start), list[Ordered](), 0
+        self._position, self._blocks, self._count = (partition, start), list[Ordered](), 0
         if knowledge is not None:
             self._know(_decoded(knowledge, Knowledge))
         if rest is not None:
@@ -208,13 +208,13 @@ class Summariser(Evaluator):
         self._state.units = msgspec.structs.replace(self._state.units, events=before)
         self._before = self._state.predictions
 
-    def _know(self, known: Knowledge) -> None:
+    def _know(self, knowledge: Knowledge) -> None:
         model = self.config.reward_model
         own = self._state
-        own.predictions = [online.from_state(model, prediction, model) for prediction in known.predictions]
-        own.units = msgspec.structs.replace(own.units, seen=known.units)
-        own.rooms = decode(known.rooms, rooms.fresh(self.config, known.rooms))
-        for state, seen, rewards in zip(own.grids, known.seen, known.estimators, strict=True):
+        own.predictions = [online.from_state(model, prediction, model) for prediction in knowledge.predictions]
+        own.units = msgspec.structs.replace(own.units, seen=knowledge.units)
+        own.rooms = decode(knowledge.rooms, rooms.fresh(self.config, knowledge.rooms))
+        for state, seen, rewards in zip(own.grids, knowledge.seen, knowledge.estimators, strict=True):
             state.seen = seen
             for reward, estimators in zip(state.rewards, rewards, strict=True):
                 reward.estimators = decode(estimators, reward.estimators)
@@ -222,12 +222,12 @@ class Summariser(Evaluator):
     def _fold(self, events: EventBatch) -> None:
         logged, weighed, after = self._weigh(events)
         sums = halves.summarise_blocks(self.config, self._grids, self._state, weighed, logged, self._monitor)
-        self._state = halves.Counts.of(weighed, self._known).fold(after)
+        self._state = halves.Counts.from_weighed(weighed, self._knowledge).fold(after)
         self._state.rooms = rooms.fold(self.config, self._state.rooms, sums.rooms)
         for grid, state, added in zip(self._grids, self._state.grids, sums.grids, strict=True):
             grid.learn(state, added)
         times = np.nan_to_num(events.timestamp[self.config.block - 1 :: self.config.block], nan=-np.inf)
-        partition, start = self._place
+        partition, start = self._position
         indices = start + self._count + np.arange(len(times))
         self._blocks.append(Ordered(times, np.full(len(times), partition), indices, sums))
         self._count += len(times)
@@ -246,8 +246,8 @@ class Summariser(Evaluator):
         times = (np.nan if time is None else time for time in (events.newest, events.oldest))
         return Summary(
             fingerprint(config),
-            self._place[0],
-            self._place[1],
+            self._position[0],
+            self._position[1],
             end,
             halves.EventSums(events.accepted, events.rejected, *times),
             state.failures,
@@ -310,8 +310,8 @@ class PartitionedEvaluator(Evaluator):
 
     def offset(self, partition: int) -> int | None:
         """Return the next offset of a partition, or None if none of its ranges has come."""
-        known = self._partitions.get(partition)
-        return None if known is None else known.offset
+        state = self._partitions.get(partition)
+        return None if state is None else state.offset
 
     def rests(self) -> dict[int, bytes]:
         """Return the events of unfinished blocks by partition, for `Summariser`."""
@@ -323,21 +323,21 @@ class PartitionedEvaluator(Evaluator):
 
     def skip(self, partition: int, end: int) -> None:
         """Pass over the offsets up to `end`, which the log has lost."""
-        known = self._partitions.get(partition)
-        if known is not None and known.offset < end:
-            known.offset = end
+        state = self._partitions.get(partition)
+        if state is not None and state.offset < end:
+            state.offset = end
 
     def knowledge(self) -> bytes:
         """Return what half 1 of the next ranges needs to know, for `Summariser`."""
         state, model = self._state, self.config.reward_model
-        known = Knowledge(
+        knowledge = Knowledge(
             [online.to_state(model, prediction) for prediction in state.predictions],
             state.units.seen,
             state.rooms,
             [grid.seen for grid in state.grids],
             [[reward.estimators for reward in grid.rewards] for grid in state.grids],
         )
-        return msgspec.msgpack.encode(known, enc_hook=to_plain)
+        return msgspec.msgpack.encode(knowledge, enc_hook=to_plain)
 
     def fold(self, summaries: Sequence[Summary]) -> None:
         """Fold the summaries of a batch, in any order. Summaries that were counted before change nothing.
@@ -355,8 +355,10 @@ class PartitionedEvaluator(Evaluator):
         for summary in new:
             self._count(summary)
         if new:
-            newest = [each.events.newest for each in new if not np.isnan(each.events.newest)]
-            self._release([each.blocks for each in new if each.blocks is not None], min(newest, default=np.inf))
+            newest = [summary.events.newest for summary in new if not np.isnan(summary.events.newest)]
+            self._release(
+                [summary.blocks for summary in new if summary.blocks is not None], min(newest, default=np.inf)
+            )
 
     def _is_next(self, summary: Summary, expected: int) -> bool:
         """Return whether a range follows what has been counted, or False if it has been counted."""
@@ -386,8 +388,8 @@ class PartitionedEvaluator(Evaluator):
                 before, first = failures.get(reason, (0, example))
                 failures[reason] = (before + number, first)
         for name, added in summary.counts.items():
-            known = state.counts[name]
-            state.counts[name] = np.maximum(known, added) if name in LARGEST.values() else known + added
+            total = state.counts[name]
+            state.counts[name] = np.maximum(total, added) if name in LARGEST.values() else total + added
         events = blocks * self.config.block
         if events:
             state.weights = largest_weights.fold(state.weights, LargestNumbers([events], summary.largest[None]))
@@ -407,23 +409,23 @@ class PartitionedEvaluator(Evaluator):
         order = np.lexsort((whole.places, whole.partitions, whole.times))
         count = int(np.searchsorted(whole.times[order], until, side="right"))
         count = max(count, len(order) - MAX_HELD // len(self.policies))
-        at_once = self._batch_events // self.config.block
-        for first in range(0, count, at_once):
-            self._fold_sums(taken(whole.sums, order[first : min(first + at_once, count)]))
+        chunk_size = self._batch_events // self.config.block
+        for first in range(0, count, chunk_size):
+            self._fold_sums(taken(whole.sums, order[first : min(first + chunk_size, count)]))
         self._held = taken(whole, order[count:]) if count < len(order) else None
 
     def _present_evaluator(self) -> Evaluator:
         """Return a copy in which all blocks are folded, and the rests of all partitions are pending."""
         if self._held is None and not self._partitions:
             return self
-        found, state = copy(self), deepcopy(self._state) if self._held is not None else self._state
-        found._state, found._partitions = state, {}
-        found._release([], np.inf)
+        evaluator, state = copy(self), deepcopy(self._state) if self._held is not None else self._state
+        evaluator._state, evaluator._partitions = state, {}
+        evaluator._release([], np.inf)
         rests = [self._partitions[number].rest for number in sorted(self._partitions)]
         columns = self.config.columns
-        found._pending = [EventBatch.from_state(rest).with_policies(columns) for rest in rests if rest is not None]
-        found._pending_events = sum(map(len, found._pending))
-        return found
+        evaluator._pending = [EventBatch.from_state(rest).with_policies(columns) for rest in rests if rest is not None]
+        evaluator._pending_events = sum(map(len, evaluator._pending))
+        return evaluator
 
     def report(self, now: float | None = None, unmatched_share: float | None = None) -> Report:
         """Return the Report, the waiting and the unfinished blocks included."""
@@ -454,8 +456,8 @@ class PartitionedEvaluator(Evaluator):
 
 def joined(parts: Sequence[Ordered]) -> Ordered:
     """Concatenate blocks. An array that some parts lack is 0 there."""
-    found: Ordered = _joined(parts, [len(blocks.times) for blocks in parts])
-    return found
+    merged: Ordered = _joined(parts, [len(blocks.times) for blocks in parts])
+    return merged
 
 
 def _joined(parts: Sequence[Any], counts: Sequence[int]) -> Any:
@@ -465,10 +467,10 @@ def _joined(parts: Sequence[Any], counts: Sequence[int]) -> Any:
         parts: values to concatenate
         counts: number of blocks of each
     """
-    known = [part for part in parts if part is not None]
-    if not known or len(parts) == 1:
-        return known[0] if known else None
-    first = known[0]
+    values = [part for part in parts if part is not None]
+    if not values or len(parts) == 1:
+        return values[0] if values else None
+    first = values[0]
     if isinstance(first, np.ndarray):
         gaps = (np.zeros((count, *first.shape[1:]), first.dtype) for count in counts)
         return np.concatenate([gap if part is None else part for part, gap in zip(parts, gaps, strict=True)])
@@ -482,7 +484,7 @@ def _joined(parts: Sequence[Any], counts: Sequence[int]) -> Any:
         rewards = _joined([part.rewards for part in filled], [len(part.seen) for part in filled]) if filled else ()
         kept, seen = (np.concatenate([getattr(part, name) for part in parts]) for name in ("kept", "seen"))
         return GridSums(kept, seen, rewards)
-    return any(known) if isinstance(first, bool) else _joined_fields(parts, counts)
+    return any(values) if isinstance(first, bool) else _joined_fields(parts, counts)
 
 
 def _joined_fields(parts: Sequence[Any], counts: Sequence[int]) -> Any:
@@ -492,8 +494,8 @@ def _joined_fields(parts: Sequence[Any], counts: Sequence[int]) -> Any:
 
 def taken(value: T, order: Integers) -> T:
     """Return some of the blocks, in this order."""
-    found: T = _taken(value, order)
-    return found
+    selected: T = _taken(value, order)
+    return selected
 
 
 def _taken(value: Any, order: Integers) -> Any:
@@ -503,8 +505,8 @@ def _taken(value: Any, order: Integers) -> Any:
         first, last = (np.searchsorted(value.block, order, side=side) for side in ("left", "right"))
         counts = last - first
         rows = np.repeat(first - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
-        found = _rebuilt(value, lambda get: get(value)[rows])
-        return msgspec.structs.replace(found, block=np.repeat(np.arange(len(order)), counts))
+        selected = _rebuilt(value, lambda get: get(value)[rows])
+        return msgspec.structs.replace(selected, block=np.repeat(np.arange(len(order)), counts))
     if isinstance(value, GridSums):
         kept = value.kept[order]
         some = (np.cumsum(value.kept) - 1)[order][kept]

@@ -56,8 +56,8 @@ def start(config: EvaluatorConfig, grids: Sequence[Grid], monitor: PromotionMoni
 
 def examination(config: EvaluatorConfig) -> LearnedExamination | None:
     """Return the examination if it is learned from the stream, or None."""
-    found = None if config.ranking is None else config.ranking.examination
-    return found if isinstance(found, LearnedExamination) else None
+    model = None if config.ranking is None else config.ranking.examination
+    return model if isinstance(model, LearnedExamination) else None
 
 
 class Completed(NamedTuple):
@@ -78,9 +78,9 @@ class Completed(NamedTuple):
 def completed(config: EvaluatorConfig, state: EvaluatorState, events: EventBatch) -> Completed:
     """Return the events with estimated propensities, and with distributions of policies that learn."""
     goal = _predict(config, state, events, 0) if config.policies_need_prediction else None
-    found, after = rooms.complete(config, state.rooms, Incomplete(events, None if goal is None else goal[0], {}))
-    known = found.events if config.propensity is None else _weighable(found.events)
-    return Completed(known, found.faults, structs.replace(state, rooms=after), goal)
+    incomplete, after = rooms.complete(config, state.rooms, Incomplete(events, None if goal is None else goal[0], {}))
+    weighable = incomplete.events if config.propensity is None else _weighable(incomplete.events)
+    return Completed(weighable, incomplete.faults, structs.replace(state, rooms=after), goal)
 
 
 def _weighable(events: EventBatch) -> EventBatch:
@@ -128,11 +128,11 @@ def _predict(
     if events.action_sets is None:
         return np.zeros(0), before.predictions[index]
     reward = _reward_of(config, events, index)
-    known, usable = ~np.isnan(reward), events.sampling_probability >= 1 / LARGEST_WEIGHT
-    weight = np.where(known & usable, 1 / np.where(usable, events.sampling_probability, 1.0), 0.0)
+    is_known, usable = ~np.isnan(reward), events.sampling_probability >= 1 / LARGEST_WEIGHT
+    weight = np.where(is_known & usable, 1 / np.where(usable, events.sampling_probability, 1.0), 0.0)
     limits = config.rewards[index].range
     log = LoggedActions(
-        events.action_sets, np.where(known, reward, 0.0), weight, config.block, limits, events.raw_fields
+        events.action_sets, np.where(is_known, reward, 0.0), weight, config.block, limits, events.raw_fields
     )
     every = np.ones(log.blocks, dtype=bool)
     return online.fold(config.reward_model, before.predictions[index], log, every if kept is None else kept)
@@ -141,9 +141,9 @@ def _predict(
 def keeps_raw_fields(config: EvaluatorConfig, grids: Sequence[Grid]) -> bool:
     """Return whether a model or a policy that learns reads contexts and names of actions."""
     keeps_model = any(policy.keeps_model for policy in config.learned_policies.values())
-    of_rewards = (predicts(config, grids) or keeps_model) and config.reward_model.needs_raw_fields
+    model_needs = (predicts(config, grids) or keeps_model) and config.reward_model.needs_raw_fields
     policies_need = any(policy.needs_raw_fields for policy in config.learned_policies.values())
-    return of_rewards or policies_need or config.propensity is not None
+    return model_needs or policies_need or config.propensity is not None
 
 
 def needs(grids: Sequence[Grid], need: Requirement) -> bool:
@@ -187,19 +187,21 @@ def weighed(
     shared, curve, after = _weights(config, before, events)
     every = [shared]
     if len(config.rewards) > 1:
-        every = [shared.of_reward(_reward_of(config, events, index)) for index in range(len(config.rewards))]
-    found, slates, learned = [], [], []
-    for index, known in enumerate(every):
-        seen, predictions = _with_predictions(config, grids, known, index, before, events, None if index else goal)
+        every = [shared.with_reward(_reward_of(config, events, index)) for index in range(len(config.rewards))]
+    rewards, slates, learned = [], [], []
+    for index, evidence in enumerate(every):
+        seen, predictions = _with_predictions(config, grids, evidence, index, before, events, None if index else goal)
         learned.append(predictions)
         sums = None
         if forms(grids):
-            of_reward = events if not index or events.slates is None else events.of_reward(config.rewards[index].name)
-            seen, sums = seen.with_forms(of_reward, config.policies, forms(grids))
-        found.append(seen)
+            reward_events = (
+                events if not index or events.slates is None else events.of_reward(config.rewards[index].name)
+            )
+            seen, sums = seen.with_forms(reward_events, config.policies, forms(grids))
+        rewards.append(seen)
         slates.append(sums)
-    whole = replace(found[0], sample_weight=shared.sample_weight)
-    return Weighed(events, whole, found, slates, curve, structs.replace(after, predictions=learned))
+    whole = replace(rewards[0], sample_weight=shared.sample_weight)
+    return Weighed(events, whole, rewards, slates, curve, structs.replace(after, predictions=learned))
 
 
 def _reward_of(config: EvaluatorConfig, events: EventBatch, index: int) -> Array:
@@ -217,19 +219,19 @@ def _weights(
     after = structs.replace(before, units=units)
     curve, learned = None, examination(config)
     if config.ranking is None:
-        of_events = Evidence.from_batch if len(config.rewards) == 1 else Evidence.without_rewards
-        return replace(of_events(events, config.policies, config.block), signs=signs), None, after
+        from_events = Evidence.from_batch if len(config.rewards) == 1 else Evidence.without_rewards
+        return replace(from_events(events, config.policies, config.block), signs=signs), None, after
     if learned is not None and before.examination is not None:
         curve, after.examination = learned.fold(before.examination, learned.summarise(events, config.block))
     curves = None if curve is None else curve.probability[:-1]
-    found = Evidence.of_rankings(events, config.policies, config.ranking, config.block, curves)
-    return replace(found, signs=signs), curve, after
+    evidence = Evidence.from_rankings(events, config.policies, config.ranking, config.block, curves)
+    return replace(evidence, signs=signs), curve, after
 
 
 def _with_predictions(
     config: EvaluatorConfig,
     grids: Sequence[Grid],
-    known: Evidence,
+    evidence: Evidence,
     index: int,
     before: EvaluatorState,
     events: EventBatch,
@@ -238,20 +240,20 @@ def _with_predictions(
     """Return the evidence of one reward with its predictions, and the state of the reward model after it."""
     own = before.predictions[index]
     if needs(grids, "prediction") and events.rankings is not None:
-        return online.fold_relevance(config.reward_model, own, known, events.rankings, events.raw_fields)
+        return online.fold_relevance(config.reward_model, own, evidence, events.rankings, events.raw_fields)
     if predicted is not None or needs(grids, "prediction"):
         if predicted is None:
-            predicted = _predict(config, before, events, index, _predicted_blocks(grids, known))
-        return known.with_predictions(predicted[0]), predicted[1]
-    return known, own
+            predicted = _predict(config, before, events, index, _predicted_blocks(grids, evidence))
+        return evidence.with_predictions(predicted[0]), predicted[1]
+    return evidence, own
 
 
-def _predicted_blocks(grids: Sequence[Grid], known: Evidence) -> Mask:
+def _predicted_blocks(grids: Sequence[Grid], evidence: Evidence) -> Mask:
     """Return the blocks that the reward model sees, [blocks]: all, or the ones that a default estimator can use."""
     using = [grid for grid in grids if "prediction" in grid.needs]
-    if known.actions is None or not all(grid.optional for grid in using):
-        return np.ones(known.blocks, dtype=bool)
-    return np.asarray(np.logical_or.reduce([known.restricted_to(grid.needs).used_blocks for grid in using]))
+    if evidence.actions is None or not all(grid.optional for grid in using):
+        return np.ones(evidence.blocks, dtype=bool)
+    return np.asarray(np.logical_or.reduce([evidence.restricted_to(grid.needs).used_blocks for grid in using]))
 
 
 def with_error_of_curve(
@@ -265,26 +267,28 @@ def with_error_of_curve(
         curve: curve after each block, see `variances`
         by_rank: clicks by rank after each block
     """
-    found = {}
+    widened = {}
     for (estimator, average), (lift,) in lifts.items():
-        _, of_lifts = variances(curve, by_rank, config.estimators[estimator].ratio)
-        variance = lift.sampling_variance + of_lifts[:, 1:]
-        found[estimator, average] = [lift._replace(sampling_variance=variance)]
-    return found
+        _, lift_variance = variances(curve, by_rank, config.estimators[estimator].ratio)
+        variance = lift.sampling_variance + lift_variance[:, 1:]
+        widened[estimator, average] = [lift._replace(sampling_variance=variance)]
+    return widened
 
 
-def further_checks(config: EvaluatorConfig, state: EvaluatorState, known: Sequence[TrustCheck]) -> Iterator[TrustCheck]:
+def further_checks(
+    config: EvaluatorConfig, state: EvaluatorState, policy_checks: Sequence[TrustCheck]
+) -> Iterator[TrustCheck]:
     """Yield the trust checks that promotion does not do: of a learned curve and of rooms.
 
     Args:
         config: what is evaluated
         state: state of the evaluator
-        known: other checks, of the policies that have events
+        policy_checks: other checks, of the policies that have events
     """
     curve = examination(config)
     if curve is not None and state.examination is not None:
         ok, finding = curve.moved(state.examination)
         yield from repeat_for_policies(
-            known, "examination", ok, finding if ok else f"{finding}: the layout may have changed"
+            policy_checks, "examination", ok, finding if ok else f"{finding}: the layout may have changed"
         )
-    yield from rooms.checks(config, state.rooms, known)
+    yield from rooms.checks(config, state.rooms, policy_checks)

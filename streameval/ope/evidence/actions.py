@@ -63,7 +63,7 @@ class Actions:
     prediction: Array
 
     @classmethod
-    def of(cls, sets: ActionSets, named: Sequence[str], policies: Sequence[str]) -> Actions:
+    def from_sets(cls, sets: ActionSets, named: Sequence[str], policies: Sequence[str]) -> Actions:
         """Return the distributions of `policies`.
 
         Args:
@@ -119,7 +119,7 @@ class Actions:
         """Return each action's part in the expected reward, `pi(a|x) q(x, a)` [rows, P]."""
         return self.probability * self.prediction[:, None]
 
-    def known(self, needs: Requirements) -> Mask:
+    def completeness(self, needs: Requirements) -> Mask:
         """Tell whether an event has all that is required, for each policy [n, P]."""
         is_complete = np.ones_like(self.targets_known)
         if "target" in needs:

@@ -92,7 +92,7 @@ class Arms:
                 f"the arm {unknown[0]} is neither production nor a candidate: its probabilities are not read"
             )
 
-    def of_events(self, events: EventBatch) -> Array:
+    def choices(self, events: EventBatch) -> Array:
         """Tell whether each arm chose the action of each event [n, arms]."""
         if events.logging_policy is None:
             return np.zeros((len(events), len(self.names)))
@@ -151,7 +151,7 @@ def fold(arms: Arms, state: ArmState, events: EventBatch, block: int) -> tuple[E
     Measured shares are taken from before each block.
     """
     blocks = max(1, len(events) // block)
-    counts = arms.of_events(events).reshape(blocks, -1, len(arms.names)).sum(axis=1)
+    counts = arms.choices(events).reshape(blocks, -1, len(arms.names)).sum(axis=1)
     path = decayed_path(state.counts, counts, float(np.exp(-block / SHARES_HORIZON)))
     if arms.weights == "balanced":
         shares = arms.shares_by_block(state, path)

@@ -184,7 +184,7 @@ class Evidence:
         timestamp: event time in seconds [n]
         signs: rademacher signs of the units of the events, None while no event has had a unit [n, 64]
         clicks: the clicks on rankings, None for other events
-        known: the arrays of `compute_once`
+        cache: the arrays of `compute_once`
     """
 
     importance_weight: Array
@@ -201,13 +201,13 @@ class Evidence:
     timestamp: Array | None = None
     signs: Array | None = None
     clicks: Clicks | None = None
-    known: dict[tuple[str, int], tuple[Array, Array, Array]] = field(default_factory=dict, repr=False, compare=False)
+    cache: dict[tuple[str, int], tuple[Array, Array, Array]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def of(cls, importance_weight: Any, reward: Any, block: int = 100, sample_weight: Any = None) -> Evidence:
+    def from_numbers(cls, importance_weight: Any, reward: Any, block: int = 100, sample_weight: Any = None) -> Evidence:
         """Build evidence from plain numbers, to try an estimator.
 
-        >>> Evidence.of(importance_weight=[[2.0], [0.5]], reward=[1, 0]).sample_weight.ravel()
+        >>> Evidence.from_numbers(importance_weight=[[2.0], [0.5]], reward=[1, 0]).sample_weight.ravel()
         array([1., 1.])
         """
         weight = np.asarray(importance_weight, dtype=float)
@@ -217,7 +217,7 @@ class Evidence:
         return cls(weight, present, rewards, None, np.ones(len(rewards)), block, recent)
 
     @classmethod
-    def of_actions(
+    def from_actions(
         cls, reward: Any, action: Any, propensities: Any, target: Any, prediction: Any, block: int = 100
     ) -> Evidence:
         """Build evidence about one policy from full distributions, to try an estimator.
@@ -235,7 +235,7 @@ class Evidence:
         return cls.from_batch(batch, list(policies), block).with_predictions(np.ravel(prediction).astype(float))
 
     @classmethod
-    def of_slots(cls, batch: EventBatch, policies: Sequence[str], form: Form) -> Evidence:
+    def from_slots(cls, batch: EventBatch, policies: Sequence[str], form: Form) -> Evidence:
         """Build evidence about slates slot by slot, to try an estimator."""
         return cls.from_batch(batch, policies, len(batch)).with_forms(batch, policies, [form])[0].forms[form]
 
@@ -261,17 +261,19 @@ class Evidence:
             event_weight=np.where(sampling <= LARGEST_WEIGHT, sampling, 0.0),
             block=block,
             recent=RecentMoments.unknown(max(1, len(batch) // block), len(policies)),
-            actions=None if batch.action_sets is None else Actions.of(batch.action_sets, batch.policies, policies),
+            actions=None
+            if batch.action_sets is None
+            else Actions.from_sets(batch.action_sets, batch.policies, policies),
             timestamp=batch.timestamp,
         )
 
     @classmethod
     def without_rewards(cls, batch: EventBatch, policies: Sequence[str], block: int) -> Evidence:
-        """Compute the importance weights alone, of events that may lack a reward, see `of_reward`."""
+        """Compute the importance weights alone, of events that may lack a reward, see `with_reward`."""
         return cls.from_batch(replace(batch, reward=np.zeros(len(batch))), policies, block)
 
     @classmethod
-    def of_rankings(
+    def from_rankings(
         cls,
         batch: EventBatch,
         policies: Sequence[str],
@@ -303,7 +305,7 @@ class Evidence:
             clicks=clicks,
         )
 
-    def of_reward(self, reward: Array) -> Evidence:
+    def with_reward(self, reward: Array) -> Evidence:
         """Replace the reward. Events with a reward of NaN are dropped.
 
         Weights are shared, including the weights of slates slot by slot.
@@ -326,16 +328,16 @@ class Evidence:
         return self.with_recent(recent), after
 
     def with_recent(
-        self, recent: RecentMoments | None, of_forms: Mapping[Form, RecentMoments] = MappingProxyType({})
+        self, recent: RecentMoments | None, by_form: Mapping[Form, RecentMoments] = MappingProxyType({})
     ) -> Evidence:
         """Replace the means of recent events.
 
         Args:
             recent: the means, None to keep them
-            of_forms: the means of forms, missing ones are kept
+            by_form: the means of forms, missing ones are kept
         """
         evidence = copy(self)  # keep everything that is computed already
-        forms = {form: form_evidence.with_recent(of_forms.get(form)) for form, form_evidence in self.forms.items()}
+        forms = {form: form_evidence.with_recent(by_form.get(form)) for form, form_evidence in self.forms.items()}
         vars(evidence).update(recent=self.recent if recent is None else recent, forms=forms)
         return evidence
 
@@ -363,7 +365,7 @@ class Evidence:
     ) -> tuple[Evidence, SlateSums]:
         """Add the evidence of slates slot by slot in `forms`, and return their sums too."""
         gains = slot_gains(batch, policies) if "slots" in forms and batch.slates is not None else None
-        by_form, lifts = {form: self._of_form(batch, policies, form, gains) for form in forms}, None
+        by_form, lifts = {form: self._form_evidence(batch, policies, form, gains) for form in forms}, None
         if "slots" in by_form:
             lifts = lift_sums(
                 batch.slates,
@@ -377,10 +379,12 @@ class Evidence:
         ratios = ratio_sums(batch, policies, self.event_weight, self.block)
         return replace(self, forms=by_form), SlateSums(recent, ratios, lifts)
 
-    def _of_form(self, batch: EventBatch, policies: Sequence[str], form: Form, gains: Array | None = None) -> Evidence:
+    def _form_evidence(
+        self, batch: EventBatch, policies: Sequence[str], form: Form, gains: Array | None = None
+    ) -> Evidence:
         """Weigh slates slot by slot: with `G` for the whole reward, or with the mean weight of rewarded slots."""
         if form == "scored":
-            return self._of_outcomes(batch, policies)
+            return self._outcome_evidence(batch, policies)
         if batch.slates is None:
             return self
         if gains is not None and form == "slots":
@@ -404,7 +408,7 @@ class Evidence:
             heaviest=fill_slates(heaviest, self.importance_weight),
         )
 
-    def _of_outcomes(self, batch: EventBatch, policies: Sequence[str]) -> Evidence:
+    def _outcome_evidence(self, batch: EventBatch, policies: Sequence[str]) -> Evidence:
         """Weigh scored outcomes by one over the propensity, with 0 for outcomes that were not revealed.
 
         The reward of a revealed outcome is its value under production.
@@ -468,7 +472,7 @@ class Evidence:
         if self.clicks is not None:
             is_complete = self.clicks.whole
         else:
-            is_complete = np.zeros(1, bool) if self.actions is None else self.actions.known(needs)
+            is_complete = np.zeros(1, bool) if self.actions is None else self.actions.completeness(needs)
         return replace(self, sample_weight=np.where(is_complete, self.sample_weight, 0.0))
 
     @property
@@ -524,9 +528,9 @@ class Evidence:
             compute: computes it
         """
         key, weights = (name, self.block), (self.importance_weight, self.sample_weight)
-        entry = self.known.get(key)
+        entry = self.cache.get(key)
         if entry is None or entry[0] is not weights[0] or entry[1] is not weights[1]:
-            entry = self.known[key] = (*weights, compute())
+            entry = self.cache[key] = (*weights, compute())
         return entry[2]
 
 

@@ -304,13 +304,13 @@ class Harvested(LearnedExamination):
 
     def logarithms(self, sums: Array) -> tuple[Array, Array]:
         links = self.ranks - 1
-        step, of_later, of_earlier = _log_ratio(sums[..., links:], sums[..., :links])
+        step, later, earlier = _log_ratio(sums[..., links:], sums[..., :links])
         below = np.tri(self.ranks, links, -1)  # each rank depends on the links before it
         unknown = np.maximum.accumulate(np.isnan(step), axis=-1)
         logarithm = np.concatenate(
             [np.zeros_like(step[..., :1]), np.cumsum(np.where(unknown, np.nan, step), axis=-1)], -1
         )
-        sides = -np.nan_to_num(of_earlier), np.nan_to_num(of_later)
+        sides = -np.nan_to_num(earlier), np.nan_to_num(later)
         derivative = np.concatenate([below * side[..., None, :] for side in sides], axis=-1)
         return logarithm, np.where(np.isnan(logarithm)[..., None], np.nan, derivative)
 

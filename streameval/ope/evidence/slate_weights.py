@@ -147,8 +147,8 @@ def _listed_gains(slates: SlateColumns) -> Array:
     shapes = np.stack([rows_of_event, slates.sizes], axis=1)
     for shape in np.unique(shapes, axis=0):
         events = np.flatnonzero((shapes == shape).all(axis=1))
-        at_once = max(1, MAX_ENTRIES // int(shape[0]) ** 2)
-        for chunk in np.split(events, np.arange(at_once, len(events), at_once)):
+        chunk_size = max(1, MAX_ENTRIES // int(shape[0]) ** 2)
+        for chunk in np.split(events, np.arange(chunk_size, len(events), chunk_size)):
             chunk_slates = slates.take(chunk)
             gains[owned_rows(slates.offsets, chunk)[0]] = _covariance_gains(
                 chunk_slates, _covariance(chunk_slates, *shape)

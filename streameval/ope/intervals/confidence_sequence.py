@@ -92,7 +92,7 @@ class ConfidenceSequence(IntervalMethod):
         unbiased = tuple(  # the weights of slates may be negative
             index
             for index, estimator in followed
-            if not (estimator.is_biased_by_design or estimator.of_clicks) and estimator.needs.isdisjoint(FORMS)
+            if not (estimator.is_biased_by_design or estimator.uses_clicks) and estimator.needs.isdisjoint(FORMS)
         )
         process: WealthProcess = HeavyTailed()
         scale = ObservationScale(*reward_range)
@@ -105,12 +105,12 @@ class ConfidenceSequence(IntervalMethod):
             if limits is not None:
                 scale = ObservationScale(*limits, lift=2.0)
                 label = f"term of {estimator.label}"
-                groups.append(TrackedGroup(label, BernsteinWealth(), scale, (index,), of=index))
+                groups.append(TrackedGroup(label, BernsteinWealth(), scale, (index,), term=index))
         return SequenceTracker(tuple(groups), _span(average, block), len(estimators))
 
     def _limits(self, estimator: Estimator, reward_range: Range) -> Range | None:
         """Return the limits of the terms of a biased or click estimator, or None for a ratio or unbounded terms."""
-        bounded = estimator.is_biased_by_design or estimator.of_clicks
+        bounded = estimator.is_biased_by_design or estimator.uses_clicks
         if estimator.ratio or not bounded or not estimator.needs.isdisjoint(FORMS):
             return None
         heaviest = np.array([np.inf if self.max_weight is None else self.max_weight])

@@ -140,18 +140,18 @@ def regression(means: Means) -> tuple[Array, Array]:
     covariance = means.product - means.weight * means.term
     slope = np.where(variance > 0, covariance / np.where(variance > 0, variance, 1.0), 0.0)
     residual = means.term_square - means.term**2 - slope * covariance
-    return means.term + (1 - means.weight) * slope, _at_least_rounding(residual, means.term_square)
+    return means.term + (1 - means.weight) * slope, _limited_by_rounding(residual, means.term_square)
 
 
 def _heavy(means: Means, slope: Array) -> tuple[Array, Array]:
     """Return the limit of `regression` with one more event of infinite weight and `slope` per unit of weight."""
     size = means.term_square + slope**2 * means.weight_square
     centre = means.term - slope * means.weight
-    residual = _at_least_rounding(size - 2 * slope * means.product - centre**2, size)
+    residual = _limited_by_rounding(size - 2 * slope * means.product - centre**2, size)
     return centre + slope, residual * means.events / (means.events + 1)
 
 
-def _at_least_rounding(residual: Array, size: Array) -> Array:
+def _limited_by_rounding(residual: Array, size: Array) -> Array:
     """Limit a variance of numbers of this size from below, because rounding may hide it after a heavy event."""
     return np.maximum(residual, ROUNDING * np.maximum(size, 0.0))
 

@@ -74,18 +74,18 @@ class ScoredEvents(NamedTuple):
         powers = np.exp(scores - self.spread(np.maximum.reduceat(scores, self.starts)))
         return np.asarray(powers / self.spread(self.sums(powers)))
 
-    def sums(self, of_rows: Array) -> Array:
+    def sums(self, values: Array) -> Array:
         """Return the sum over the actions of each event."""
-        return np.asarray(np.add.reduceat(of_rows, self.starts))
+        return np.asarray(np.add.reduceat(values, self.starts))
 
     def gradient(self, weights: Array, by_score: Array) -> Array:
         """Return the derivative by the weights, from the derivatives by the scores [rows]."""
         by_position = by_score.reshape(-1, len(weights)).T[:, None]
         return np.asarray(np.matmul(by_position, self._by_position(weights))[:, 0])
 
-    def spread(self, of_events: Array) -> Array:
+    def spread(self, values: Array) -> Array:
         """Repeat the number of each event at each of its rows."""
-        return np.repeat(of_events, self.sizes)
+        return np.repeat(values, self.sizes)
 
     def _by_position(self, weights: Array) -> Array:
         """Return the features by position in the list of actions, or all at the only position [positions, .., d]."""

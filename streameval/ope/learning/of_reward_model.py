@@ -77,5 +77,5 @@ class OfRewardModel(LearningPolicy):
         return (
             None
             if coefficients is None
-            else policy_file.of_model(self, coefficients, copied.reward_range, copied.events)
+            else policy_file.model_to_bytes(self, coefficients, copied.reward_range, copied.events)
         )

@@ -42,7 +42,7 @@ def to_bytes(policy: Any, weights: Array, events: int) -> bytes:
     return _written(described, events, weights=np.asarray(weights, dtype=float))
 
 
-def of_model(policy: Any, coefficients: Array, reward_range: tuple[float, float], events: int) -> bytes:
+def model_to_bytes(policy: Any, coefficients: Array, reward_range: tuple[float, float], events: int) -> bytes:
     """Return the content of a file of a policy that follows a linear reward model, with three arrays.
 
     They are `intercept` [1 or positions], `weights` [1 or positions, features] and `description`. The description also

@@ -57,10 +57,11 @@ class BlockSums(Struct, frozen=True, eq=False):
         return cls(*[np.zeros((0, policies)) for _ in cls.__struct_fields__])
 
     @classmethod
-    def of(cls, evidence: Evidence) -> BlockSums:
+    def from_evidence(cls, evidence: Evidence) -> BlockSums:
         """Sum up whole blocks.
 
-        >>> sums = BlockSums.of(Evidence.of(importance_weight=[[2.0], [0.5]], reward=[1.0, -1.0], block=2))
+        >>> evidence = Evidence.from_numbers(importance_weight=[[2.0], [0.5]], reward=[1.0, -1.0], block=2)
+        >>> sums = BlockSums.from_evidence(evidence)
         >>> [float(column[0, 0]) for column in (sums.weight, sums.weight_largest, sums.term, sums.term_size)]
         [2.5, 2.0, 1.5, 2.5]
         """

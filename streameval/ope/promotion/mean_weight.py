@@ -35,7 +35,7 @@ class Bets(Struct, frozen=True, eq=False):
     signed_square: Array | None
 
     @classmethod
-    def of(cls, evidence: Evidence, propensity: Array) -> Bets:
+    def from_evidence(cls, evidence: Evidence, propensity: Array) -> Bets:
         """Read whole blocks, with the propensity of each event [events]."""
         blocks, signed, square = evidence.blocks, None, None
         surprise = split_blocks(evidence.sample_weight * (evidence.importance_weight - 1.0), blocks)

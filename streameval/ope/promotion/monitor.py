@@ -144,7 +144,7 @@ class PromotionMonitor:
     goal: str = "reward"
 
     @classmethod
-    def of(
+    def from_settings(
         cls,
         promotion: Promotion,
         policies: Sequence[str],
@@ -243,7 +243,7 @@ class PromotionMonitor:
             None if origin is None else Origin(origin.topic, origin.partition[ends], origin.offset[ends]),
             clusters.mean_rewards(evidence),
             evidence.signs is not None,
-            mean_weight.Bets.of(deciding, propensity) if self.context.weights_average_1 else None,
+            mean_weight.Bets.from_evidence(deciding, propensity) if self.context.weights_average_1 else None,
             differing(deciding, goal.sums),
             goal,
             {
@@ -255,7 +255,7 @@ class PromotionMonitor:
     def _reward_sums(self, evidence: Evidence, context: RuleContext) -> RewardSums:
         tests = (rule.lift_test(context) for rule in self.rules.values())
         test = next((lift_test for lift_test in tests if lift_test is not None), None)
-        return RewardSums(BlockSums.of(evidence), None if test is None else test.observed(evidence))
+        return RewardSums(BlockSums.from_evidence(evidence), None if test is None else test.observed(evidence))
 
     def fold(self, state: MonitorState, sums: MonitorSums, lifts: Sequence[Sequence[Lift]]) -> MonitorState:
         """Return the state after some whole blocks (half 2).
@@ -322,7 +322,7 @@ class PromotionMonitor:
                 )
                 moment = int(numbers[index]), float(times[index])
                 bounds = float(judgement.lift[index, candidate]), float(judgement.lower[index, candidate])
-                log = None if ends is None else ends.place(index)
+                log = None if ends is None else ends.position(index)
                 transitions.append(Change(label, candidate, *moment, starts, *bounds, reason, log))
         transitions.sort(key=lambda transition: transition.event)
         return structs.replace(

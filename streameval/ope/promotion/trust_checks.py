@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from streameval.common.arrays import Array, Mask, ratio, running_max, running_sum
-from streameval.common.text import counted, format_duration, in_words, significant
+from streameval.common.text import counted, duration_text, format_duration, significant
 from streameval.ope.promotion import mean_weight
 from streameval.ope.promotion.mean_weight import BetState
 from streameval.ope.promotion.settings import Trust
@@ -89,7 +89,7 @@ class WeightFigures(NamedTuple):
     unsupported: Array
 
     @classmethod
-    def of(cls, totals: Array, peaks: Array, effects: Array, started: int) -> WeightFigures:
+    def from_paths(cls, totals: Array, peaks: Array, effects: Array, started: int) -> WeightFigures:
         """Compute the figures from both runs.
 
         The j-th run counts `1/(j (j + 1))` of the wealth, so all runs are one bet.
@@ -170,7 +170,7 @@ def fold(state: TrustState, monitor_sums: MonitorSums, limits: Trust) -> tuple[M
         total_path = running_sum(totals, np.repeat(steps[stretch, None], 2, axis=1))
         peak_path = running_max(peaks, np.repeat(tops[stretch, None], 2, axis=1))
         sound.append(
-            WeightFigures.of(total_path, peak_path, effects[stretch], blocks // span).sound(limits).all(axis=0)
+            WeightFigures.from_paths(total_path, peak_path, effects[stretch], blocks // span).sound(limits).all(axis=0)
         )
         blocks += len(total_path)
         first += len(total_path)
@@ -185,7 +185,7 @@ def fold(state: TrustState, monitor_sums: MonitorSums, limits: Trust) -> tuple[M
 def recent(state: TrustState, block: int) -> WeightFigures:
     """Return the figures after the last block."""
     effects = mean_weight.design_effect(state.weights.units)
-    return WeightFigures.of(*_policies_last(state), effects, state.blocks // max(1, SPAN // block))
+    return WeightFigures.from_paths(*_policies_last(state), effects, state.blocks // max(1, SPAN // block))
 
 
 def _policies_last(state: TrustState) -> tuple[Array, Array]:
@@ -204,7 +204,7 @@ def stream_checks(
         ok, finding = unmatched_share <= limits.unmatched_share, f"{unmatched_share:.1%} of rewards have no decision"
         yield "unmatched_share", ok, finding if ok else f"{finding}, over {limits.unmatched_share:.0%}"
     if limits.stale_after is not None and now is not None and newest is not None:
-        ok, finding = now - newest <= limits.stale_after, f"the newest event is {in_words(now - newest)} old"
+        ok, finding = now - newest <= limits.stale_after, f"the newest event is {duration_text(now - newest)} old"
         yield "stale", ok, finding if ok else f"{finding}, over {format_duration(limits.stale_after)}"
 
 

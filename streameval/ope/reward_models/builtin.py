@@ -179,7 +179,7 @@ class Ridge(RewardModel):
             states = [self._start() for _ in range(size)]
         learned = []
         for position, position_state in enumerate(states):
-            rows, single = sets.at_position(position, len(states))
+            rows, single = sets.select_position(position, len(states))
             prediction[rows], after = self._fold(position_state, log._replace(sets=single))
             learned.append(after)
         return prediction, {"positions": learned}
@@ -257,10 +257,10 @@ class Ridge(RewardModel):
             The averaged coefficients before each block [blocks, d], and the state after the last block.
         """
         weighted, width = design * weight[..., None], design.shape[2]
-        at_once = max(1, MAX_NUMBERS // (len(self.horizons) * width**2))
+        chunk_size = max(1, MAX_NUMBERS // (len(self.horizons) * width**2))
         solutions: list[Array] = []
-        for first in range(0, len(design), at_once):
-            chunk = slice(first, first + at_once)
+        for first in range(0, len(design), chunk_size):
+            chunk = slice(first, first + chunk_size)
             squares = np.matmul(weighted[chunk].swapaxes(1, 2), design[chunk])
             products = np.einsum("bnd,bn->bd", weighted[chunk], reward[chunk])
             solved, state = self._follow(state, squares, products, log.block)

@@ -44,12 +44,12 @@ class ExternalModel(RewardModel):
         """
         raise NotImplementedError
 
-    def inputs_of(self, log: LoggedActions, known: Mask, features: Array) -> NDArray[Any]:
+    def inputs_of(self, log: LoggedActions, is_usable: Mask, features: Array) -> NDArray[Any]:
         """Return the input of the model for each known row of actions, on the first axis.
 
         Args:
             log: the events
-            known: a mask of the rows with usable features [rows]
+            is_usable: a mask of the rows with usable features [rows]
             features: the features of these rows [known rows, d]
         """
         raise NotImplementedError
@@ -168,7 +168,7 @@ class PythonModel(ExternalModel):
             )
         return model
 
-    def inputs_of(self, log: LoggedActions, known: Mask, features: Array) -> Array:
+    def inputs_of(self, log: LoggedActions, is_usable: Mask, features: Array) -> Array:
         return features
 
 
@@ -216,16 +216,16 @@ class RiverModel(ExternalModel):
             raise ConfigError(f"river's {self.model} is not a regressor", hint=EXAMPLE)
         return _OneByOne(regressor, StandardScaler() if self.scale else None)
 
-    def inputs_of(self, log: LoggedActions, known: Mask, features: Array) -> NDArray[Any]:
+    def inputs_of(self, log: LoggedActions, is_usable: Mask, features: Array) -> NDArray[Any]:
         sets, raw_fields = log.sets, log.raw_fields
         logged = raw_fields.values if raw_fields and "context" in self.inputs else [{}] * len(sets.index)
         described = [inputs_of_context(fields.get("context")) for fields in logged]
-        rows = [described[event] for event in sets.owner[known].tolist()]
+        rows = [described[event] for event in sets.owner[is_usable].tolist()]
         keys = [f"feature_{index}" for index in range(features.shape[1])]
         named = [dict(zip(keys, values, strict=True)) for values in features.tolist()]
         rows = [({**row[0], **numbers}, row[1]) for row, numbers in zip(rows, named, strict=True)]
         if "action" in self.inputs:
-            names = compress(log.names, known)
+            names = compress(log.names, is_usable)
             rows = [(row[0], {**row[1], f"action={name}": 1.0}) for row, name in zip(rows, names, strict=True)]
         return np.fromiter(rows, dtype=object, count=len(rows))
 

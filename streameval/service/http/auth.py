@@ -65,7 +65,7 @@ class Security:
             return True
         scheme, _, token = authorization.partition(" ")
         digest = _digest(token.strip())
-        matches = sum(hmac.compare_digest(digest, known) for known in self._digests)  # compares all of them
+        matches = sum(hmac.compare_digest(digest, expected) for expected in self._digests)  # compares all of them
         return scheme.lower() == "bearer" and matches > 0
 
 

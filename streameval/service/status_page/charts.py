@@ -64,7 +64,9 @@ class ChartScale:
         return cls(low, high, tuple(round(tick * step, 12) for tick in range(first, last + 1)), decimals)
 
     @classmethod
-    def of(cls, estimates: Iterable[Estimate], shown: Callable[[Estimate], Shown] = value_of) -> ChartScale | None:
+    def from_estimates(
+        cls, estimates: Iterable[Estimate], shown: Callable[[Estimate], Shown] = value_of
+    ) -> ChartScale | None:
         """Return the scale of values, or of lifts and zero, with their intervals. None if none is known."""
         pairs = [(value, ends) for value, ends in map(shown, estimates) if is_known(value)]
         if not pairs:
@@ -263,7 +265,7 @@ def _series(history: History, estimate: Estimate, shown: Callable[[Estimate], Sh
     value, ends = shown(estimate)
     present = np.array([value, *(ends or (np.nan, np.nan))], dtype=np.float64)  # None is NaN
     label = estimate.policy, estimate.estimator, estimate.average
-    return np.vstack([history.series(label, of_lift=shown is lift_of), present])
+    return np.vstack([history.series(label, is_lift=shown is lift_of), present])
 
 
 def _scale(times: Array, all_series: Sequence[Array], *further: float) -> ChartScale | None:
@@ -293,8 +295,8 @@ def _timeline(times: Array, series: Array, scale: ChartScale) -> ChartTimeline:
         f"{_points(across[piece], down[piece, 2])} {_points(across[piece][::-1], down[piece, 1][::-1])}"
         for piece in _pieces(is_finite[:, 1] & is_finite[:, 2])
     ]
-    known = series[is_finite[:, 0], 0].tolist()
-    texts = map(scale.text, (known[0], known[-1], min(known), max(known))) if known else [UNKNOWN] * 4
+    values = series[is_finite[:, 0], 0].tolist()
+    texts = map(scale.text, (values[0], values[-1], min(values), max(values))) if values else [UNKNOWN] * 4
     return ChartTimeline(lines, areas, *texts)
 
 
@@ -302,9 +304,9 @@ def _points(across: Array, down: Array) -> str:
     return " ".join(f"{x:.0f},{y:.0f}" for x, y in zip(across.tolist(), down.tolist(), strict=True))
 
 
-def _pieces(known: Mask) -> Iterator[slice]:
+def _pieces(is_known: Mask) -> Iterator[slice]:
     """Yield the stretches of two or more points at which a value is known."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], known, [False]]).astype(int)))
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], is_known, [False]]).astype(int)))
     for start, end in edges.reshape(-1, 2).tolist():
         if end - start > 1:
             yield slice(start, end)

@@ -173,8 +173,8 @@ def make_overview(now: DaemonStatus, report: Report, wanted: Mapping[str, str]) 
     history = now.history.since(now.at - RANGES[last])
     timelines = make_timelines(history, now.at, candidates, base)
     lift_timelines = make_timelines(history, now.at, candidates, None, lift_of, report.transitions, now.margin)
-    rows = make_chart(shown, report.production, ChartScale.of(shown)).rows
-    lifts = make_chart(candidates, report.production, ChartScale.of(candidates, lift_of), lift_of)
+    rows = make_chart(shown, report.production, ChartScale.from_estimates(shown)).rows
+    lifts = make_chart(candidates, report.production, ChartScale.from_estimates(candidates, lift_of), lift_of)
     return {
         "estimator": estimator,
         "average": average,
@@ -215,7 +215,7 @@ def _sections(report: Report) -> list[dict[str, Any]]:
     """
     sections = []
     for average, estimates in grouped(report.estimates, "average").items():
-        scale = ChartScale.of(estimates)
+        scale = ChartScale.from_estimates(estimates)
         memories = set(map(memory, estimates))
         by_estimator = grouped(estimates, "estimator").items()
         charts = {name: make_chart(rows, report.production, scale) for name, rows in by_estimator}

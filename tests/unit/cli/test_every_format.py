@@ -37,7 +37,7 @@ CANDIDATES: dict[str, Any] = {
 
 def form(estimator: AnyEstimator) -> str:
     """Return which events an estimator takes: `decisions`, `clicks` or `outcomes` (scored events)."""
-    if estimator.of_clicks:
+    if estimator.uses_clicks:
         return "clicks"
     return "outcomes" if "scored" in estimator.needs else "decisions"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streameval.common.text import UNKNOWN, decimal, in_words, measured_time, rounded_up, significant
+from streameval.common.text import UNKNOWN, decimal, duration_text, measured_time, rounded_up, significant
 
 HOUR, DAY = 3_600.0, 86_400.0
 
@@ -18,7 +18,7 @@ def test_forecast_events_are_rounded_up_to_two_digits(events: float, text: str) 
 
 def test_a_duration_is_in_the_largest_unit_with_a_count_of_two() -> None:
     durations = (1.4, 90, 100 * 60, 30 * HOUR, 10 * DAY, 60 * DAY, 62 * DAY, 1_000 * DAY)
-    assert [in_words(seconds) for seconds in durations] == [
+    assert [duration_text(seconds) for seconds in durations] == [
         "1 second",
         "90 seconds",
         "100 minutes",

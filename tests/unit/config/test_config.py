@@ -812,8 +812,8 @@ def test_several_rewards_replace_the_reward(load: Loader) -> None:
     batch = config.event_format().decode_batch([json.dumps(message).encode() for message in messages])
     np.testing.assert_array_equal(batch.reward, [1.0, np.nan])
     assert batch.further is not None
-    np.testing.assert_array_equal(batch.further.of("revenue"), [12.5, np.nan])
-    np.testing.assert_array_equal(batch.further.of("hide"), [np.nan, -1.0])
+    np.testing.assert_array_equal(batch.further.column("revenue"), [12.5, np.nan])
+    np.testing.assert_array_equal(batch.further.column("hide"), [np.nan, -1.0])
     assert [rejection.reason for rejection in batch.rejected] == ["missing_field", "reward_range"]
 
 
@@ -828,8 +828,8 @@ def test_ds_json_carries_several_rewards(load: Loader) -> None:
     batch = config.event_format().decode_batch([json.dumps(line).encode() for line in lines])
     np.testing.assert_array_equal(batch.reward, [3.0, np.nan])
     assert batch.further is not None
-    np.testing.assert_array_equal(batch.further.of("agreed"), [1.0, np.nan])
-    np.testing.assert_array_equal(batch.further.of("revenue"), [np.nan, 12.5])
+    np.testing.assert_array_equal(batch.further.column("agreed"), [1.0, np.nan])
+    np.testing.assert_array_equal(batch.further.column("revenue"), [np.nan, 12.5])
     assert [rejection.detail for rejection in batch.rejected] == ["_original_label_cost: missing"]
 
 

@@ -64,7 +64,7 @@ def test_several_rewards_are_fields_of_one_message_or_of_several() -> None:
     assert decisions.further is not None
     assert decisions.reward.tolist() == [1.0, 0.0]
     np.testing.assert_array_equal(decisions.further.values, [[12.5, np.nan], [np.nan, 1.0]])
-    origin = Origin.of("rewards", [(0, [0, 1])])
+    origin = Origin.from_parts("rewards", [(0, [0, 1])])
     rewards = RewardDecoder("click", SEVERAL).decode_batch([message.value for message in messages[3:]], origin)
     assert rewards.further is not None
     np.testing.assert_array_equal(rewards.reward, [np.nan, 1.0])
@@ -89,7 +89,7 @@ def test_rewards_that_come_later_name_their_decision() -> None:
         logger.reward(ids[4], math.nan)
     assert len(set(ids)) == 100
     assert logger.counts == (101, 0, 0, 1, 0)
-    rewards = RewardDecoder().decode_batch([messages[-1].value], Origin.of("rewards", [(0, [0])]))
+    rewards = RewardDecoder().decode_batch([messages[-1].value], Origin.from_parts("rewards", [(0, [0])]))
     decisions = decoded(messages[:-1], rewarded=False)
     assert (rewards.reward.tolist(), rewards.timestamp.tolist()) == ([0.5], [9.0])
     assert json.loads(messages[-1].value)["event_id"] == json.loads(messages[3].value)["event_id"] == ids[3]

@@ -205,7 +205,7 @@ def test_arrays_must_fit_together() -> None:
 
 def test_events_keep_their_places_and_identities() -> None:
     decoder = RankingDecoder(["challenger"], identified=True)
-    batch = decoder.decode_batch([page(0), b"{}", page(1)], Origin.of("pages", [(0, [5, 6, 7])]))
+    batch = decoder.decode_batch([page(0), b"{}", page(1)], Origin.from_parts("pages", [(0, [5, 6, 7])]))
     assert batch.origin is not None
     assert batch.origin.offset.tolist() == [5, 7]
     assert batch.origin.identity is not None
@@ -244,7 +244,7 @@ def test_many_pages_decoded_at_once_are_those_decoded_one_by_one() -> None:
         event = {"event_id": number, "timestamp": number, "ranking": shown, "policies": policies}
         values.append(json.dumps(event).encode())
     values[30], values[69] = b"{}", page(ranking={"clicked": ["x"]})
-    decoder, origin = RankingDecoder(["new", "old"]), Origin.of("pages", [(0, range(1000, 1070))])
+    decoder, origin = RankingDecoder(["new", "old"]), Origin.from_parts("pages", [(0, range(1000, 1070))])
     whole = decoder.decode_batch(values, origin)
     parts = EventBatch.concat([decoder.decode_batch([value]) for value in values])
     assert [(rejection.place, rejection.origin, rejection.reason) for rejection in whole.rejected] == [

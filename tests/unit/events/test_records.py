@@ -40,7 +40,7 @@ def encoded(events: list[Any]) -> list[bytes]:
 
 
 def read(decoder: JsonDecoder, messages: list[bytes]) -> tuple[EventBatch, list[tuple[str, int, bytes]]]:
-    batch = decoder.decode_batch(messages, Origin.of("topic", [(0, range(len(messages)))]))
+    batch = decoder.decode_batch(messages, Origin.from_parts("topic", [(0, range(len(messages)))]))
     return batch, [(rejection.reason, rejection.place, rejection.value) for rejection in batch.rejected]
 
 

@@ -71,7 +71,7 @@ def test_columns_of_segments_stay_with_their_events() -> None:
     for copy in (again, restored):
         assert copy.segments is not None
         np.testing.assert_array_equal(copy.segments.values, batch.segments.values[[4, 0, 1]])
-        np.testing.assert_array_equal(copy.segments.of_name("country"), batch.segments.values[[4, 0, 1], 0])
+        np.testing.assert_array_equal(copy.segments.column("country"), batch.segments.values[[4, 0, 1], 0])
 
 
 def test_decisions_of_vowpal_wabbit_have_them_in_their_context() -> None:

@@ -175,9 +175,9 @@ def test_several_separate_rewards_of_a_decision_are_joined(restarts: bool) -> No
     rewarded = np.arange(EVENTS) % 3 == 0
     np.testing.assert_allclose(out.reward, np.where(rewarded, 1.0, 0.0))
     assert out.further is not None
-    np.testing.assert_allclose(out.further.of("sale"), np.where(rewarded, 4.0, 0.0))
+    np.testing.assert_allclose(out.further.column("sale"), np.where(rewarded, 4.0, 0.0))
     assert out.segments is not None
-    members = settings.segments["place"].members(out.segments.of_name("place"))
+    members = settings.segments["place"].members(out.segments.column("place"))
     np.testing.assert_array_equal(members, [np.arange(EVENTS) % 4 == index for index in (1, 2, 3)])
     assert [rejection.detail for rejection in out.rejected] == ["click: missing, and so are all others of click, sale"]
 

@@ -117,7 +117,7 @@ def test_additive_rewards_are_estimated_without_bias(
     truth = (worth * target).sum()
     weights = slate_weights(batch, [POLICY])[:, 0]
     assert share @ (weights * batch.reward) == pytest.approx(truth, rel=1e-6)
-    (iips,) = (IIPS().terms(Evidence.of_slots(batch, [POLICY], "slot_rewards"), None)[0].numerator.T,)
+    (iips,) = (IIPS().terms(Evidence.from_slots(batch, [POLICY], "slot_rewards"), None)[0].numerator.T,)
     assert share @ iips[0] == pytest.approx(truth, rel=1e-9)
 
 
@@ -131,7 +131,7 @@ def test_rips_weighs_by_the_probability_of_the_actions_up_to_each_slot() -> None
         slate(ranking, scores, np.eye(4)[list(shown)], rewards=own, reward=sum(own))
         for ranking, own in zip(rankings, rewards, strict=True)
     ]
-    terms = RIPS().terms(Evidence.of_slots(batch_of(*messages), [POLICY], "cascade"), None)[0].numerator[:, 0]
+    terms = RIPS().terms(Evidence.from_slots(batch_of(*messages), [POLICY], "cascade"), None)[0].numerator[:, 0]
     assert chances(rankings, scores) @ terms == pytest.approx(sum(worth[shown[: index + 1]] for index in range(3)))
 
 

@@ -46,7 +46,7 @@ def gains(metric: Any, ranks: Any) -> Array:
 
 
 def terms(batch: EventBatch, ranking: Ranking, estimator: Any = None) -> Array:
-    evidence = Evidence.of_rankings(batch, POLICIES, ranking)
+    evidence = Evidence.from_rankings(batch, POLICIES, ranking)
     return np.asarray((estimator or ClickIPS()).terms(evidence, None)[0].numerator)
 
 

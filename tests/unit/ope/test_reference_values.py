@@ -215,7 +215,7 @@ MODELLED: list[tuple[str, str, AnyEstimator]] = [
 @pytest.mark.parametrize(("case", "name", "estimator"), MODELLED, ids=lambda value: str(value))
 def test_estimators_with_a_reward_model_equal_the_published_ones(case: str, name: str, estimator: AnyEstimator) -> None:
     columns = inputs(case)
-    evidence = Evidence.of_actions(
+    evidence = Evidence.from_actions(
         reward=columns["reward"],
         action=[int(action) for action in columns["action"]],
         propensities=inputs("cab_switch_sb_definition")["logging_dist"],

@@ -137,7 +137,7 @@ def test_the_mean_over_all_ways_to_reveal_outcomes_is_the_mean_of_all_outcomes(
 ) -> None:
     worth, propensity = np.array(rows)[:, :2], np.array(rows)[:, 2]
     batch = batch_of(*[scored(p, *own) for own, p in zip(worth.tolist(), propensity.tolist(), strict=True)], hidden())
-    evidence = Evidence.of_slots(batch, POLICIES, "scored")
+    evidence = Evidence.from_slots(batch, POLICIES, "scored")
     ips, snips = (estimator.terms(evidence, {})[0] for estimator in BOTH)
     assert snips.denominator is not None
     assert propensity @ ips.numerator[:-1] == pytest.approx(worth.sum(axis=0), rel=1e-12, abs=1e-12)

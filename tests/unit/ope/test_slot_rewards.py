@@ -73,7 +73,7 @@ def values(batch: EventBatch, policy: str = POLICY, **options: Any) -> dict[str,
 def terms(batch: EventBatch) -> Array:
     """Return the terms of the candidate by `iips` and `rips`, [2, n]."""
     seen = [
-        (estimator, Evidence.of_slots(batch, [POLICY], form)) for estimator, form in zip(BOTH, REWARDED, strict=True)
+        (estimator, Evidence.from_slots(batch, [POLICY], form)) for estimator, form in zip(BOTH, REWARDED, strict=True)
     ]
     return np.array([estimator.terms(evidence, {})[0].numerator[:, 0] for estimator, evidence in seen])
 

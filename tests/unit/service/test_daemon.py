@@ -211,11 +211,11 @@ def test_events_without_a_time_have_no_delay() -> None:
 
 
 def test_a_histogram_bucket_holds_its_upper_bound() -> None:
-    histogram = Histogram.of((1.0, 2.0)).add(np.array([0.0, 1.0, 1.5, 2.0, 2.5]))
+    histogram = Histogram.from_bounds((1.0, 2.0)).add(np.array([0.0, 1.0, 1.5, 2.0, 2.5]))
     assert histogram.counts == (2, 2, 1)
     assert histogram.cumulative() == (2, 4, 5)
     assert histogram.mean == pytest.approx(7.0 / 5)
-    assert Histogram.of((1.0,)).mean is None
+    assert Histogram.from_bounds((1.0,)).mean is None
 
 
 def test_a_loop_that_hangs_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> None:

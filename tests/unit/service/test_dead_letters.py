@@ -89,7 +89,7 @@ def test_dead_letters_contain_reason_origin_and_time() -> None:
         message
         for part in RECORDS
         for message in JsonDecoder()
-        .decode_batch(part.values, Origin.of(part.topic, [(part.partition, part.offsets)]))
+        .decode_batch(part.values, Origin.from_parts(part.topic, [(part.partition, part.offsets)]))
         .rejected
     ]
     letters = list(dead_letters_of(RECORDS, rejected))

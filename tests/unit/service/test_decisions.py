@@ -63,7 +63,7 @@ class Topic:
 
 def log(transitions: int = TRANSITIONS) -> EventBatch:
     batch = EventBatch.from_arrays(**columns(transitions))
-    return replace(batch, origin=Origin.of("interactions", [(0, range(len(batch)))]))
+    return replace(batch, origin=Origin.from_parts("interactions", [(0, range(len(batch)))]))
 
 
 def decided(messages: Sequence[KeyedMessage]) -> list[dict[str, Any]]:

@@ -74,6 +74,6 @@ def test_a_history_does_not_change_while_it_is_read() -> None:
 def test_lifts_are_kept_with_values() -> None:
     made = make_estimate(*LABEL, 0.05, lift=0.01, lift_lower=-0.01, lift_upper=0.03)
     history = History().after(0.0, replace(make_report(0), estimates=(made,))).after(1.0, report(0.05))
-    assert history.series(LABEL, of_lift=True)[0].tolist() == [0.01, -0.01, 0.03]
-    assert np.isnan(history.series(LABEL, of_lift=True)[1]).all()
+    assert history.series(LABEL, is_lift=True)[0].tolist() == [0.01, -0.01, 0.03]
+    assert np.isnan(history.series(LABEL, is_lift=True)[1]).all()
     assert history.series(LABEL)[:, 0].tolist() == [0.05, 0.05]

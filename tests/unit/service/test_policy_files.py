@@ -44,7 +44,7 @@ def state_of(changing: Evaluator) -> Any:
 def placed(events: int) -> EventBatch:
     batch = log(events)
     times = 1_700_000_000.0 + np.arange(events)
-    return replace(batch, timestamp=times, origin=Origin.of("interactions", [(0, range(events))]))
+    return replace(batch, timestamp=times, origin=Origin.from_parts("interactions", [(0, range(events))]))
 
 
 def test_only_copies_that_are_candidates_have_files(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ class Sampling(NamedTuple):
     uneven: Mask
 
     @classmethod
-    def of(cls, sample_weight: Array, blocks: int) -> Sampling:
+    def from_weights(cls, sample_weight: Array, blocks: int) -> Sampling:
         """Summarise the weights [events, policies] of whole blocks."""
         weight = split_blocks(sample_weight, blocks)
         if (weight == 1.0).all():

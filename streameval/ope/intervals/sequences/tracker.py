@@ -186,20 +186,20 @@ class TrackedGroup:
         process: bets on the observations
         scale: the scale of the observations
         estimators: their indices in the grid
-        of: the index of the estimator with the observed terms, None to observe importance weights
+        term: the index of the estimator with the observed terms, None to observe importance weights
     """
 
     label: str
     process: WealthProcess
     scale: ObservationScale
     estimators: tuple[int, ...]
-    of: int | None = None
+    term: int | None = None
 
     def observed(self, evidence: Evidence, terms: Sequence[Terms], blocks: slice = slice(None)) -> Observations:
         """Return the observations of some blocks."""
-        if self.of is None:
+        if self.term is None:
             return observe_weights(evidence, self.scale, blocks)
-        return observe_terms(evidence, terms[self.of].numerator, self.scale, blocks)
+        return observe_terms(evidence, terms[self.term].numerator, self.scale, blocks)
 
 
 class TrackedBounds(NamedTuple):
@@ -383,7 +383,7 @@ class LiftTest:
             observations = observe_weights(evidence, ObservationScale(*self.reward_range), sides=(LIFT_LOWER,))
         else:
             observations = observe_differences(evidence, self.largest_loss)
-        return LiftObservations(observations, Sampling.of(evidence.sample_weight, evidence.blocks))
+        return LiftObservations(observations, Sampling.from_weights(evidence.sample_weight, evidence.blocks))
 
     def fold(self, state: LiftTestState, observed: LiftObservations) -> tuple[Array, LiftTestState]:
         """Return the evidence after each of these whole blocks [blocks, policies], and the state after them (half 2).

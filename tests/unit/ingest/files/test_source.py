@@ -406,7 +406,7 @@ def test_a_replaced_file_stops_the_source_if_configured(tmp_path: Path) -> None:
     source.poll(1.0)
     bookmarks = put_down(source)
     write(tmp_path / "log", TEXT)
-    source = FileSource(path, offsets=bookmarks, on_lost="fail")
+    source = FileSource(path, offsets=bookmarks, loss_reaction="fail")
     with pytest.raises(SourceError, match=r"recreated.*line 40") as raised:
         source.poll(1.0)
     assert "on_lost_offsets" in raised.value.hint

@@ -184,7 +184,7 @@ def test_rows_of_a_table_are_accepted_and_rejected_as_json(tmp_path: Path, endin
         events.append(event | {"policies": policies} | {name: row[name] for name in last if name in row})
     decoder = JsonDecoder(["a", "b"], reward_range=(0.0, 1.0), identified=True)
     path = tmp_path / f"log.{ending}"
-    origin = Origin.of(str(path), [(0, range(1, n + 1))])
+    origin = Origin.from_parts(str(path), [(0, range(1, n + 1))])
     expected = decoder.decode_batch([json.dumps(event).encode() for event in events], origin)
     assert 0 < len(expected) < n
     types = {name: pa.string() if name in ("event_id", "action", "unit") else pa.float64() for name in chosen}
@@ -382,7 +382,7 @@ def test_lists_in_csv_give_the_events_of_rows_read_one_by_one(tmp_path: Path, ab
         row if isinstance(row, Fault) else {"event_id": "", **row}
         for row in chain.from_iterable(read_rows(str(path), "csv", names, decoder, lambda read, total: None))
     ]
-    expected = decoder.decode_rows(rows, Origin.of(str(path), [(0, range(1, number + 1))]))
+    expected = decoder.decode_rows(rows, Origin.from_parts(str(path), [(0, range(1, number + 1))]))
     assert batch.rejected == expected.rejected
     np.testing.assert_equal(batch.to_state(), expected.to_state())
     assert 0 < len(batch) < number

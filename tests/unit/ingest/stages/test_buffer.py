@@ -49,7 +49,7 @@ def slates() -> EventBatch:
 def read_messages() -> EventBatch:
     messages = [encode(MESSAGE | {"event_id": row, "reward": row % 2}) for row in range(EVENTS)]
     events = JsonDecoder(["x"], scores=[], identified=True)
-    return events.decode_batch(messages, Origin.of("clicks", [(7, range(EVENTS))]))
+    return events.decode_batch(messages, Origin.from_parts("clicks", [(7, range(EVENTS))]))
 
 
 def arrays(value: Any) -> list[np.ndarray]:
@@ -93,6 +93,6 @@ def test_only_events_after_the_latest_time_are_redated() -> None:
     held = HeldEvents()
     for partition, times in enumerate([[1.0, 5.0, 9.0], [2.0, 5.0]]):
         messages = [message(number, timestamp=time) for number, time in enumerate(times)]
-        held.add(JsonDecoder([]).decode_batch(messages, Origin.of("clicks", [(partition, range(len(times)))])))
+        held.add(JsonDecoder([]).decode_batch(messages, Origin.from_parts("clicks", [(partition, range(len(times)))])))
     assert held.redate(latest=5.0, now=4.0) == 1
     assert held.take().timestamp.tolist() == [1.0, 2.0, 4.0, 5.0, 5.0]

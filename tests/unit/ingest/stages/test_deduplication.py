@@ -115,10 +115,10 @@ def test_an_odd_id_has_a_fingerprint(identifier: str | int) -> None:
 
 
 def test_events_keep_the_origin_of_their_messages() -> None:
-    origin = Origin.of("clicks", [(2, [10, 12]), (5, [7])])
+    origin = Origin.from_parts("clicks", [(2, [10, 12]), (5, [7])])
     batch = JsonDecoder([], identified=True).decode_batch([message(1), b"{}", message(3)], origin)
     assert batch.origin is not None
-    assert [batch.origin.place(row) for row in range(2)] == [("clicks", 2, 10), ("clicks", 5, 7)]
+    assert [batch.origin.position(row) for row in range(2)] == [("clicks", 2, 10), ("clicks", 5, 7)]
     assert batch.origin.identity is not None
     assert batch.origin.identity.tolist() == fingerprints([1, 3]).tolist()
     assert batch.rejected[0].origin == ("clicks", 2, 12)

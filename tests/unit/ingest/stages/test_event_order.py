@@ -75,7 +75,7 @@ def test_a_state_copies_no_buffered_event() -> None:
             policies=dict.fromkeys(names, np.full(count, 0.25)),
             timestamp=np.arange(first, first + count) // 10,  # coarse times are sorted by offset, too
         )
-        ordering.take(replace(batch, origin=Origin.of(TOPIC, [(0, range(first, first + count))])))
+        ordering.take(replace(batch, origin=Origin.from_parts(TOPIC, [(0, range(first, first + count))])))
     tracemalloc.start()
     try:
         state = ordering.state()

@@ -300,7 +300,7 @@ def test_a_message_that_is_not_a_reward_is_rejected_with_its_reason(
     message: bytes | None, reason: str, detail: str
 ) -> None:
     good = b'{"event_id": "e-1", "timestamp": "2026-01-31T00:00:00Z", "reward": true, "who": "me"}'
-    batch = RewardDecoder().decode_batch([good, message, good], Origin.of(REWARDS, [(4, [7, 8, 9])]))
+    batch = RewardDecoder().decode_batch([good, message, good], Origin.from_parts(REWARDS, [(4, [7, 8, 9])]))
     assert batch.reward.tolist() == [1.0, 1.0]
     assert batch.timestamp[0] == 1769817600.0
     assert batch.origin.offset.tolist() == [7, 9]
@@ -315,7 +315,7 @@ def test_a_message_that_is_not_a_reward_is_rejected_with_its_reason(
     )
 )
 def test_nonsense_is_distinguished_from_rewards(messages: list[bytes | None]) -> None:
-    origin = Origin.of(REWARDS, [(0, range(len(messages)))])
+    origin = Origin.from_parts(REWARDS, [(0, range(len(messages)))])
     batch = RewardDecoder().decode_batch(messages, origin)
     assert len(batch) + len(batch.rejected) == len(messages)
     assert np.isfinite(batch.reward).all()

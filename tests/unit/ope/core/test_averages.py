@@ -557,7 +557,7 @@ def test_a_state_for_some_policies_and_estimators_equals_the_state_of_a_grid_wit
         return Grid(estimators, averages, bounds, candidates, IPS().needs, {}, BLOCK)
 
     def folded(some: Grid, policies: Sequence[int]) -> Any:
-        evidence = Evidence.of(weight[:, policies], reward, BLOCK, present[:, policies])
+        evidence = Evidence.from_numbers(weight[:, policies], reward, BLOCK, present[:, policies])
         state = some.start()
         some.fold(state, [replace(evidence, signs=signs, timestamp=np.arange(n) * 1.0)])
         return state

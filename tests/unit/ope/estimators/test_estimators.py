@@ -158,7 +158,7 @@ def test_the_control_variate_never_uses_the_block_that_it_corrects() -> None:
     other[2 * BLOCK :] = 1 - other[2 * BLOCK :]
     slopes = []
     for reward in (stream.reward, other):
-        evidence = Evidence.of(stream.weight[:, None], reward, block=BLOCK)
+        evidence = Evidence.from_numbers(stream.weight[:, None], reward, block=BLOCK)
         terms, _ = ControlVariate().terms(evidence, ControlVariate().start(1))
         weight = evidence.importance_weight
         slopes.append((weight * reward[:, None] - terms.numerator) / (weight - 1))
@@ -182,7 +182,7 @@ def test_the_control_variate_removes_the_variance_that_the_weight_explains() -> 
 
 def test_the_control_variate_remembers_sums_that_fade_over_a_hundred_thousand_events() -> None:
     block = 1_000
-    evidence = Evidence.of(np.ones((block, 1)), np.ones(block), block=block)
+    evidence = Evidence.from_numbers(np.ones((block, 1)), np.ones(block), block=block)
     memory = ControlVariate().start(1)
     for _ in range(500):
         _, memory = ControlVariate().terms(evidence, memory)
@@ -255,7 +255,7 @@ def test_stratified_dr_is_ips_while_its_model_knows_nothing() -> None:
 
 def test_terms_are_a_pure_function_of_evidence_and_memory() -> None:
     stream = random_stream(8, 3 * BLOCK, missing=0.3)
-    evidence = Evidence.of(stream.weight[:, None], stream.reward, BLOCK, stream.present[:, None])
+    evidence = Evidence.from_numbers(stream.weight[:, None], stream.reward, BLOCK, stream.present[:, None])
     for estimator in ESTIMATORS:
         memory = estimator.start(1)
         before = deepcopy(memory)

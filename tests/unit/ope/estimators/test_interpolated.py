@@ -59,7 +59,7 @@ def full_support(draw: st.DrawFn) -> Evidence:
     """Draw events of equal size with actions that the logging policy may take, and any predictions."""
     events, actions = draw(st.integers(1, 6)), draw(st.integers(1, 5))
     numbers = arrays.arrays(float, (events, actions), elements=st.floats(-1, 1))
-    return Evidence.of_actions(
+    return Evidence.from_actions(
         reward=draw(arrays.arrays(float, events, elements=st.floats(-1, 1))),
         action=draw(arrays.arrays(int, events, elements=st.integers(0, actions - 1))),
         propensities=draw(distributions(events, actions, st.floats(0.01, 1))),
@@ -155,7 +155,7 @@ def test_a_row_needs_the_logging_distribution_if_the_weight_decides_the_part_of_
 
 @pytest.mark.parametrize("cap", [0.0, 1.0, 1e6, math.inf])
 def test_switch_and_cab_take_the_model_for_actions_that_are_never_logged(cap: float) -> None:
-    evidence = Evidence.of_actions(
+    evidence = Evidence.from_actions(
         reward=[0.0], action=[0], propensities=[[1.0, 0.0]], target=[[0.4, 0.6]], prediction=[0.3, 0.5]
     )
     logged = 0.4 * 0.3 if cap < 0.4 else 0.0

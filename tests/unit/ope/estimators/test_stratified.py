@@ -202,7 +202,7 @@ def _components(estimator: Any, made: Evidence) -> tuple[list[Array], Any]:
 
 
 def test_an_action_that_is_never_logged_is_left_to_the_model() -> None:
-    made = Evidence.of_actions(
+    made = Evidence.from_actions(
         reward=[1.0], action=[0], propensities=[[1.0, 0.0]], target=[[0.5, 0.5]], prediction=[[0.9, 0.7]]
     )
     (low, modelled, correction), _ = _components(StratifiedDR(), made)

@@ -125,11 +125,13 @@ def test_adwin_restarts_as_a_detector_of_river_does() -> None:
 @pytest.mark.parametrize("wrong", [{"clock": 0}, {"clock": 2.5}, {"max_buckets": 0}, {"delta": 0}, {"delta": np.nan}])
 def test_parameters_that_adwin_cannot_have_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="ADWIN cannot be made with"):
-        DriftDetector.of(wrong)
+        DriftDetector.from_option(wrong)
 
 
 def test_block_means_cut_large_weights_and_are_in_units_of_the_reward_range() -> None:
-    evidence = Evidence.of([[125.0], [2.0], [1.0], [1.0]], [10.0, 5.0, 0.0, 10.0], 2, [[1.0], [1.0], [0.0], [0.0]])
+    evidence = Evidence.from_numbers(
+        [[125.0], [2.0], [1.0], [1.0]], [10.0, 5.0, 0.0, 10.0], 2, [[1.0], [1.0], [0.0], [0.0]]
+    )
     means = block_means(evidence, (0.0, 10.0))
     assert means[0, 0] == pytest.approx((5.0 * 1.0 + 2.0 * 0.5) / 2)
     assert np.isnan(means[1, 0])

@@ -34,7 +34,7 @@ def log(units: bool = False, thinned: bool = False) -> EventBatch:
         **({"unit": [f"u{index % 40}" for index in range(EVENTS)]} if units else {}),
         **({"sampling_probability": rng.choice([0.5, 1.0], EVENTS)} if thinned else {}),
     )
-    return replace(batch, origin=Origin.of("log", [(0, range(EVENTS))]))
+    return replace(batch, origin=Origin.from_parts("log", [(0, range(EVENTS))]))
 
 
 def slates() -> EventBatch:
@@ -132,9 +132,10 @@ def test_numbers_that_are_left_out_because_larger_ones_are_known_change_no_state
     evaluator = Evaluator(CANDIDATES, block=BLOCK, **cast(Any, options))
     evaluator.update(events[:1_000])
     evaluator.fold_pending()
-    knowledge, rest = Known.of(evaluator._state), events[1_000:]
+    knowledge, rest = Known.from_state(evaluator._state), events[1_000:]
     weighed = weighed_by(evaluator, rest)
     states = [
-        Counts.of(weighed, numbers).fold(evaluator._state).weights for numbers in (knowledge, Known(knowledge.events))
+        Counts.from_weighed(weighed, numbers).fold(evaluator._state).weights
+        for numbers in (knowledge, Known(knowledge.events))
     ]
     np.testing.assert_array_equal(states[0].largest, states[1].largest)

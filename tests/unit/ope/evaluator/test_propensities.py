@@ -203,7 +203,7 @@ def test_the_table_equals_the_share_of_each_action_by_hand() -> None:
     two, none = np.array([a, a, b, a]), np.zeros(4, dtype=np.uint64)
     choices = LoggedChoices(two, none, np.ones(4), none, np.arange(4), np.zeros(4, dtype=bool))
     counts = ChoiceCounts.none().after(choices, none, fading=1.0)
-    chosen, possible = counts.of(none[:2], np.array([a, b]))
+    chosen, possible = counts.counts(none[:2], np.array([a, b]))
     assert chosen.tolist() == [3, 1]
     assert possible.tolist() == [4, 4]
 
@@ -383,7 +383,7 @@ def test_only_estimators_that_take_estimates_are_allowed() -> None:
         if estimator.takes_estimated:
             assert Evaluator(["challenger"], [estimator], production="now", propensity="estimated")
             assert estimator.kind in FOR_ESTIMATES.split(", ")
-        elif not estimator.of_clicks:
+        elif not estimator.uses_clicks:
             with pytest.raises(ValueError, match=f"found '{estimator.label}', which needs logged propensities"):
                 Evaluator(["challenger"], [estimator], production="now", propensity="estimated")
 

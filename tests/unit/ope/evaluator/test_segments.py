@@ -58,7 +58,7 @@ def country_events(log: EventBatch, country: str) -> EventBatch:
     assert log.segments is not None
     wanted = EventBatch.from_arrays(reward=[0], propensity=[1], segments={"country": [country]}).segments
     assert wanted is not None
-    kept = log.segments.of_name("country") == wanted.of_name("country")[0]
+    kept = log.segments.column("country") == wanted.column("country")[0]
     return replace(log.take(kept), segments=None)
 
 

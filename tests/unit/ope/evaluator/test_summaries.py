@@ -255,7 +255,7 @@ def test_transitions_name_the_partition_and_offset_of_the_event() -> None:
     events, rng = 4_000, np.random.default_rng(1)
     columns = {"reward": rng.integers(0, 2, events) * 1.0, "propensity": np.full(events, 0.5)}
     log = se.EventBatch.from_arrays(**columns, policies={"best": np.where(columns["reward"] > 0, 0.9, 0.1)})
-    log = replace(log, origin=Origin.of("log", [(0, range(events))]))
+    log = replace(log, origin=Origin.from_parts("log", [(0, range(events))]))
     evaluator = PartitionedEvaluator.from_config(config)
     evaluator.fold([summarised(evaluator, log, start=0)])
     (transition,) = evaluator.take_transitions()

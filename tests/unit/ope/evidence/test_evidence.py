@@ -15,6 +15,6 @@ def test_weights_are_compared_with_production_on_events_that_have_both(
 ) -> None:
     weights = np.array([[2.0, 2.0], [1.0, -1.0]])
     present = np.array([production, [1.0, 1.0]]).T
-    evidence = Evidence.of(weights, np.zeros(2), block=2, sample_weight=present)
+    evidence = Evidence.from_numbers(weights, np.zeros(2), block=2, sample_weight=present)
     actual, _ = evidence.with_recent_means(start_recent(2))
     assert actual.recent.distance_square[0, 1] == pytest.approx(distance)

@@ -98,7 +98,7 @@ def test_an_objective_equals_the_estimate_of_its_name(estimator: Estimator) -> N
         weights / weights.sum(axis=1, keepdims=True) for weights in rng.random((3, *shape))
     )
     action, reward, starts = rng.integers(ACTIONS, size=30), rng.random(30), np.arange(30) * ACTIONS
-    evidence = Evidence.of_actions(reward, action, propensities, target, prediction, block=30)
+    evidence = Evidence.from_actions(reward, action, propensities, target, prediction, block=30)
     logged, nothing = starts + action, np.zeros((30 * ACTIONS, WIDTH))
     rows = propensities.ravel()
     columns = (rows[logged], reward, np.ones(30), prediction.ravel(), rows)

@@ -18,7 +18,7 @@ EVENTS, BLOCK, ERROR = 100_000, 100, 0.01
 
 
 def folded(reward: Array, state: ClusterState | None = None, block: int = BLOCK) -> ClusterState:
-    means = clusters.mean_rewards(Evidence.of(np.ones((len(reward), 1)), reward, block))
+    means = clusters.mean_rewards(Evidence.from_numbers(np.ones((len(reward), 1)), reward, block))
     return clusters.fold(state or clusters.start(), means, block, named=False)
 
 

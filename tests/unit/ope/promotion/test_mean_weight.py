@@ -69,8 +69,8 @@ def test_the_design_effect_of_weights_is_the_sum_over_sessions_of_squared_sums()
     def bets(blocks: slice) -> mean_weight.Bets:
         events = slice(100 * blocks.start, 100 * blocks.stop)
         weight = 1.0 + surprises[blocks].swapaxes(1, 2).reshape(-1, 40)
-        seen = replace(Evidence.of(weight, np.ones(len(weight))), signs=marks[events])
-        return mean_weight.Bets.of(seen, np.ones(len(weight)))
+        seen = replace(Evidence.from_numbers(weight, np.ones(len(weight))), signs=marks[events])
+        return mean_weight.Bets.from_evidence(seen, np.ones(len(weight)))
 
     start, last = mean_weight.start(40).units, EVENTS // 100
     path, memory = mean_weight.design_effects(start, bets(slice(0, last)), fading=1.0)
@@ -90,9 +90,9 @@ def test_bets_do_not_depend_on_how_many_events_each_event_stands_for(mean: float
     weight, reward = mean * rng.choice([0.8, 1.2], (1_000, 1)), np.ones(1_000)
     gains = []
     for q in (1.0, 4.0):
-        evidence = Evidence.of(weight, reward, 100, sample_weight=np.full((1_000, 1), q))
-        bets = mean_weight.Bets.of(evidence, np.full(1_000, 0.5))
-        gain, _, _ = mean_weight.fold(mean_weight.start(1), bets, BlockSums.of(evidence), 100)
+        evidence = Evidence.from_numbers(weight, reward, 100, sample_weight=np.full((1_000, 1), q))
+        bets = mean_weight.Bets.from_evidence(evidence, np.full(1_000, 0.5))
+        gain, _, _ = mean_weight.fold(mean_weight.start(1), bets, BlockSums.from_evidence(evidence), 100)
         gains.append(gain)
     assert gains[1] == pytest.approx(gains[0], rel=1e-9)
     assert gains[0].sum() > 10.0

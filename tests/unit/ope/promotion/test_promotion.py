@@ -53,7 +53,7 @@ class Log:
         events = slice(blocks.start * BLOCK, blocks.stop * BLOCK)
         counts = self.present[:, 1:].reshape(len(self.value), BLOCK, -1).sum(axis=1)
         path = Lift(self.value[blocks], *self.variance[:, blocks], counts[blocks])
-        evidence = Evidence.of(self.weight[events], self.reward[events], BLOCK, self.present[events])
+        evidence = Evidence.from_numbers(self.weight[events], self.reward[events], BLOCK, self.present[events])
         state = monitor.start() if state is None else state
         sums = monitor.summarise(evidence, self.timestamp[events], self.propensity[events])
         return monitor.fold(state, sums, [[path]])
@@ -347,7 +347,7 @@ def test_sea_needs_about_as_many_events_as_it_predicts() -> None:
 
 def test_without_a_mixture_paired_reports_that_no_lift_is_known() -> None:
     monitor, log = make_monitor(candidates=1, rule="paired"), Log(blocks=3, candidates=1)
-    evidence = Evidence.of(log.weight, log.reward, BLOCK)
+    evidence = Evidence.from_numbers(log.weight, log.reward, BLOCK)
     state = monitor.fold(monitor.start(), monitor.summarise(evidence, log.timestamp, log.propensity), [[]])
     decision = decided(monitor, state)["candidate-1", "paired"]
     assert not decision.promotable
@@ -611,7 +611,7 @@ def test_trust_depends_on_the_last_two_spans_and_returns_after_a_repair(
     for span in range(40):
         wrong = 0.8 if 20 <= span < 24 else 1.0
         weight, propensity = smooth_weights(rng, 1_000, 2)
-        evidence = Evidence.of(weight / [1.0, wrong], np.ones(1_000), BLOCK)
+        evidence = Evidence.from_numbers(weight / [1.0, wrong], np.ones(1_000), BLOCK)
         state = monitor.fold(state, monitor.summarise(evidence, np.full(1_000, np.nan), propensity), [[]])
         check = checks_of(monitor, state)["mean_weight"]
         passed.append(check.ok)

@@ -22,7 +22,7 @@ def test_every_axis_has_ticks_inside_it(values: list[float]) -> None:
 
 def test_one_very_wide_interval_does_not_squash_the_others() -> None:
     narrow = [make_estimate(name, "ips", "window", 0.05 + 0.001 * index) for index, name in enumerate("abc")]
-    scale = ChartScale.of([*narrow, make_estimate("d", "ips", "window", 0.05, lower=-100.0, upper=100.0)])
+    scale = ChartScale.from_estimates([*narrow, make_estimate("d", "ips", "window", 0.05, lower=-100.0, upper=100.0)])
     assert scale is not None
     assert scale.high - scale.low < 0.1
 

@@ -83,7 +83,7 @@ def test_a_lift_is_drawn_against_zero() -> None:
         make_estimate("c", "ips", "window", lift=0.001, lift_lower=None, lift_upper=None),
         make_estimate("d", "ips", "window"),
     ]
-    chart = make_chart(estimates, "logging", ChartScale.of(estimates, lift_of), lift_of)
+    chart = make_chart(estimates, "logging", ChartScale.from_estimates(estimates, lift_of), lift_of)
     assert chart.reference is not None
     assert [row.verdict for row in chart.rows] == ["better", "open", "", ""]
     assert [(row.value, row.interval) for row in chart.rows] == [

@@ -303,11 +303,13 @@ def evidence(
     if not named:
         weight[0] = 1.0
     reward = np.where(rng.random(events) < 0.3, high, low)
-    return Evidence.of(np.asfortranarray(weight.T), reward)
+    return Evidence.from_numbers(np.asfortranarray(weight.T), reward)
 
 
 def select_part(whole: Evidence, rows: slice) -> Evidence:
-    return Evidence.of(whole.importance_weight[rows], whole.reward[rows], sample_weight=whole.sample_weight[rows])
+    return Evidence.from_numbers(
+        whole.importance_weight[rows], whole.reward[rows], sample_weight=whole.sample_weight[rows]
+    )
 
 
 ESTIMATORS: list[AnyEstimator] = [IPS(), ClippedIPS(cap=5.0), SNIPS(), StratifiedIPS()]
@@ -402,7 +404,7 @@ def test_the_interval_of_a_lift_is_around_the_paired_difference_and_has_the_sign
 
 def test_production_has_no_lift_and_a_candidate_that_is_production_nearly_none() -> None:
     whole = evidence(14, events=5000)
-    whole = Evidence.of(np.asfortranarray(np.ones((5000, 2))), whole.reward)
+    whole = Evidence.from_numbers(np.asfortranarray(np.ones((5000, 2))), whole.reward)
     actual = seen(watching(), whole)
     assert np.isnan(actual.lift[0, 0]).all()
     assert np.isnan(actual.lift[1, 0]).all()
@@ -442,7 +444,7 @@ def test_the_largest_observation_of_a_lift_is_the_heavier_of_both_weights(loggin
     bound = ConfidenceSequence(method="empirical_bernstein", max_weight=50.0)
     (group,) = bound.tracker(Cumulative(), [IPS()], (0.0, 1.0), 100, logging).groups
     weight = np.array([[1.0 if logging else 50.0, 50.0]]).repeat(2, axis=0)
-    whole = Evidence.of(np.asfortranarray(weight), np.array([0.0, 1.0]))
+    whole = Evidence.from_numbers(np.asfortranarray(weight), np.array([0.0, 1.0]))
     assert group.scale.lift == 50.0
     assert group.observed(whole, []).values[0, 1].max(axis=-1).tolist() == [1.0] * 4
 
@@ -452,7 +454,9 @@ def test_events_that_lack_a_policy_change_nothing_for_it() -> None:
     present = np.random.default_rng(19).random((900, 4)) < 0.8
     present[:, 0] = True
     weight = np.where(present, whole.importance_weight, 0.0)
-    sparse = Evidence.of(np.asfortranarray(weight), whole.reward, sample_weight=np.asfortranarray(present * 1.0))
+    sparse = Evidence.from_numbers(
+        np.asfortranarray(weight), whole.reward, sample_weight=np.asfortranarray(present * 1.0)
+    )
     actual = seen(watching(), sparse)
     for policy in range(4):
         observed = both_sides(whole.importance_weight[:, policy], whole.reward)
@@ -471,7 +475,10 @@ def test_a_log_sampled_evenly_has_the_intervals_of_its_events_and_one_sampled_un
     even, uneven = np.full((900, 4), 4.0), np.full((900, 4), 4.0)
     uneven[300:, 1] = 2.0
     plain = seen(watching(), whole)
-    weighed = [Evidence.of(whole.importance_weight, whole.reward, sample_weight=weights) for weights in (even, uneven)]
+    weighed = [
+        Evidence.from_numbers(whole.importance_weight, whole.reward, sample_weight=weights)
+        for weights in (even, uneven)
+    ]
     same, withheld = (seen(watching(), sample) for sample in weighed)
     assert same.value[0].tolist() == plain.value[0].tolist()
     assert "uneven_sampling" not in same.details
@@ -484,7 +491,7 @@ def test_a_lift_over_a_production_that_was_sampled_unevenly_has_no_interval() ->
     whole = evidence(20)
     sampled = np.full((900, 4), 4.0)
     sampled[300:, 0] = 2.0
-    actual = seen(watching(), Evidence.of(whole.importance_weight, whole.reward, sample_weight=sampled))
+    actual = seen(watching(), Evidence.from_numbers(whole.importance_weight, whole.reward, sample_weight=sampled))
     assert np.isnan(actual.value[0]).all(axis=1).tolist() == [True, False, False, False]
     assert np.isnan(actual.lift[0]).all()
 
@@ -492,9 +499,9 @@ def test_a_lift_over_a_production_that_was_sampled_unevenly_has_no_interval() ->
 def test_the_interval_is_withheld_if_terms_have_no_limit() -> None:
     modelled: list[AnyEstimator] = [DM(), StaticBlend(tau=0.5), ClippedIPS(cap=np.inf), CAB(cap=3.0), PseudoInverse()]
     sequences, _ = watching(estimators=modelled)
-    assert [(group.of, group.scale[:2]) for group in sequences.groups] == [(0, (0.0, 1.0)), (3, (0.0, 4.0))]
+    assert [(group.term, group.scale[:2]) for group in sequences.groups] == [(0, (0.0, 1.0)), (3, (0.0, 4.0))]
     limited, _ = watching(estimators=modelled, bound=ConfidenceSequence(max_weight=10.0))
-    assert [group.of for group in limited.groups] == [0, 1, 2, 3]
+    assert [group.term for group in limited.groups] == [0, 1, 2, 3]
 
 
 def test_folding_changes_nothing_in_the_state_it_is_given() -> None:
@@ -523,7 +530,7 @@ def test_observations_of_blocks_equal_the_observations_of_each_event(named: bool
     if not named:
         weight[0] = 1.0
     there = (rng.random((600, 4)) <= present).T
-    whole = Evidence.of(np.asfortranarray(weight.T), reward, sample_weight=np.asfortranarray(there.T * 1.0))
+    whole = Evidence.from_numbers(np.asfortranarray(weight.T), reward, sample_weight=np.asfortranarray(there.T * 1.0))
     group = watching(logging=not named)[0].groups[0]
     actual = group.observed(whole, [], slice(2, 6))
     for block, policy in np.ndindex(4, 4):
@@ -761,7 +768,7 @@ def test_evidence_is_proof_until_sampling_becomes_uneven() -> None:
         state, path = proof.start(2), []
         for first in range(0, 1_000, step):
             rows = slice(first, first + step)
-            seen = Evidence.of(weight[rows], reward[rows], 100, sampling[rows])
+            seen = Evidence.from_numbers(weight[rows], reward[rows], 100, sampling[rows])
             some, state = proof.fold(state, proof.observed(seen))
             path += some[:, 1:].tolist()
         return path
