@@ -349,7 +349,7 @@ def produce(
     """Send a file of events to a Kafka topic.
 
     Each line, or each row of a table as JSON, becomes a message. Partitions take turns. Events that would be rejected
-    are not sent; the exit code is then 1.
+    are not sent, and the exit code is then 1.
     """
     from streameval.cli.produce import run_produce
 

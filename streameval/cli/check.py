@@ -64,7 +64,7 @@ class Finding:
     Args:
         part: the key in the configuration
         message: the fact
-        level: `run` refuses an error; a warning costs events or estimates
+        level: an error stops `run`, and a warning costs events or estimates
         hint: what to do about it
     """
 
@@ -293,7 +293,7 @@ class Probe:
         status: the status of the source
         held: how many messages it holds, None if unknown
         values: the messages
-        written: when each was written, in epoch seconds; NaN if unknown
+        written: when each was written, in epoch seconds, or NaN if unknown
     """
 
     status: SourceStatus

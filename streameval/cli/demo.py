@@ -60,10 +60,10 @@ def run_demo(events: int | None, port: int, seed: int, rate: float, world: DemoW
     """Run the demonstration, then print the estimates next to the true values.
 
     Args:
-        events: stop after this many events; None runs until Ctrl-C
-        port: port of the status page; if it is taken, a free one is used
+        events: stop after this many events. None runs until Ctrl-C
+        port: port of the status page, or a free one if it is taken
         seed: random seed
-        rate: events per second; 0 is as fast as possible
+        rate: events per second, or 0 for as fast as possible
         world: whether the recommender shows one item or a list
 
     Raises:

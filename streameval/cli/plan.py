@@ -69,7 +69,7 @@ def plan_power(
         files: paths of events
         lifts: lifts to detect, such as `0.01` or `5%`
         power: probability of detecting such a lift
-        estimator: label of the estimator; by default the preferred one with evidence about a candidate
+        estimator: label of the estimator, by default the preferred one with evidence about a candidate
         written: format of the files
 
     Raises:

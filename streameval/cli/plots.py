@@ -58,11 +58,11 @@ class ReplayPlot:
     """Draw the values and lifts of policies over time, and when promotion rules would have promoted.
 
     Args:
-        path: the file to write; its suffix selects PNG, SVG or PDF
-        choices: pairs of an estimator and an average; the first one in the Report is drawn
+        path: the file to write, with the suffix of PNG, SVG or PDF
+        choices: pairs of an estimator and an average, of which the first one in the Report is drawn
         title: the title
         truth: true values as `read_truth` returns them, drawn as dashed lines
-        margin: what a lift must exceed; None without promotion
+        margin: what a lift must exceed, or None without promotion
         by_rule: also draw a strip for each candidate and rule
     """
 

@@ -73,7 +73,7 @@ def destination(config: Config | None, topic: str | None, changes: Mapping[str, 
     """Return where to send messages.
 
     Args:
-        config: gives the connection and the topic, if its source is Kafka; None for a local broker
+        config: gives the connection and the topic, if its source is Kafka, or None for a local broker
         topic: replaces the topic
         changes: options of the connection to replace, unless None
 
@@ -98,11 +98,11 @@ def messages(
     In a table without ids, the id of a row is its number. In a table without times, its time is now.
 
     Args:
-        file: NDJSON or CSV (plain, gzip or zstd) or Parquet; `-` is stdin
-        config: names columns, rewards and candidates; None accepts any in lines
-        written: format of the file; by default from its extension, else from the configuration, else `json`
+        file: NDJSON or CSV (plain, gzip or zstd) or Parquet, or `-` for stdin
+        config: names columns, rewards and candidates. None accepts any in lines
+        written: format of the file, by default from its extension, else from the configuration, else `json`
         advance: is called with the bytes read so far and the total
-        rejections: counts the events that an evaluator would reject, which are left out; None to send them too
+        rejections: counts the events that an evaluator would reject, which are left out, or None to send them too
 
     Raises:
         InputError: The file cannot be read, or lacks a required column.

@@ -168,11 +168,11 @@ class Replay:
 
     Args:
         config: the configuration
-        evaluator: the evaluator; by default a new one
+        evaluator: the evaluator, by default a new one
         timed: rows of tables must have a timestamp
 
     Attributes:
-        update: takes each batch; by default it updates the evaluator
+        update: takes each batch. By default it updates the evaluator
         share: share of the files read by now, None if unknown
     """
 
@@ -192,7 +192,7 @@ class Replay:
 
         Args:
             files: paths
-            written: format of the files; by default from their extension, else from the source
+            written: format of the files, by default from their extension, else from the source
 
         Raises:
             InputError: No event was accepted.
@@ -293,8 +293,8 @@ def choices(config: EvaluatorConfig, estimator: str | None, average: str | None)
 
     Args:
         config: what is estimated
-        estimator: label of the estimator to draw; None for any
-        average: label of the average to draw; None for the preferred one
+        estimator: label of the estimator to draw, or None for any
+        average: label of the average to draw, or None for the preferred one
 
     Raises:
         InputError: No such pair is estimated.

@@ -28,7 +28,7 @@ class TracePoint(NamedTuple):
 
     Args:
         events: the number of events so far
-        newest: epoch seconds of the newest event; None without times
+        newest: epoch seconds of the newest event, or None without times
         estimates: rows of the traced pairs
     """
 
@@ -45,8 +45,8 @@ class Trace:
 
     Args:
         pairs: labels of estimators and averages
-        points: the smallest number of points of a long log; twice as many are the most
-        every: events between points; larger for a log that is known to be long
+        points: the smallest number of points of a long log. Twice as many are the most
+        every: events between points, more for a log that is known to be long
         kept: the points
         transitions: changes of decisions so far
         taken: events so far
@@ -100,7 +100,7 @@ class Trace:
         """Return the estimates of each policy over time, production first.
 
         Returns:
-            By policy, an array [3, points] of the quantity and its lower and upper bound; NaN if unknown.
+            By policy, an array [3, points] of the quantity and its lower and upper bound, or NaN if unknown.
         """
         rows = [
             {row.policy: row for row in point.estimates if (row.estimator, row.average) == (estimator, average)}

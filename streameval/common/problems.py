@@ -43,7 +43,7 @@ class Problem:
     """Hold one problem of a configuration.
 
     Args:
-        path: where the problem is; () stands for the whole configuration
+        path: where the problem is, or () for the whole configuration
         message: what was expected and what was found
         hint: what to do about it
     """

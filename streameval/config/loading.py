@@ -52,7 +52,7 @@ def read_yaml(path: Path) -> Document:
     """Return the mapping in a YAML file.
 
     Raises:
-        ConfigError: The file cannot be read, or holds no mapping; the message names the line and the column.
+        ConfigError: The file cannot be read, or holds no mapping. The message names the line and the column.
     """
     if path.suffix in LOGS:
         raise ConfigError(
@@ -83,7 +83,7 @@ def parse_yaml(text: str, name: str) -> Document:
         name: what errors call the file
 
     Raises:
-        ConfigError: The text is not a mapping; the message names the line and the column.
+        ConfigError: The text is not a mapping. The message names the line and the column.
     """
     try:
         values, origins = _parse(text)

@@ -188,7 +188,7 @@ class Config(EvaluatorOptions):
         """Read a file, apply the STREAMEVAL_* variables, and validate.
 
         Raises:
-            ConfigError: The configuration is wrong; the message lists every problem.
+            ConfigError: The configuration is wrong. The message lists every problem.
         """
         variables = os.environ if environment is None else environment
         document = with_environment(read_yaml(Path(path)), variables, cls.model_fields)
@@ -252,7 +252,7 @@ class Config(EvaluatorOptions):
         """Return the decoder of the events.
 
         Args:
-            written: their format if they do not come from the source; they then hold their rewards
+            written: their format if they do not come from the source. They then hold their rewards
             is_log: whether events keep identities and rewards of any size, so that warnings about a log can count them
 
         Raises:

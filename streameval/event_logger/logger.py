@@ -74,7 +74,7 @@ class Form(NamedTuple):
 
     Attributes:
         name: `decision`, `ranking`, `slate`, `scored` or `reward`
-        rewards: the fields of its rewards; empty if it has none
+        rewards: the fields of its rewards, or empty if it has none
     """
 
     name: str
@@ -205,12 +205,12 @@ class EventLogger:
                 in (0, 1]
             chosen: the action that was drawn
             policies: for each candidate, its distribution over `actions`, [n], or its probability of `chosen` alone,
-                in [0, 1]; None if it is not known
-            reward: the reward, or several by their fields; None if it comes later, by `reward`
+                in [0, 1], or None if it is not known
+            reward: the reward, or several by their fields, or None if it comes later, by `reward`
             features: numbers for the reward model, [n, d]
             unit: id of the user or session
-            event_id: a unique id; random by default
-            timestamp: time of the decision in seconds since 1970; now by default
+            event_id: a unique id, random by default
+            timestamp: time of the decision in seconds since 1970, now by default
             logging_policy: name or version of the policy that chose the action
         """
         fields = {
@@ -248,14 +248,14 @@ class EventLogger:
             shown: the items in the order in which the page showed them
             clicked: the items that the user clicked
             policies: for each candidate, the ranks of the clicked items by item, from 1, or its whole list; an empty
-                mapping if nothing was clicked; None if it is not known
+                mapping if nothing was clicked, or None if it is not known
             propensities: the probability of a look at the rank of each clicked item, in (0, 1]
             swap: the two ranks with items that were exchanged by chance
             marginals: [n, 2] of a random production, its probability of each shown item at this rank and at the next
             features: numbers of the items for the reward model, [n, d]
             unit: id of the user or session
-            event_id: a unique id; random by default
-            timestamp: time of the page in seconds since 1970; now by default
+            event_id: a unique id, random by default
+            timestamp: time of the page in seconds since 1970, now by default
         """
         page = {"shown": shown, "clicked": clicked, "propensities": propensities, "swap": swap, "marginals": marginals}
         fields = {
@@ -283,10 +283,10 @@ class EventLogger:
         Args:
             context: the context of the decision, anything that JSON can hold
             slots: for each slot, its fields as in the event: `action`, `propensity`, `policies` and others
-            reward: the reward of the slate, or several by their fields; None if it comes later, by `reward`
+            reward: the reward of the slate, or several by their fields, or None if it comes later, by `reward`
             unit: id of the user or session
-            event_id: a unique id; random by default
-            timestamp: time of the decision in seconds since 1970; now by default
+            event_id: a unique id, random by default
+            timestamp: time of the decision in seconds since 1970, now by default
             fields: `slate_logging`, `scores`, `slates`, `slate_propensities` and `logging_policy` of the event
         """
         fields = {**fields, "slots": slots, "reward": reward, "unit": unit, "context": context}
@@ -307,10 +307,10 @@ class EventLogger:
         Args:
             context: the context of the decision, anything that JSON can hold
             propensity: the probability that the outcome was revealed, in (0, 1]
-            values: the value of the revealed outcome by policy; None if the outcome was not revealed
+            values: the value of the revealed outcome by policy, or None if the outcome was not revealed
             unit: id of the user or session
-            event_id: a unique id; random by default
-            timestamp: time of the decision in seconds since 1970; now by default
+            event_id: a unique id, random by default
+            timestamp: time of the decision in seconds since 1970, now by default
         """
         outcome = _without_none({"propensity": propensity, "values": values}) | {"revealed": values is not None}
         fields = {"scored": outcome, "unit": unit, "context": context}
@@ -321,8 +321,8 @@ class EventLogger:
 
         Args:
             event_id: the id of the decision
-            value: the reward, or some of several rewards; the others may come in another message
-            timestamp: time in seconds since 1970; now by default
+            value: the reward, or some of several rewards. The others may come in another message
+            timestamp: time in seconds since 1970, now by default
         """
         self._log("reward", event_id, timestamp, {"reward": value})
 
@@ -569,7 +569,7 @@ def _plain(value: Any, field: str = "context") -> Any:
     """Return lists in place of arrays and tuples, and Python's numbers in place of others.
 
     Raises:
-        ValueError: A number outside the context is not finite; JSON would have null in its place.
+        ValueError: A number outside the context is not finite. JSON would have null in its place.
     """
     if isinstance(value, float):  # also numpy's
         if not math.isfinite(value) and field != "context":

@@ -36,8 +36,8 @@ class MessageSink(ABC):
         """Write a message, and call `done` once, from any thread, when it is written or has failed.
 
         Raises:
-            OSError: The message was not taken; a later attempt may succeed.
-            Exception: The message has failed; `done` was not called.
+            OSError: The message was not taken. A later attempt may succeed.
+            Exception: The message has failed, and `done` was not called.
         """
 
     def poll(self, timeout: float) -> None:

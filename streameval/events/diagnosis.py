@@ -33,8 +33,8 @@ class Diagnosis:
 
     Args:
         form: the struct type of the message
-        policies: the names read inside `policies`; None = all
-        is_cell: tells whether a policy can have a value; other values count as missing. None = probabilities
+        policies: the names read inside `policies`, or None for all
+        is_cell: tells whether a policy can have a value. Other values count as missing. None = probabilities
     """
 
     def __init__(

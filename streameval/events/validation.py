@@ -61,7 +61,7 @@ class Rejected(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     Attributes:
         reason: one of `REASONS`
         detail: the problem for a person to read, as `field: problem`
-        value: the message, for the dead letters; empty for a tombstone, a row of a table, or an event rejected later
+        value: the message, for the dead letters, or empty for a tombstone, a row of a table, or an event rejected later
         place: index of the message among the messages decoded together, from 0
         origin: topic, partition and offset, if known
     """

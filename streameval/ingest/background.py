@@ -1,4 +1,4 @@
-"""Do slow work outside the loop, in threads that end with the program; close connections from any thread.
+"""Do slow work outside the loop, in threads that end with the program, and close connections from any thread.
 
 A `ThreadPoolExecutor` waits for its threads when Python exits: a broker that does not answer would hold up the end.
 """
@@ -51,7 +51,7 @@ class RetryError(Exception):
 
     Args:
         reason: what went wrong
-        items: the items of the batch to handle again; the others were handled or dropped
+        items: the items of the batch to handle again. The others were handled or dropped
         dropped: how many were dropped
     """
 
@@ -77,14 +77,14 @@ class Sink(Protocol[Item]):
     """Write the items of a worker."""
 
     def write(self, items: Sequence[Item], /) -> int:
-        """Write items, and return how many were taken; the others can never be written here.
+        """Write items, and return how many were taken. The others can never be written here.
 
         Raises:
             RetryError: A failure that may pass.
         """
 
     def abort(self) -> None:
-        """Let this and all later calls of `write` fail soon; called from another thread."""
+        """Let this and all later calls of `write` fail soon. Another thread calls it."""
 
     def close(self) -> None:
         """Release what is open."""
@@ -97,11 +97,11 @@ class Worker(Generic[T]):
     other exception drops the batch.
 
     Args:
-        sink: where the items go; it is closed in the thread after the last item
+        sink: where the items go. It is closed in the thread after the last item
         name: the name of the thread
         event: the log event of a failed attempt
         batch: how many items are written at once
-        max_bytes: memory for queued items, by `size`; further ones are dropped
+        max_bytes: memory for queued items, by `size`. Further ones are dropped
         size: returns the memory of an item in bytes
         written: called in the thread with items that the sink has written or refused for good
     """
@@ -189,7 +189,7 @@ class Worker(Generic[T]):
         self._sink.close()
 
     def _oldest(self) -> list[T]:
-        """Return the oldest items; none if no more will come."""
+        """Return the oldest items, or none if no more will come."""
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._closing.is_set())
             return list(islice(self._queue, self._batch))

@@ -36,9 +36,9 @@ class Records:
     Attributes:
         topic: the topic, or the path of a file
         partition: the number of the partition
-        offsets: of the messages; they rise, but may have gaps (compaction, transactions)
-        values: of the messages; None is a Kafka tombstone
-        timestamps: when each message was written, in milliseconds since 1970; None if the log does not record it
+        offsets: of the messages. They rise, but may have gaps (compaction, transactions)
+        values: of the messages. None is a Kafka tombstone
+        timestamps: when each message was written, in milliseconds since 1970, or None if the log does not record it
         unreadable: why the batch of these messages cannot be unpacked; all its values are then None
     """
 
@@ -65,7 +65,7 @@ class Offsets:
         positions: by partition, the next offset
         identity: tells the log from a later one with the same name: the id of a topic, a digest of a file's content;
             None = unknown
-        epochs: by partition, if known, the epoch of the leader that wrote the last message read; it reveals a log
+        epochs: by partition, if known, the epoch of the leader that wrote the last message read. It reveals a log
             that was truncated and has since grown beyond the position
 
     >>> Offsets.from_state(Offsets({0: 12, 1: 7}, "id-1", {1: 4}).to_state())
@@ -100,7 +100,7 @@ class PartitionStatus:
         topic: the topic, or the path of a file
         partition: the number of the partition
         position: the next offset
-        lag: how many messages are still unread; None = unknown
+        lag: how many messages are still unread, or None if unknown
         ended_at: when the log was last asked for its end (epoch seconds), if all was read then and nothing came since
     """
 
@@ -140,12 +140,12 @@ class SourceStatus:
 
     @property
     def ended_at(self) -> PartitionEnds:
-        """Return when each partition was found at its end; None if it was not."""
+        """Return when each partition was found at its end, or None if it was not."""
         return {(part.topic, part.partition): part.ended_at for part in self.partitions}
 
     @property
     def lag(self) -> int | None:
-        """Count the unread messages in all partitions; None while the number of one is unknown."""
+        """Count the unread messages in all partitions, or None while the number of one is unknown."""
         lags = [partition.lag for partition in self.partitions]
         return None if not lags or None in lags else sum(lag for lag in lags if lag is not None)
 
@@ -158,7 +158,7 @@ class Source(Protocol):
     """
 
     def poll(self, timeout: float) -> list[Records]:
-        """Return the next messages, within about `timeout` seconds; none if nothing has come.
+        """Return the next messages, within about `timeout` seconds, or none if nothing has come.
 
         Raises:
             SourceError: A failure that does not pass.
@@ -168,7 +168,7 @@ class Source(Protocol):
         """Describe the source, without a round trip."""
 
     def offsets(self) -> SourceOffsets:
-        """Return where a restart continues after everything that `poll` has returned; part of a snapshot."""
+        """Return where a restart continues after everything that `poll` has returned. Snapshots contain it."""
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Return no messages of these partitions, and resume all others, until the next call.
@@ -179,11 +179,11 @@ class Source(Protocol):
         return
 
     def commit(self, offsets: SourceOffsets) -> None:
-        """Publish the offsets of a snapshot for tools that show lag; never read back. Neither waits nor raises."""
+        """Publish the offsets of a snapshot for tools that show lag, without waiting or raising. Nothing reads them."""
         return
 
     def close(self) -> None:
-        """Release what is open; `status` and `offsets` can still be called."""
+        """Release what is open. `status` and `offsets` can still be called."""
         return
 
 
@@ -213,7 +213,7 @@ class DataLoss:
 
     Args:
         name: the log, for people
-        reaction: `fail` stops with an error at the first gap; `continue` reads on behind it
+        reaction: `fail` stops with an error at the first gap, and `continue` reads on behind it
 
     Attributes:
         lost: messages known to be lost
@@ -263,7 +263,7 @@ class BackfillReader:
     Args:
         source: reads the log again
         first: the offset to start at
-        first_of: the topic to which `first` applies; None = all
+        first_of: the topic to which `first` applies, or None for all
         ends_are_certain: see `SourceSettings`
     """
 
@@ -378,16 +378,16 @@ class RewardTopic(StrictModel):
 
 
 class StageSettings(StrictModel):
-    """Decide which stages events pass; by default they count as they arrive."""
+    """Decide which stages events pass. By default they count as they arrive."""
 
     @property
     def dedupe_window(self) -> int:
-        """Return how many event ids are remembered to drop duplicates; 0 = none."""
+        """Return how many event ids are remembered to drop duplicates, 0 for none."""
         return 0
 
     @property
     def clock_tolerance(self) -> float:
-        """Return how many seconds an event may be dated ahead of the reader's clock; later ones count as of now."""
+        """Return how many seconds an event may be dated ahead of the reader's clock. Later ones count as of now."""
         return math.inf
 
     @property
@@ -396,7 +396,7 @@ class StageSettings(StrictModel):
         return None
 
     def event_order(self, partitions: int) -> EventOrder | None:
-        """Return the stage that orders the events of this many partitions; None if they count as they arrive."""
+        """Return the stage that orders the events of this many partitions, or None if they count as they arrive."""
         return None
 
 
@@ -420,11 +420,11 @@ class SourceSettings(StageSettings):
 
     @abstractmethod
     def identity(self) -> dict[str, Any]:
-        """Return the options that decide which events are read; snapshots with others are refused."""
+        """Return the options that decide which events are read. Snapshots with others are refused."""
 
     @abstractmethod
     def open(self, offsets: SourceOffsets | None = None) -> Source:
-        """Open the source at `offsets`; a log that these do not contain is read from its start.
+        """Open the source at `offsets`. A log that these do not contain is read from its start.
 
         If another log has the name now, or the next messages are lost, the source logs and counts that (see `DataLoss`)
         and does what `on_lost_offsets` demands.
@@ -436,7 +436,7 @@ class SourceSettings(StageSettings):
         return "json"
 
     def record_decoder(self, columns: ColumnNames) -> Callable[..., RecordDecoder] | None:
-        """Return what makes a decoder, by its options, of events with the field names `columns`; None for JSON."""
+        """Return what makes a decoder, by its options, of events with the field names `columns`, or None for JSON."""
         return None
 
     @property

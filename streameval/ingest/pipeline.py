@@ -37,7 +37,7 @@ class Decoder(Protocol):
     """Decode message values into columns."""
 
     def decode_batch(self, values: Iterable[bytes | None], origin: Origin | None = None) -> EventBatch:
-        """Decode messages; `origin` tells where they come from, if anything needs it."""
+        """Decode messages. `origin` tells where they come from, if anything needs it."""
 
 
 class EventPipeline:
@@ -45,7 +45,7 @@ class EventPipeline:
 
     The stages are: drop duplicates as read (copies that a producer sends again are not late events), order by event
     time and join rewards, drop duplicates again in the order of time (copies in two partitions may be read far apart).
-    Whether events are ordered by time may depend on the number of partitions; it is decided when that is known for the
+    Whether events are ordered by time may depend on the number of partitions. It is decided when that is known for the
     first time, and kept.
 
     Call `take` after every poll, then `source.pause(pipeline.ahead())`: messages too far ahead stay in the log.
@@ -54,7 +54,7 @@ class EventPipeline:
         events: decodes events
         settings: decide which stages there are
         reward_field: the field of rewards that come separately
-        reward_range: the range of joined rewards; decoders check the other rewards
+        reward_range: the range of joined rewards. Decoders check the other rewards
         further: further rewards, with their fields and ranges
         located: events keep their origin, even if no stage needs it
     """
@@ -110,10 +110,10 @@ class EventPipeline:
         Args:
             records: the messages of a poll
             partitions: all partitions, and when they were found at their end
-            now: seconds since 1970; an event dated more than `max_ahead` of the source later counts as of now
+            now: seconds since 1970. An event dated more than `max_ahead` of the source later counts as of now
 
         Raises:
-            ClockBehindError: `now` is more than a day behind the events; none of the messages is taken.
+            ClockBehindError: `now` is more than a day behind the events, and none of the messages is taken.
         """
         self.decide(partitions)
         batch, rewards = self._decode(records)
@@ -141,7 +141,7 @@ class EventPipeline:
         return () if self._order is None else self._order.ahead()
 
     def buffered(self) -> BufferStatus | None:
-        """Describe the buffers, for people and metrics; None if no stage has a buffer."""
+        """Describe the buffers, for people and metrics, or None if no stage has a buffer."""
         if self._order is not None:
             return self._order.buffered()
         return BufferStatus(len(self._left)) if len(self._left) else None

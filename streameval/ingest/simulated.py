@@ -144,7 +144,7 @@ class SimulatedRecommender:
             position += len(block)
 
     def after(self, position: int) -> list[bytes]:
-        """Return the events from number `position` to the end of its block of 2,000; none if there are no more."""
+        """Return the events from number `position` to the end of its block of 2,000, or none if there are no more."""
         start = position // DRAW_SIZE * DRAW_SIZE
         end = start + DRAW_SIZE if self.settings.events is None else min(start + DRAW_SIZE, self.settings.events)
         if position >= end:
@@ -252,7 +252,7 @@ class SimulatedSource(Source):
         return {SIMULATED: Offsets({0: self.position})}
 
     def _waiting(self) -> int:
-        """Count the events that have happened and were not polled; without a rate, all have happened."""
+        """Count the events that have happened and were not polled. Without a rate, all have happened."""
         happened = self.settings.events or self.position + DRAW_SIZE
         if self.settings.rate:
             elapsed = int((self._clock() - self._started) * self.settings.rate)
@@ -263,7 +263,7 @@ class SimulatedSource(Source):
 def encode(
     interactions: Interactions, first: int, timestamps: Sequence[float], *, action_sets: bool = False
 ) -> list[bytes]:
-    """Encode interactions as JSON in the wire format; `first` is the number of the first one, for `event_id`."""
+    """Encode interactions as JSON in the wire format. `first` is the number of the first one, for `event_id`."""
     names = interactions.world.candidates
     features = _feature_json(interactions.world) if action_sets else []
     target = interactions.distribution if action_sets else interactions.probability
@@ -288,7 +288,7 @@ def encode(
 
 
 def encode_pages(pages: ShownPages, first: int, timestamps: Sequence[float]) -> list[bytes]:
-    """Encode pages as JSON in the wire format; `first` is the number of the first one, for `event_id`."""
+    """Encode pages as JSON in the wire format. `first` is the number of the first one, for `event_id`."""
     world, lines = pages.world, []
     marginals = pages.marginals().tolist() if world.interventions == "shuffles" else []
     columns = pages.shown.tolist(), pages.clicked.tolist(), pages.swap.tolist(), pages.ranks.swapaxes(0, 1).tolist()

@@ -46,7 +46,7 @@ class Point:
     Args:
         at: Epoch seconds.
         rows: Row of each estimate in `numbers`.
-        numbers: Value, its lower and upper bound, lift, its lower and upper bound, [estimates, 6]; NaN if not known.
+        numbers: Value, its lower and upper bound, lift, its lower and upper bound, [estimates, 6], or NaN if not known.
     """
 
     at: float
@@ -94,7 +94,7 @@ class History:
         return History(tuple(point for point in self.points if point.at >= start), self.spacing)
 
     def series(self, label: Label, is_lift: bool = False) -> NDArray[np.float64]:
-        """Return the value or lift of one estimate with both bounds over time, [points, 3]; NaN if not known."""
+        """Return the value or lift of one estimate with both bounds over time, [points, 3], or NaN if not known."""
         series, columns = np.full((len(self.points), 3), np.nan), slice(3, 6) if is_lift else slice(0, 3)
         for index, point in enumerate(self.points):
             row = point.rows.get(label)

@@ -30,7 +30,7 @@ MIN_SHARE = 8
 
 @dataclass
 class PartitionBuffer:
-    """Hold events in the order of time, outside the heap; events before the row `start` have been taken."""
+    """Hold events in the order of time, outside the heap. Events before the row `start` have been taken."""
 
     events: EventBatch
     start: int = 0
@@ -71,7 +71,7 @@ class HeldEvents:
 
     @property
     def oldest(self) -> float:
-        """Return the time of the oldest event; infinity without events."""
+        """Return the time of the oldest event, or infinity without events."""
         return min((float(part.events.timestamp[part.start]) for part in self._parts), default=math.inf)
 
     def add(self, batch: EventBatch) -> None:

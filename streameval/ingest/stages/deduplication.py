@@ -58,6 +58,6 @@ class Deduplication:
         return state
 
     def restore(self, state: State) -> None:
-        """Continue from a state; a shorter window keeps the newest ids."""
+        """Continue from a state. A shorter window keeps the newest ids."""
         self._recent, self._seen = deque(), set()
         self._remember(from_plain(state)["remembered"].tolist())

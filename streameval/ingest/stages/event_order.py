@@ -32,7 +32,7 @@ class BufferStatus:
 
     Attributes:
         events: the number of buffered events
-        watermark: the event time (epoch seconds) up to which everything has come; None before there is one
+        watermark: the event time (epoch seconds) up to which everything has come, or None before there is one
         late: events that came after the watermark had passed them
         released_early: events released before the watermark passed them because the buffer was full
         lateness: by partition, the most seconds by which recent events came after the watermark
@@ -66,7 +66,7 @@ class EventOrder:
     read (`ahead`). Beyond twice as much, the older half is released early.
 
     With `rewards`, an event is a decision. It waits until the partitions of the rewards have also passed the end of its
-    window, and then gets the rewards of that topic; a reward in its own message is ignored. A decision that comes when
+    window, and then gets the rewards of that topic. A reward in its own message is ignored. A decision that comes when
     its rewards have been dropped is too late, and is rejected. When rewards come long after many decisions, `ahead`
     leaves decisions in the log.
 
@@ -75,7 +75,7 @@ class EventOrder:
         max_lateness: seconds that an event waits for others of its partition
         idle_timeout: seconds that an event waits for a partition without anything to read
         max_bytes: memory for events and rewards
-        rewards: joins the rewards of another topic; None if events have their own rewards
+        rewards: joins the rewards of another topic, or None if events have their own rewards
 
     Attributes:
         patience: the longest wait for events while their partition has nothing else to read, in seconds
@@ -109,11 +109,11 @@ class EventOrder:
 
     @property
     def watermark(self) -> float:
-        """Return the event time (epoch seconds) up to which everything has come; minus infinity at first."""
+        """Return the event time (epoch seconds) up to which everything has come, at first minus infinity."""
         return self._watermarks.watermark
 
     def expect(self, partitions: Iterable[TopicPartition]) -> None:
-        """Set the partitions; no event is released before each has events or was found at its end."""
+        """Set the partitions. No event is released before each has events or was found at its end."""
         self._watermarks.expect(partitions)
 
     def take(

@@ -63,7 +63,7 @@ class ReaderClock:
         If there are few of both, `now` is right after all once they have waited long.
 
         Raises:
-            ClockBehindError: It is much later; no message is taken.
+            ClockBehindError: It is much later. No message is taken.
         """
         times = np.concatenate([batch.timestamp for batch in batches])
         times = times[~np.isnan(times)]

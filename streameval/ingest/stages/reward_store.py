@@ -113,7 +113,7 @@ class RewardCounts:
 
     @property
     def late_share(self) -> float | None:
-        """Return the share of rewards with a decision that did not count; None without any."""
+        """Return the share of rewards with a decision that did not count, or None without any."""
         decided = self.joined + self.late
         return self.late / decided if decided else None
 
@@ -128,9 +128,9 @@ class RewardStore:
         window: a decision gets the rewards with its id dated up to this many seconds later
         default: the reward of a decision without any
         combine: which of several rewards counts, by (timestamp, partition, offset), or their sum
-        max_lateness: a reward may be dated up to this many seconds before its decision, because clocks differ; it waits
+        max_lateness: a reward may be dated up to this many seconds before its decision, because clocks differ. It waits
             for a decision that comes after it
-        max_bytes: memory for the decisions and rewards that wait; released decisions take up to a quarter as much
+        max_bytes: memory for the decisions and rewards that wait. Released decisions take up to a quarter as much
     """
 
     def __init__(

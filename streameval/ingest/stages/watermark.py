@@ -31,7 +31,7 @@ class PartitionClock:
 
     Attributes:
         time: the newest time that `CONFIRMED_BY` events in a row have all reached
-        put_forward: a time that it has passed, because it was found at its end; no later than any event after that
+        put_forward: a time that it has passed, because it was found at its end, no later than any later event
         lateness: the most seconds by which recent events came after the watermark
         last: times of its last events
         asked_at: when its end was asked for, if it was at its end then and no event has come since
@@ -143,7 +143,7 @@ class Watermarks:
                 once: events may have come since
 
         Returns:
-            The time up to which all events have come, if all partitions were found at their end; else minus infinity.
+            The time up to which all events have come, or minus infinity if a partition is not at its end.
         """
         newest = self.newest
         for partition, asked in ended.items():

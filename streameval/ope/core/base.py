@@ -213,7 +213,7 @@ class Fading(Average):
         return bank.shared if self.alike else bank.apart
 
     def lost(self, state: Any) -> Array:
-        """Return what rounding has added to the moments; empty if the average forgets it anyway."""
+        """Return what rounding has added to the moments, or empty if the average forgets it anyway."""
         return kernel.NOTHING
 
     def _accumulate(self, moments: Array, rows: Array, step: Step, bank: Bank, lost: Array) -> None:

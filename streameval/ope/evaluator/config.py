@@ -495,7 +495,7 @@ class EvaluatorConfig:
 
     @property
     def _largest_loss(self) -> float | None:
-        """Return by how much production's term of a page may exceed a candidate's; None unless events are rankings.
+        """Return by how much production's term of a page may exceed a candidate's, or None unless events are rankings.
 
         Infinite if production is not the order that was shown.
         """

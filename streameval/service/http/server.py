@@ -137,7 +137,7 @@ class Pages:
 
 
 class Gate:
-    """Pass on requests that `Security` admits; the paths in `OPEN` need no token.
+    """Pass on requests that `Security` admits. The paths in `OPEN` need no token.
 
     A request that is too large gets 431, a host name of another site 403, and a missing token 401.
     """

@@ -240,7 +240,7 @@ def _sections(report: Report) -> list[dict[str, Any]]:
 
 
 def _deciding(report: Report, candidate_answers: Sequence[CandidateAnswer]) -> dict[str, Estimate]:
-    """Return the estimate that decides by policy; for production, the one that decides about the first candidate."""
+    """Return the estimate that decides by policy. Production has the one that decides about the first candidate."""
     decided = {answer.policy: answer.estimate for answer in candidate_answers if answer.estimate}
     first = next(map(_pair, decided.values()), None)
     base = [estimate for estimate in report.estimates if estimate.policy == report.production]

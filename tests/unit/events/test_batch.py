@@ -17,7 +17,7 @@ COLUMNS = ("probabilities", "propensity", "reward", "timestamp", "sampling_proba
 
 
 def same(one: EventBatch, other: EventBatch) -> bool:
-    """All columns are equal to the last bit, but for how the sets of a batch without any are written."""
+    """Return whether all columns are equal to the last bit, but for how a batch without action sets writes them."""
     if one.policies != other.policies or not all(equal(getattr(one, name), getattr(other, name)) for name in COLUMNS):
         return False
     if one.action_sets is None or other.action_sets is None:

@@ -39,7 +39,7 @@ ACTION_SET: dict[str, Any] = {
 
 
 def verdict(message: bytes | None, **settings: Any) -> Rejected | None:
-    """The rejection of a message, None if it is an event."""
+    """Return the rejection of a message, or None if it is an event."""
     return next(iter(JsonDecoder(**settings).decode_batch([message]).rejected), None)
 
 
@@ -266,7 +266,7 @@ def test_rows_and_messages_of_the_same_events_have_the_same_numbers(messages: li
 
 
 def big_encode(event: Any) -> bytes:
-    """`encode`, also of integers with more digits than Python prints at once."""
+    """Encode an event, also with integers of more digits than Python prints at once."""
     reward = event["reward"]
     if isinstance(reward, int) and abs(reward) > 10**4000:
         digits = "-1" + "0" * 5000 if reward < 0 else "1" + "0" * 5000
@@ -368,7 +368,7 @@ def test_no_message_puts_a_number_that_is_not_finite_into_a_column(messages: lis
 
 
 def within(values: Any, low: float, high: float) -> bool:
-    """All numbers in the range, or missing."""
+    """Return whether all numbers are in the range, or missing."""
     return bool((np.isnan(values) | ((values >= low) & (values <= high))).all())
 
 

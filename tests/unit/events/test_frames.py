@@ -195,7 +195,7 @@ SETS: dict[str, list[Any]] = {
 
 
 def drawn_sets(number: int, good: float, present: Sequence[str], seed: int) -> dict[str, list[Any]]:
-    """Rows with fitting lists of two or three actions; each cell is any of `SETS` with the probability `1 - good`."""
+    """Draw rows with fitting lists of two or three actions. A cell is any of `SETS` with probability `1 - good`."""
     rng = np.random.default_rng(seed)
     kinds = rng.integers(2, size=number)
     return {
@@ -236,7 +236,7 @@ def test_action_sets_in_columns_equal_rows_read_one_by_one(absent: str, good: fl
 
 
 def _plain_cell(cell: Any) -> Any:
-    """A list with null in place of NaN, as rows have it."""
+    """Return a list with null in place of NaN, as rows have it."""
     return [None if number != number else number for number in cell] if isinstance(cell, list) else cell
 
 

@@ -17,7 +17,7 @@ PAGE: dict[str, Any] = {"shown": ["a", "b", "c", "d", "e"], "clicked": ["b", "d"
 
 
 def page(number: int = 0, policies: Any = None, ranking: Any = None, **fields: Any) -> bytes:
-    """One message; `ranking`: changes to the page."""
+    """Make one message with these changes of `ranking`."""
     candidate = {"challenger": {"ranks": {"b": 1, "d": 9}}}
     event = {"event_id": f"q-{number}", "timestamp": 1574553634.7 + number, "ranking": PAGE | (ranking or {})}
     return json.dumps(event | {"policies": candidate if policies is None else policies} | fields).encode()
@@ -173,7 +173,7 @@ def test_batches_are_cut_joined_and_restored_without_a_change() -> None:
 
 
 def equal(one: EventBatch, other: EventBatch) -> bool:
-    """Whether two batches have the same columns, their policies in any order."""
+    """Return whether two batches have the same columns, with their policies in any order."""
     assert sorted(one.policies) == sorted(other.policies)
     first, second = (_arrays(batch.with_policies(sorted(one.policies)).to_state()) for batch in (one, other))
     return bool(first == second)

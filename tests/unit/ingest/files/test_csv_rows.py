@@ -21,7 +21,7 @@ HEADER = "action,reward\n"
 
 
 def rows(source: Source) -> list[tuple[int, Any]]:
-    """All rows until the source is exhausted, or waits, with their numbers."""
+    """Return all rows until the source is exhausted, or waits, with their numbers."""
     numbered_rows: list[tuple[int, Any]] = []
     while True:
         records = source.poll(0.0)

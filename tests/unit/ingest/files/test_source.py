@@ -41,7 +41,7 @@ def append(path: str, data: bytes) -> None:
 
 
 def drain(source: FileSource, into: list[Records] | None = None) -> list[Records]:
-    """All that is left; `into` has what came before a failure."""
+    """Read all that is left after the batches in `into`, which came before a failure."""
     read = [] if into is None else into
     try:
         while not source.status().exhausted:
@@ -305,7 +305,7 @@ LONG = b"".join(
 
 
 def put_down(source: FileSource) -> dict[str, Offsets]:
-    """Where a source is, over what a snapshot holds; it is closed."""
+    """Close a source, and return where it is, over what a snapshot holds."""
     state = {path: bookmark.to_state() for path, bookmark in source.offsets().items()}
     source.close()
     return {path: Offsets.from_state(plain) for path, plain in json.loads(json.dumps(state)).items()}

@@ -167,7 +167,7 @@ def decoded(path: Path, decoder: JsonDecoder, names: ColumnNames) -> EventBatch:
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
 @pytest.mark.parametrize(("good", "seed"), [(0.98, 1), (0.6, 2)])
 def test_rows_of_a_table_are_accepted_and_rejected_as_json(tmp_path: Path, ending: str, good: float, seed: int) -> None:
-    """Some columns are absent, and a column has good cells with the probability `good`. CSV has no empty text."""
+    """Leave out some columns, and draw cells of others, good with the probability `good`. CSV has no empty text."""
     rng, n = np.random.default_rng(seed), 2100
     present = [name for name in FIELDS if name not in ("unit", "sampling_probability", "a") or rng.random() < 0.5]
     cells_of = {name: [cell for cell in FIELDS[name] if cell != "" or ending == "parquet"] for name in present}
@@ -365,7 +365,7 @@ LISTS: dict[str, list[str]] = {
 @pytest.mark.parametrize("absent", ["", "actions", "propensities", "features", "listed", "single"])
 @pytest.mark.parametrize("good", [0.98, 0.7])
 def test_lists_in_csv_give_the_events_of_rows_read_one_by_one(tmp_path: Path, absent: str, good: float) -> None:
-    """Rows have fitting lists of two or three actions; each cell is any of `LISTS` with the probability `1 - good`."""
+    """Draw rows with fitting lists of two or three actions. A cell is any of `LISTS` with probability `1 - good`."""
     rng, number, path = np.random.default_rng(7), 200, tmp_path / "log.csv"
     possible = {name: [*cells, *(ODD if "[" in cells[0] else ())] for name, cells in LISTS.items()}
     with path.open("w", newline="", errors="surrogateescape") as file:
