@@ -74,7 +74,7 @@ class TermRange(NamedTuple):
         low_slope: of the lower line
         high_offset: of the higher line
         high_slope: of the higher line
-        heaviest: the largest weight that matters, may be infinite
+        heaviest: the weight at which the lines end, may be infinite
         controlled: whether the estimate relies on a true mean weight of 1, so that an interval may use it
         width: the largest minus the smallest possible term up to the weight seen, for a ratio after linearisation
         ratio: whether terms have a denominator
@@ -108,7 +108,7 @@ class TermRange(NamedTuple):
         Args:
             offsets: the lower and the higher offset
             slopes: the lower and the higher slope
-            heaviest: the largest weight that matters [columns]
+            heaviest: the weight at which the lines end [columns]
             width: the largest minus the smallest possible term [columns]
             controlled: whether the estimate relies on a true mean weight of 1
         """
