@@ -1021,9 +1021,9 @@ averages:
   - {kind: window, tau: 900, resolution: 300}
   - {kind: window, span: 30m, name: half_an_hour}
   - {kind: decay, half_life: 5m}
-  - {kind: adaptive_window, drift_span: 500, bias_weight: 9}
-  - {kind: adaptive_decay, drift_span: 500, bias_weight: 9}
-  - {kind: mixture, rate: 0.7}
+  - {kind: adaptive_window, drift_span: 500}
+  - {kind: adaptive_decay, drift_span: 500}
+  - mixture
 intervals:
   cumulative: confidence_sequence
   window: {kind: empirical_bernstein, max_weight: 9}
@@ -1037,7 +1037,7 @@ promotion:
   hold: 3
   margin: 0.01
   family_size: 3
-  trust: {effective_sample_size: 500, stale_after: null}
+  trust: {stale_after: null}
 """
 SCORED_YAML = """
 policies:
@@ -1049,9 +1049,9 @@ policies:
     bold: {kind: epsilon_greedy, epsilon: 0.125}
 estimators: [ips, dm, dr, {kind: static_blend, tau: 0.5}, {kind: cab, cap: 2}, {kind: cab_dr, cap: 2}, stratified_dr]
 averages: [cumulative, {kind: decay, alpha: 0.999}, mixture]
-reward_model: {kind: tabular, shrinkage: 20, horizon: 800}
+reward_model: {kind: tabular, horizon: 800}
 drift: off
-promotion: {rule: anytime, tau: 400, min_events: 400, trust: {stale_after: null}}
+promotion: {rule: {kind: anytime, tau: 400}, min_events: 400, trust: {stale_after: null}}
 """
 
 

@@ -1,12 +1,16 @@
-"""Reports of one configuration that has everything equal the recorded ones, number by number."""
+"""Compare the Report of one configuration that has everything with the recorded one, number by number."""
 
 from __future__ import annotations
 
 from copy import deepcopy
 from functools import cache
+from pathlib import Path
 
+import pytest
+
+from streameval.config.model import Config
 from support.paths import DATA
-from support.recorded_cases import CASES, Feed, Reports
+from support.recorded_cases import CASES, COMPACT_YAML, SCORED_YAML, Feed, Reports
 from tools.recorded_reports import compare, recorded
 
 CASE, TOLERANCE = "everything", 1e-7
@@ -33,3 +37,10 @@ def test_a_small_difference_and_a_missing_row_are_found() -> None:
     assert "value" in differences(changed)
     del estimates[5]
     assert "absent" in differences(changed)
+
+
+@pytest.mark.parametrize("configuration", [COMPACT_YAML, SCORED_YAML])
+def test_the_configurations_of_recorded_replays_are_valid(configuration: str, tmp_path: Path) -> None:
+    file = tmp_path / "streameval.yaml"
+    file.write_text(f"source: {{kind: file, path: log.ndjson}}\n{configuration}")
+    assert Config.load(file).policies.candidates
