@@ -197,7 +197,7 @@ def missing_warnings(report: Report) -> Iterator[str]:
     if unknown > MIN_SHARE * report.events.accepted:
         yield warning(
             f"propensity: {unknown:,} of {number} have no estimate, and do not count for candidates",
-            "they are the first ones, rare actions, and estimates below propensity.floor; log propensities",
+            "they are the first ones, rare actions, and estimates below 0.001; log propensities",
         )
     for policy in report.policies:
         missing = policy.missing - unknown

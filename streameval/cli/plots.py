@@ -17,7 +17,7 @@ from streameval.common.arrays import Array
 from streameval.common.text import counted, decimal, decimals_for
 from streameval.errors import InputError
 from streameval.ope.power import PowerReport, smallest_lift
-from streameval.ope.report import Report
+from streameval.ope.report import Decision, Report
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -120,11 +120,14 @@ class ReplayPlot:
         pair = estimator, average
         values, lifts = self._curves(trace, report, pair, "value"), self._curves(trace, report, pair, "lift")
         rules = [row.rule for row in report.promotion[:1]] if lifts else []
-        strips = report.promotion if self.by_rule else ()
+        candidates = list(dict.fromkeys(row.policy for row in report.promotion))
+        shown = set(candidates[: len(COLOURS)])
+        strips = [row for row in report.promotion if row.policy in shown] if self.by_rule else []
         captions = [f"{estimator} on {average}", f"shaded: {report.confidence * 100:g}% intervals"]
         captions += ["dashed: true values"] if self.truth else []
         captions += [f"▲ promotable, ▽ no longer (rule {rule})" for rule in rules]
-        captions += ["strips: promotable"] if strips else []
+        left_out = f", {counted(len(candidates) - len(shown), 'candidate')} left out" * (len(candidates) > len(shown))
+        captions += [f"strips: promotable{left_out}"] if strips else []
         captions += [f"{counted(report.events.accepted, 'event')}, production: {report.production}"]
         heights = [HEIGHT - TEXT_HEIGHT, *([LIFT_HEIGHT] if lifts else [])]
         heights += [STRIP_HEIGHT * len(strips)] if strips else []
@@ -140,7 +143,7 @@ class ReplayPlot:
             margin = "" if self.margin is None else f", line: margin {self.margin:g}"
             _subtitle(panels[1], f"lift over {report.production}{margin}")
         if strips:
-            _strips(panels[-1], trace, report, {curve.policy: curve.colour for curve in lifts})
+            _strips(panels[-1], trace, strips, report.events.accepted, {curve.policy: curve.colour for curve in lifts})
         _moments_axis(panels[-1], trace)
         figure.legend(loc="outside right center", frameon=False, labelcolor="linecolor", fontsize=10)
         return figure
@@ -185,19 +188,19 @@ def _marks(axes: Axes, trace: Trace, curve: Curve, rule: str) -> None:
                 axes.plot([moment], [height], mark, color=curve.colour, markerfacecolor=fill, markersize=9, zorder=6)
 
 
-def _strips(axes: Axes, trace: Trace, report: Report, colours: Mapping[str, str]) -> None:
+def _strips(axes: Axes, trace: Trace, decisions: Sequence[Decision], accepted: int, colours: Mapping[str, str]) -> None:
     """Draw one strip per candidate and rule, dark while promotable, with the share of events while it was."""
     first, *_, last = trace.moments
-    for index, row in enumerate(report.promotion):
+    for index, row in enumerate(decisions):
         colour = colours.get(row.policy, FAINT)
         spans = list(trace.promotable(row.policy, row.rule))
         axes.broken_barh([(first, last - first)], (index - 0.33, 0.66), color=TRACK, linewidth=0)
         axes.broken_barh(spans, (index - 0.33, 0.66), color=colour, linewidth=0)
-        share = f"{row.promotable_events / max(1, report.events.accepted):.0%} of events" if spans else "never"
+        share = f"{row.promotable_events / max(1, accepted):.0%} of events" if spans else "never"
         options: dict[str, Any] = {"va": "center", "fontsize": 9, "color": colour if spans else FAINT}
         axes.text(1.01, index, share, transform=axes.get_yaxis_transform(), **options)
-    axes.set_ylim(len(report.promotion) - 0.5, -0.5)
-    axes.set_yticks(range(len(report.promotion)), [f"{row.policy}: {row.rule}" for row in report.promotion])
+    axes.set_ylim(len(decisions) - 0.5, -0.5)
+    axes.set_yticks(range(len(decisions)), [f"{row.policy}: {row.rule}" for row in decisions])
     axes.spines[:].set_visible(False)
     axes.tick_params(colors=FAINT, labelsize=8.5, length=0)
 

@@ -169,7 +169,7 @@ class EventLogger:
 
     def _start(self) -> None:
         """Start with an empty buffer, also in a child after a fork, which has no copy of the parent's thread."""
-        self._is_closed, self._late = False, 0
+        self._is_closed = False
         self._writer = _Writer(self._open_sink, self)
         self._worker = Worker(
             self._writer,
@@ -179,7 +179,6 @@ class EventLogger:
             max_bytes=self._max_bytes,
             size=lambda logged: len(logged.message.value) + OVERHEAD_BYTES,
         )
-        atexit.register(self.close)
 
     def decision(
         self,
@@ -329,10 +328,13 @@ class EventLogger:
     @property
     def counts(self) -> Counts:
         """Count the decisions and rewards of this process so far, by outcome."""
-        writer, status = self._writer, self._worker.status()
-        dropped = status.waiting if self._is_closed else 0
-        waiting = status.waiting - dropped
-        return Counts(writer.written, waiting, status.dropped + dropped + self._late, writer.invalid, writer.failed)
+        writer, logged = self._writer, self._writer.logged
+        settled = writer.written + writer.invalid + writer.failed
+        dropped = writer.late + self._worker.status().dropped
+        waiting = max(0, logged - settled - dropped)
+        if self._is_closed:
+            dropped, waiting = dropped + waiting, 0
+        return Counts(writer.written, waiting, dropped, writer.invalid, writer.failed)
 
     def flush(self, timeout: float = 10.0) -> bool:
         """Wait until no message is buffered or unacknowledged.
@@ -351,15 +353,15 @@ class EventLogger:
     def close(self, timeout: float = 10.0) -> None:
         """Write buffered messages, and drop later ones.
 
-        After an error, what is buffered is written once more. A logger is closed when Python exits, with a timeout of
-        10 seconds, unless it has been closed before.
+        After an error, what is buffered is written again until the timeout. A logger is closed when Python exits, with
+        a timeout of 10 seconds, unless it has been closed before.
 
         Args:
             timeout: seconds after which messages that are still buffered are dropped
         """
         self._writer.closing.set()
         with suppress(RuntimeError):  # closed by the function that writes, in the thread
-            self._worker.close(timeout, ABORT_SECONDS)
+            self._worker.close(timeout, ABORT_SECONDS, keeps_trying=True)
         self._is_closed = True
         atexit.unregister(self.close)
 
@@ -380,6 +382,7 @@ class EventLogger:
             event_id = uuid.uuid4().hex
         fields["event_id"] = event_id
         fields["timestamp"] = time.time() if timestamp is None else timestamp
+        self._writer.count_logged()
         try:
             names, value = self._encode(form, fields)
         except Exception as error:  # noqa: BLE001 - no argument, whatever it is, may fail the recommender
@@ -413,12 +416,13 @@ class EventLogger:
         return tuple(by_field), msgspec.json.encode(event | by_field, enc_hook=_plain)
 
     def _put(self, logged: _Logged) -> None:
-        before = self.counts.dropped
-        if self._is_closed:
-            self._late += 1
+        before = self._writer.late + self._worker.status().dropped
+        if self._writer.closing.is_set():
+            self._writer.count_late()
         else:
+            self._writer.close_at_exit(anew=False)
             self._worker.put([logged])
-        if self.counts.dropped > before:
+        if self._writer.late + self._worker.status().dropped > before:
             self._writer.warn("dropped", "the buffer is full or the logger is closed: messages are dropped")
 
 
@@ -444,7 +448,30 @@ class _Writer:
         self.closing = threading.Event()
         self._lock, self._is_aborted = threading.Lock(), False
         self._warned: dict[str, float] = {}
-        self.written = self.invalid = self.failed = 0
+        self._closes_at_exit = False
+        self.logged = self.late = self.written = self.invalid = self.failed = 0
+
+    def count_logged(self) -> None:
+        """Count a message that the recommender logs."""
+        with self._lock:
+            self.logged += 1
+
+    def count_late(self) -> None:
+        """Count a message that came after the logger was closed."""
+        with self._lock:
+            self.late += 1
+
+    def close_at_exit(self, *, anew: bool) -> None:
+        """Let Python close the logger when it exits.
+
+        Args:
+            anew: whether to do so before all that was registered since, such as the producer of kafka-python
+        """
+        if anew:
+            atexit.unregister(self._logger.close)
+        if anew or not self._closes_at_exit:
+            self._closes_at_exit = True
+            atexit.register(self._logger.close)
 
     def refuse(self, form: str, fault: str) -> None:
         """Count an invalid message."""
@@ -466,25 +493,35 @@ class _Writer:
             RetryError: Some messages were not taken.
         """
         valid = list(self._check(batch))
-        answers, sent = list[Exception | None](), 0
+        answers, sent = _Answers(self), 0
         try:
             for _, message in valid:
                 if self._is_aborted:
                     break
-                self._send(message, answers.append)
+                self._send(message, answers.add)
                 sent += 1
         except OSError as error:
             self.warn("waiting", f"cannot write, trying again: {error}")
-        while len(answers) < sent and not self._is_aborted:
-            self._opened().poll(PAUSE_SECONDS)
-        answers = answers[:]  # other threads may append more after an abort
-        rest = valid[len(answers) :]
+        while answers.count < sent and not self._is_aborted:
+            self._poll()
+        rest = valid[answers.end() :]
         if not rest:
             self.closing.wait(PAUSE_SECONDS)
-        self._count(answers)
         if rest:
             raise RetryError("", rest)  # without a reason, as it was reported
         return len(batch)
+
+    def answer(self, error: Exception | None) -> None:
+        """Count a message that was written, or refused with an error."""
+        self.written += error is None
+        self.failed += error is not None
+
+    def _poll(self) -> None:
+        try:
+            self._opened().poll(PAUSE_SECONDS)
+        except OSError as error:
+            self.warn("waiting", f"cannot write, waiting for answers: {error}")
+            time.sleep(PAUSE_SECONDS)
 
     def abort(self) -> None:
         """Wait for no more acknowledgements."""
@@ -497,7 +534,9 @@ class _Writer:
 
     def _opened(self) -> MessageSink:
         try:
-            self._sink = self._open_sink() if self._sink is None else self._sink
+            if self._sink is None:
+                self._sink = self._open_sink()
+                self.close_at_exit(anew=True)
         except Exception as error:  # wrong options of a client must not end the thread in silence
             raise OSError(str(error) or type(error).__name__) from error
         return self._sink
@@ -510,13 +549,6 @@ class _Writer:
             raise
         except Exception as error:  # noqa: BLE001 - of a function of the user, or a client that refuses the message
             done(error)
-
-    def _count(self, answers: Sequence[Exception | None]) -> None:
-        faults = [error for error in answers if error is not None]
-        self.written += len(answers) - len(faults)
-        self.failed += len(faults)
-        if faults:
-            self.warn("failed", f"a message was refused: {str(faults[0]) or type(faults[0]).__name__}")
 
     def _check(self, batch: Sequence[_Logged]) -> Iterator[_Logged]:
         """Yield the messages that an evaluator accepts, and count the others."""
@@ -535,6 +567,30 @@ class _Writer:
                 self.refuse(logged.form.name, faults[index])
             else:
                 yield logged
+
+
+class _Answers:
+    """Count the answers to the messages of one batch, until the writer waits no more."""
+
+    def __init__(self, writer: _Writer) -> None:
+        self._writer, self._lock, self._is_over = writer, threading.Lock(), False
+        self.count = 0
+
+    def add(self, error: Exception | None) -> None:
+        """Count an answer, in any thread."""
+        with self._lock:
+            if self._is_over:
+                return
+            self.count += 1
+            self._writer.answer(error)
+        if error is not None:
+            self._writer.warn("failed", f"a message was refused: {str(error) or type(error).__name__}")
+
+    def end(self) -> int:
+        """Count no more answers, and return how many there were. Messages without one are written again, or dropped."""
+        with self._lock:
+            self._is_over = True
+        return self.count
 
 
 @lru_cache(maxsize=32)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,7 +25,7 @@ from streameval.events.action_sets import ActionNames, ActionSets, Features, Ind
 from streameval.events.batch import EventBatch
 from streameval.events.decoder import JsonDecoder
 from streameval.events.origin import Origin, fingerprints, name_fingerprints
-from streameval.events.tables import IDENTIFIERS, ColumnNames, Row, TableLayout, to_seconds
+from streameval.events.tables import IDENTIFIERS, ColumnNames, Row, TableLayout, to_seconds, without_nan
 from streameval.events.validation import MAX_FEATURES, rounded_to_one
 
 NUMBERS = ("integer", "float")
@@ -60,7 +62,7 @@ def from_frame(frame: Any, columns: ColumnNames, decoder: JsonDecoder) -> EventB
         expected = "expected a frame of pandas or polars, or an Arrow table"
         raise TypeError(f"{expected}, found {type(frame).__name__}")
     try:
-        table = pa.table(frame)
+        table = frame if isinstance(frame, pa.Table) else pa.table(frame)
     except (ValueError, TypeError, NotImplementedError) as error:  # the base classes of pyarrow's errors
         hint = "give each column its own name, and values of one type"
         raise InputError(f"the frame cannot become an Arrow table: {error}", hint=hint) from error
@@ -76,8 +78,13 @@ def table_columns(table: Any, layout: TableLayout) -> tuple[list[Column], Callab
 
 
 def _python_rows(columns: Sequence[Column], layout: TableLayout, indices: Index) -> list[Row]:
-    values = [column.take(pa.array(indices)).to_pylist() for column in columns]
+    values = [map(_plain, column.take(pa.array(indices)).to_pylist()) for column in columns]
     return [layout.event(row) for row in zip(*values, strict=True)]
+
+
+def _plain(value: Any) -> Any:
+    """Convert a value to a type of JSON: NaN to null, bytes that are not UTF-8 to base64, all else to text."""
+    return without_nan(msgspec.to_builtins(value, enc_hook=str))
 
 
 def decode_columns(
@@ -274,7 +281,8 @@ def _kind(kind: Any) -> str:
 def _json_array(column: Any) -> Column:
     """Convert a column to a type of JSON: times to seconds since 1970, decimals to floats, bytes to text."""
     column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    column = column.cast(_json_type(column.type))
+    with suppress(pa.ArrowInvalid):  # bytes that are not UTF-8
+        column = column.cast(_json_type(column.type))
     if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
         microseconds = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
         return pc.divide(microseconds.cast(pa.float64(), safe=False), 1e6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -102,7 +103,7 @@ class RowDecoder(RecordDecoder):
 
 
 def read_cell(text: str, field: str) -> Any:
-    """Return the value of a CSV cell for a field of events, None if it is empty.
+    """Return the value of a CSV cell for a field of events, None if it is empty or NaN.
 
     Identifiers stay text. Lists and objects are JSON. Other cells are numbers or truth values if possible.
 
@@ -130,7 +131,9 @@ def _cell_value(text: str) -> Any:
             return parse(text)[0]
         text.encode()
         return {"true": True, "false": False}.get(text.lower(), text) if text.isascii() else text
-    return text if "_" in text else number  # 1_000 is not a number outside of Python
+    if "_" in text:  # 1_000 is not a number outside of Python
+        return text
+    return None if math.isnan(number) else number
 
 
 def _row_of_cells(message: bytes) -> Any:

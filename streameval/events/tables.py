@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Annotated, Any, NamedTuple, TypeAlias
 from uuid import UUID
 
+import msgspec
 import numpy as np
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -163,6 +164,8 @@ class TableLayout:
         """Build the event of a row from one value per field. Null means absent."""
         event: dict[str, Any] = {} if self.actions is None else {"actions": self.actions}
         for field, value in zip(self.fields, map(plain, values), strict=True):
+            if field.field != "policies" and isinstance(value, list | dict):
+                value = without_nan(value)  # a policy with NaN is rejected: without it, a probability would be missing
             if field.entry is not None:
                 event.setdefault(field.field, {})[field.entry] = value
             elif value is not None:
@@ -229,19 +232,26 @@ CONVERSIONS: Mapping[type, Callable[[Any], Any]] = {
     Decimal: float,
     UUID: str,
     bytes: bytes.decode,
-    float: lambda number: number if number == number else None,
-    list: lambda values: list(map(plain, values)),
-    dict: lambda values: {name: plain(value) for name, value in values.items()},
+    **dict.fromkeys((list, dict, date, time, timedelta), lambda value: msgspec.to_builtins(value, enc_hook=str)),
 }
 
 
 def plain(value: Any) -> Any:
     """Convert a value to a type of JSON: times to seconds since 1970, decimals to floats, UUIDs and bytes to text.
 
-    NaN becomes None.
+    Dates, times of a day, durations, and all of these inside lists and mappings become text.
     """
     convert = CONVERSIONS.get(type(value))
     return value if convert is None else convert(value)
+
+
+def without_nan(value: Any) -> Any:
+    """Replace NaN by None, also inside lists and mappings."""
+    if isinstance(value, list):
+        return list(map(without_nan, value))
+    if isinstance(value, dict):
+        return {name: without_nan(entry) for name, entry in value.items()}
+    return None if value != value else value
 
 
 def to_seconds(moment: Any) -> Any:

@@ -6,6 +6,7 @@ A `ThreadPoolExecutor` waits for its threads when Python exits: a broker that do
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
@@ -19,6 +20,7 @@ import structlog
 T = TypeVar("T")
 
 PAUSE_FIRST, PAUSE_MAX = 0.5, 30.0  # seconds between two attempts of a `Worker`; a pause is twice the last one
+CLOSING_PAUSE = 0.1  # seconds between two attempts of a `Worker` that is closing
 
 log = structlog.get_logger(__name__)
 
@@ -123,6 +125,7 @@ class Worker(Generic[T]):
         self._bytes = self._done = self._dropped = 0
         self._trouble = ""
         self._changed, self._closing = threading.Condition(), threading.Event()
+        self._last_attempt_at = -float("inf")
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def put(self, items: Iterable[T], *, dropped: int = 0) -> None:
@@ -150,14 +153,17 @@ class Worker(Generic[T]):
         with self._changed:
             return WorkerStatus(self._done, self._dropped, len(self._queue), self._trouble)
 
-    def close(self, timeout: float, abort_timeout: float = 0.0) -> WorkerStatus:
-        """Try once more to write what is queued, then end the thread.
+    def close(self, timeout: float, abort_timeout: float = 0.0, *, keeps_trying: bool = False) -> WorkerStatus:
+        """Write what is queued, then end the thread.
 
         Args:
             timeout: seconds after which a call that still waits is aborted
             abort_timeout: seconds to wait for the thread after that
+            keeps_trying: whether to write again after failures until the timeout, or only once more
         """
         with self._changed:
+            if keeps_trying:
+                self._last_attempt_at = time.monotonic() + timeout
             self._closing.set()
             self._changed.notify()
         if self._thread.ident is None:
@@ -180,8 +186,12 @@ class Worker(Generic[T]):
                 pause = PAUSE_FIRST
             except RetryError as error:
                 self._settle(items, error.dropped, str(error), error.items)
-                if is_last:
+                if is_last and time.monotonic() >= self._last_attempt_at:
                     break
+                if len(error.items) < len(items):
+                    pause = PAUSE_FIRST
+                if is_last:
+                    time.sleep(CLOSING_PAUSE)
                 self._closing.wait(pause)
                 pause = min(2.0 * pause, PAUSE_MAX)
             except Exception as error:  # noqa: BLE001 - drops these items, not all that follow

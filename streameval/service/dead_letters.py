@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import errno
 import os
+import sys
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from streameval.ingest.base import Records
 from streameval.ingest.kafka.connection import KafkaConnection
 
 MAX_BYTES = 32 * 2**20  # memory of the queue; further dead letters are dropped and counted
-OWN_BYTES = 1024  # memory of a dead letter without its value, at most
+OWN_BYTES = 1024  # memory of a dead letter without its value and detail, at most
 MAX_VALUE_BYTES = 512 * 1024  # a broker takes no more than a megabyte by default
 BATCH_SIZE = 500
 CLOSE_TIMEOUT, ABORT_TIMEOUT = 5.0, 2.0  # seconds to write the queue at the end, and then to abort a write
@@ -62,7 +63,7 @@ class DeadLetter:
     @property
     def nbytes(self) -> int:
         """Return the memory that the dead letter takes, at most."""
-        return OWN_BYTES + len(self.value)
+        return OWN_BYTES + len(self.value) + sys.getsizeof(self.detail)
 
     @property
     def origin(self) -> dict[str, str | int | None]:

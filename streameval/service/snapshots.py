@@ -177,8 +177,9 @@ def complete_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     Raises:
         OSError: The file cannot be written.
     """
-    unfinished = path.with_name(f"{path.name}{WRITING}")  # a leftover of a killed process is overwritten
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    unfinished = path.with_name(f"{path.name}{WRITING}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    unfinished.unlink(missing_ok=True)  # a leftover of a killed process, perhaps with other permissions
     try:
         with open(os.open(unfinished, flags, mode), "wb") as file:
             yield file
@@ -222,9 +223,11 @@ class SnapshotStore:
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._lock = _lock(directory / "lock")
+            for leftover in directory.glob(f"*{WRITING}"):  # of a process that was killed
+                leftover.unlink(missing_ok=True)
         except OSError as error:
             raise _unusable(directory, error) from error
-        self._due = -math.inf
+        self._due, self._is_reset = -math.inf, False
         self._thread = ThreadPoolExecutor(1, "streameval-snapshot")
         self._writing: Future[None] = Future()
         self._writing.set_result(None)
@@ -254,7 +257,7 @@ class SnapshotStore:
             except OSError as failure:  # it stays, and later snapshots get other names
                 log.warning("snapshot_damaged", path=str(path), reason=reason, not_set_aside=failure.strerror)
         self.status = replace(self.status, damaged=len(damaged))
-        if damaged and result is None:
+        if result is None and not self._is_reset and snapshot_files(self.directory, DAMAGED):  # at every start
             log.error("state_lost", reason=LOST, directory=str(self.directory), damaged=len(damaged))
         return result
 
@@ -264,6 +267,7 @@ class SnapshotStore:
         Raises:
             StreamevalError: A snapshot cannot be renamed.
         """
+        self._is_reset = True
         try:
             for path in reversed(snapshot_files(self.directory)):  # if one fails, the oldest stay
                 path.rename(path.with_suffix(BEFORE_RESET))

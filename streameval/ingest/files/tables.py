@@ -202,7 +202,8 @@ def _check_cells(reader: Iterator[list[str]], width: int) -> Iterator[Cells]:
 
 def _rows_of_lines(lines: Sequence[bytes], header: Sequence[str], layout: TableLayout, indices: Index) -> list[Row]:
     """Return rows by index, from lines that are one row each."""
-    cells = list[Cells](csv.reader(lines[index].decode() + "\n" for index in indices.tolist()))
+    texts = (lines[index].decode(errors="surrogateescape") + "\n" for index in indices.tolist())
+    cells = list(_check_cells(csv.reader(texts), len(header)))
     return _rows_of_cells(cells, header, layout, np.arange(len(indices)))
 
 

@@ -156,14 +156,22 @@ class MessageSender:
         try:
             producer = self._producer or self._connect()
             for message in messages:
-                answers.append(producer.send(self._topic, message.value, key=message.key, headers=message.headers))
+                try:
+                    answer = producer.send(self._topic, message.value, key=message.key, headers=message.headers)
+                except TOO_LARGE as error:
+                    answer = error
+                answers.append(answer)
             producer.flush(SENDER_TIMEOUT)
         except Exception as error:
             if not (self._aborted or isinstance(error, (KafkaError, SourceError))):
                 raise
             cause = error
             self.close()
-        failed = {index: answer.exception for index, answer in enumerate(answers) if not answer.succeeded()}
+        failed = {
+            index: answer if isinstance(answer, Exception) else answer.exception
+            for index, answer in enumerate(answers)
+            if isinstance(answer, Exception) or not answer.succeeded()
+        }
         failed |= dict.fromkeys(range(len(answers), len(messages)), cause)
         again = [index for index, error in failed.items() if not isinstance(error, TOO_LARGE)]
         if again:

@@ -38,9 +38,10 @@ SILENCE_TIMEOUT = 10.0
 """Count the cluster as not reached after this many seconds without an answer."""
 PROBE_INTERVAL = 3.0
 PROBE_TIMEOUT = 1.0  # a broker may hold the connection for the half second of an empty fetch before it answers
-BUSY_PATIENCE = 10.0
-"""Wait this many stall timeouts for a partition while messages of others come. It waits while they are processed, which
-may take long if events come faster. A new client would forget these messages and fetch them again first."""
+STALL_SHARE = 0.1
+"""Share of the time in which the caller processes messages that counts towards the stall timeout. A partition waits
+while messages of others are processed, which may take long if events come faster. A new client would forget these
+messages and fetch them again first."""
 SLICE_SECONDS = 0.05
 """Wait this long for one source while the others are not polled."""
 
@@ -140,7 +141,8 @@ class KafkaSource:
         self._opening: Background[tuple[Client, dict[int, int]]] | None = None
         self._connections, self._closed = ConnectionGroup(), Event()
         self._detail = f"connecting to {settings.address}"
-        self._opened_at = self._answered_at = self._received_at = now
+        self._opened_at = self._answered_at = now
+        self._left_at: float | None = None
         self._retry_at = self._probe_at = self._discover_at = now
         self._failures = self._rebuilds = 0
         self._loss = DataLoss(settings.topic, settings.on_lost_offsets)
@@ -294,6 +296,7 @@ class KafkaSource:
 
     def _disconnect(self) -> None:
         client, self._client, self._opening = self._client, None, None
+        self._left_at = None
         with suppress(ClientError):  # it may be broken
             if client is not None:
                 client.close()
@@ -301,6 +304,10 @@ class KafkaSource:
     # --- Reading ---
 
     def _read(self, client: Client, timeout: float) -> list[Records]:
+        if self._left_at is not None:
+            for progress in self._partitions.values():
+                progress.moved_at += (1.0 - STALL_SHARE) * (self._clock() - self._left_at)
+            self._left_at = None
         try:
             if self._clock() >= self._probe_at:
                 self._check_broker(client)
@@ -318,7 +325,7 @@ class KafkaSource:
         if records:
             self._move_past(records)
             self._see_epochs(client)
-            self._answered_at = self._received_at = self._clock()
+            self._answered_at = self._left_at = self._clock()
         return records
 
     def _move_past(self, records: Sequence[Records]) -> None:
@@ -357,8 +364,7 @@ class KafkaSource:
         for number, progress in self._partitions.items():
             if (progress.readable or 0) <= progress.position or number in self._paused:
                 progress.moved_at = now
-        patience = allowed if now - self._received_at > allowed else BUSY_PATIENCE * allowed
-        stalled = [number for number, progress in self._partitions.items() if now - progress.moved_at > patience]
+        stalled = [number for number, progress in self._partitions.items() if now - progress.moved_at > allowed]
         if stalled:
             client.unblock(stalled)
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
+from matplotlib.text import Text
 
 from streameval import Evaluator
 from streameval.cli.plots import ReplayPlot
@@ -154,6 +157,19 @@ def test_each_candidate_has_a_strip_for_each_rule(monkeypatch: pytest.MonkeyPatc
     assert shares.keys() == {f"{policy}: {rule}" for policy in TARGETS for rule in RULES}
     assert all(shares[f"better: {rule}"].endswith("% of events") for rule in RULES)
     assert all(shares[f"worse: {rule}"] == "never" for rule in RULES)
+
+
+def test_strips_of_more_candidates_than_colours_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, long_trace: Trace
+) -> None:
+    report = long_trace.last
+    assert report is not None
+    rows = tuple(msgspec.structs.replace(report.promotion[0], policy=f"candidate-{number}") for number in range(30))
+    trace = copy(long_trace)
+    trace.last = msgspec.structs.replace(report, promotion=rows)
+    figure = drawn(monkeypatch, trace)
+    assert len(figure.axes[2].get_yticklabels()) == 8
+    assert any("22 candidates left out" in " ".join(text.get_text().split()) for text in figure.findobj(Text))
 
 
 def test_strips_are_dark_from_transition_to_transition(monkeypatch: pytest.MonkeyPatch, long_trace: Trace) -> None:

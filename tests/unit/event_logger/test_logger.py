@@ -366,3 +366,60 @@ def test_a_slate_needs_a_reward_or_a_destination_for_it(tmp_path: Path) -> None:
     with EventLogger.to_file(tmp_path / "log.ndjson", tmp_path / "rewards.ndjson") as logger:
         logger.reward(logger.slate(None, slots), 1)
     assert logger.counts == (2, 0, 0, 0, 0)
+
+
+def test_a_closing_logger_tries_again_until_its_timeout() -> None:
+    attempts: list[bytes] = []
+
+    def failing_at_first(message: Message) -> None:
+        attempts.append(message.value)
+        if len(attempts) <= 3:
+            raise OSError("no answer")
+
+    logger = EventLogger.to_function(failing_at_first)
+    for _ in range(5):
+        logger.decision(*CHOICE, reward=1)
+    logger.close()
+    assert tuple(logger.counts) == (5, 0, 0, 0, 0)
+
+
+def test_messages_that_come_while_the_logger_closes_are_dropped_and_the_others_written() -> None:
+    start, written = threading.Event(), list[Message]()
+
+    def waiting(message: Message) -> None:
+        start.wait()
+        written.append(message)
+
+    logger = EventLogger.to_function(waiting)
+    logger.decision(*CHOICE, reward=1)
+    closing = threading.Thread(target=logger.close)
+    closing.start()
+    wait_until(lambda: logger.decision(*CHOICE, reward=1) is not None and logger.counts.dropped > 0)
+    start.set()
+    closing.join()
+    counts = logger.counts
+    assert (counts.written, counts.waiting) == (len(written), 0)
+    assert counts.dropped > 0
+
+
+def test_each_message_is_counted_once_while_a_sink_waits_for_answers() -> None:
+    done: list[Any] = []
+
+    class Silent:
+        def send(self, message: Message, answer: Any) -> None:
+            done.append(answer)
+
+        def poll(self, timeout: float) -> None:
+            threading.Event().wait(min(timeout, 0.001))
+
+        def close(self) -> None:
+            """Hold nothing open."""
+
+    logger = EventLogger(Silent)
+    for wrong in (*[True] * 20, False):
+        logger.decision({}, ["a", "b"], [0.9, 0.2 if wrong else 0.1], "a", reward=0)
+    wait_until(lambda: bool(done))
+    assert tuple(logger.counts) == (0, 1, 0, 20, 0)
+    done[0](None)
+    assert tuple(logger.counts) == (1, 0, 0, 20, 0)
+    logger.close()

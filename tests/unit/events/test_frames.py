@@ -257,3 +257,41 @@ def test_a_column_without_values_costs_no_time_of_the_others(monkeypatch: pytest
     assert batch.reward.tolist() == [1.0, 0.0]
     assert np.isnan(batch.probabilities).all()
     assert (batch.action_sets, batch.unit) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        pa.array([b"\xff" * 16, b"\x00" * 16], pa.binary(16)),
+        pa.array([b"\xff", b"\xfe"], pa.binary()),
+        pa.array([1, 2], pa.time32("s")),
+        pa.array([1, 2], pa.duration("s")),
+    ],
+)
+def test_identifiers_of_any_type_are_accepted(unit: Any) -> None:
+    table = pa.table(
+        {"action": ["a", "a"], "propensity": [0.5, 0.5], "reward": [1.0, 0.0], "p": [0.5, 0.5], "unit": unit}
+    )
+    batch = EventBatch.from_frame(table, policies=["p"])
+    assert not batch.rejected
+    assert batch.unit is not None
+    assert len(set(batch.unit.tolist())) == 2
+
+
+def test_dates_inside_of_columns_are_text() -> None:
+    context = [{"day": date(2026, 1, 1)}, {"day": date(2026, 1, 2)}, {"day": date(2026, 1, 1)}]
+    table = pa.table(
+        {"action": ["a"] * 3, "propensity": [0.5] * 3, "reward": [1.0] * 3, "p": [0.5] * 3, "context": context}
+    )
+    batch = EventBatch.from_frame(table, policies=["p"], segments={"day": "context.day"})
+    assert batch.segments is not None
+    assert len(set(batch.segments.values[:, 0].tolist())) == 2
+
+
+def test_a_table_with_an_empty_chunk_is_read() -> None:
+    numbers = pa.array([0.5, 0.5])
+    chunks = pa.chunked_array([numbers.slice(1, 0), numbers])
+    batch = EventBatch.from_frame(
+        pa.table({"action": ["a", "a"], "propensity": chunks, "reward": chunks, "p": chunks}), policies=["p"]
+    )
+    assert len(batch) == 2

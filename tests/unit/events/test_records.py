@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import datetime
 import json
+import math
 from typing import Any
 
 import numpy as np
@@ -97,3 +99,20 @@ def test_nan_in_a_list_of_a_record_is_rejected() -> None:
     record = SETS | {"propensities": [float("nan"), 0.5]}
     (rejected,) = RecordDecoder(lambda _: record, **OPTIONS).decode_batch([b"-"]).rejected
     assert (rejected.reason, rejected.detail) == ("malformed", "propensities[0]: expected float, got null")
+
+
+def test_a_record_with_nan_is_rejected() -> None:
+    wrong = [
+        EVENT | {"sampling_probability": math.nan},
+        EVENT | {"reward": math.nan},
+        SETS | {"propensities": [0.5, math.nan]},
+    ]
+    records = iter(wrong)
+    batch = RecordDecoder(lambda _: next(records), **OPTIONS).decode_batch([b"{}"] * len(wrong))
+    assert [rejection.reason for rejection in batch.rejected] == ["not_finite", "not_finite", "malformed"]
+
+
+def test_dates_of_records_are_text() -> None:
+    days = iter([datetime.date(2026, 1, 1), datetime.date(2026, 1, 2), datetime.date(2026, 1, 1)])
+    decoder = RecordDecoder(lambda _: EVENT | {"unit": next(days), "context": {"at": next(days)}}, **OPTIONS)
+    assert not decoder.decode_batch([b"{}"]).rejected

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
-from streameval.ingest.background import Background, ConnectionGroup
+from streameval.ingest import background
+from streameval.ingest.background import Background, ConnectionGroup, RetryError, Worker
+from support.factories import wait_until
 
 
 class Connection:
@@ -65,3 +68,28 @@ def test_a_timeout_inside_a_call_is_raised_by_result() -> None:
 
     with pytest.raises(TimeoutError, match="of the call"):
         Background(expires).result(timeout=60.0)
+
+
+def test_a_worker_pauses_no_longer_while_each_attempt_makes_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "PAUSE_FIRST", 0.001)
+    monkeypatch.setattr(background, "PAUSE_MAX", 3600.0)
+
+    class Slow:
+        written = 0
+
+        def write(self, items: Sequence[int]) -> int:
+            self.written += 1
+            if len(items) > 1:
+                raise RetryError("full", items[1:])
+            return 1
+
+        def abort(self) -> None:
+            """Wait for nothing."""
+
+        def close(self) -> None:
+            """Hold nothing open."""
+
+    worker = Worker[int](Slow(), name="slow", event="not_written", batch=100)
+    worker.put(range(60))
+    wait_until(lambda: worker.status().done == 60)
+    worker.close(10.0)

@@ -180,7 +180,8 @@ def test_a_stuck_sink_does_not_delay_the_loop_and_a_bounded_number_is_kept(monke
     kept = 50
     monkeypatch.setattr(deadletter, "CLOSE_TIMEOUT", 0.5)
     monkeypatch.setattr(deadletter, "ABORT_TIMEOUT", 0.1)
-    monkeypatch.setattr(deadletter, "MAX_BYTES", kept * (deadletter.OWN_BYTES + 1))
+    (letter,) = dead_letters_of(RECORDS, rejected(0))
+    monkeypatch.setattr(deadletter, "MAX_BYTES", kept * letter.nbytes)
     box = Box()
     box.open.clear()
     queue = DeadLetterQueue(box)

@@ -10,7 +10,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +123,28 @@ def test_when_all_are_damaged_there_is_none(snapshots: SnapshotStore) -> None:
     assert len(numbers(snapshots, DAMAGED)) == 3
 
 
+def test_each_start_tells_that_the_state_is_lost_until_there_is_a_snapshot(tmp_path: Path) -> None:
+    for damaged, lost in ((1, True), (0, True), (0, False)):
+        with closing(SnapshotStore(tmp_path / "again")) as store, capture_logs() as logs:
+            if damaged:
+                path = store.write(make_snapshot(1))
+                path.write_bytes(torn(path.read_bytes()))
+            elif not lost:
+                store.write(make_snapshot(2))
+            newest(store)
+        assert ("state_lost" in [entry["event"] for entry in logs]) == lost
+
+
+def test_a_reset_is_not_a_lost_state(snapshots: SnapshotStore) -> None:
+    path = snapshots.write(make_snapshot(1))
+    path.write_bytes(torn(path.read_bytes()))
+    newest(snapshots)
+    snapshots.set_aside()
+    with capture_logs() as logs:
+        assert newest(snapshots) is None
+    assert logs == []
+
+
 def test_no_changed_bit_goes_unnoticed(snapshots: SnapshotStore) -> None:
     path = snapshots.write(make_snapshot(1))
     content, expected = path.read_bytes(), read_snapshot(path)
@@ -152,11 +174,20 @@ def test_a_file_of_another_version_stops_the_start_and_is_not_moved(
     assert numbers(snapshots) == [1]
 
 
+def test_half_written_files_of_a_killed_process_are_deleted(tmp_path: Path) -> None:
+    left = tmp_path / f"model.npz{WRITING}"
+    left.write_bytes(bytes(100_000))
+    SnapshotStore(tmp_path).close()
+    assert not left.exists()
+
+
 def test_a_half_written_file_of_a_killed_process_is_overwritten(snapshots: SnapshotStore) -> None:
     left = snapshots.directory / f"000000000001{SUFFIX}{WRITING}"
     left.write_bytes(bytes(100_000))
+    left.chmod(0o666)
     assert newest(snapshots) is None
-    snapshots.write(make_snapshot(1))
+    path = snapshots.write(make_snapshot(1))
+    assert path.stat().st_mode & 0o077 == 0
     assert newest(snapshots) == 1
     assert not left.exists()
 

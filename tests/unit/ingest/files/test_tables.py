@@ -671,3 +671,12 @@ def test_csv_is_read_from_standard_input(
         outcome = command(capfd, "replay", str(config), "-", "--format", "csv")
     assert outcome.code == 0
     assert "\n2 events until " in outcome.out
+
+
+@pytest.mark.parametrize("cell", [b"x" * 200_000, b"caf\xe9"], ids=["too_long", "not_utf_8"])
+def test_a_cell_that_cannot_be_read_rejects_its_row_alone(tmp_path: Path, cell: bytes) -> None:
+    path = tmp_path / "log.csv"
+    path.write_bytes(b"action,propensity,reward,p,note\na,0.5,,0.5," + cell + b"\nb,0.5,1,0.5,x\n")
+    (batch,) = read_events(path, policies=["p"])
+    assert len(batch) == 1
+    assert len(batch.rejected) == 1

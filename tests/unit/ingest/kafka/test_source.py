@@ -192,6 +192,14 @@ def test_a_partition_that_waits_for_its_turn_counts_as_stuck_only_much_later(
     assert (Bench(cluster, stall_timeout=30).poll(20, every=every).rebuilds > 0) == stuck
 
 
+def test_a_caller_that_is_slower_than_the_stall_timeout_keeps_its_client(cluster: FakeCluster) -> None:
+    cluster.fill(0, 200)
+    cluster.fill(1, 200)
+    bench = Bench(cluster, stall_timeout=30)
+    assert bench.poll(40, every=31.0).rebuilds == 0
+    assert len(bench.seen) >= 39 * 3
+
+
 def test_events_of_an_open_transaction_wait_without_alarm(cluster: FakeCluster) -> None:
     cluster.hidden = 2
     status = Bench(cluster, stall_timeout=30).poll(30, every=PROBE_INTERVAL)
