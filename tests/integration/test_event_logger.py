@@ -111,6 +111,30 @@ def test_decisions_and_rewards_reach_their_topics_once(broker: Broker, client: s
             assert ids(messages) == list(range(500))
 
 
+ENDING = """
+import ast, sys, time, streameval
+broker, topic, client, options = sys.argv[1:]
+logger = streameval.EventLogger.to_kafka(broker, topic, client=client, options=ast.literal_eval(options))
+for number in range(3000):
+    logger.decision({}, None, .5, "a", reward=0, event_id=number)
+    if number == 0:
+        time.sleep(.5)  # the producer is then open, and sends a part
+"""
+
+
+@pytest.mark.kafka
+def test_a_process_that_ends_writes_what_is_buffered(broker: Broker, client: str) -> None:
+    topic = f"ended-{client}"
+    broker.create_topic(topic, 1)
+    is_old = client == "kafka-python" and not isinstance(broker, RealBroker)
+    options = repr({"api_version": (2, 3)} if is_old else {})
+    command = [sys.executable, "-c", ENDING, broker.bootstrap, topic, client, options]
+    subprocess.run(command, check=True, timeout=120)
+    with reading(broker.connection, topic) as messages:
+        messages.poll_until(lambda: messages.seen.total() >= 3000)
+        assert ids(messages) == list(range(3000))
+
+
 @pytest.mark.parametrize("library", ["kafka-python", "confluent"])
 def test_a_logger_closed_during_an_outage_counts_what_it_drops_and_leaves_no_thread(library: Any) -> None:
     before = set(threading.enumerate())
