@@ -14,7 +14,6 @@ from streameval.events import EventBatch
 from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.kafka.client import ClientError
 from streameval.ope.evaluator.summaries import PartitionedEvaluator, Summary
-from streameval.service.dead_letters import OWN_BYTES
 from support.executors import batch_task, config_of, fill
 from support.fake_kafka import TOPIC, FakeCluster
 
@@ -137,7 +136,8 @@ def test_a_range_returns_dead_letters_up_to_a_limit_and_counts_the_others(
     cluster: FakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = config_of(dead_letters={"kind": "file", "path": str(tmp_path / "rejected")})
-    monkeypatch.setattr(ranges, "MAX_REJECTED_BYTES", 4 * (OWN_BYTES + 1))
+    first, *_ = result_of(RangeEvaluator(config, cluster.connect), 0, 1000).dead_letters
+    monkeypatch.setattr(ranges, "MAX_REJECTED_BYTES", 4 * first.nbytes)
     result = result_of(RangeEvaluator(config, cluster.connect), 0, 1000)
     assert (len(result.dead_letters), result.dropped) == (4, 6)
 
