@@ -76,14 +76,16 @@ def test_a_state_copies_no_buffered_event() -> None:
             timestamp=np.arange(first, first + count) // 10,  # coarse times are sorted by offset, too
         )
         ordering.take(replace(batch, origin=Origin.from_parts(TOPIC, [(0, range(first, first + count))])))
-    tracemalloc.start()
-    try:
-        state = ordering.state()
-        taken, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+    taken = []
+    for _ in range(3):  # a thread of another test may allocate meanwhile, but hardly each time
+        tracemalloc.start()
+        try:
+            state = ordering.state()
+            taken.append(tracemalloc.get_traced_memory()[0])
+        finally:
+            tracemalloc.stop()
     assert ordering.nbytes > 1_000_000
-    assert taken < ordering.nbytes / 20
+    assert min(taken) < ordering.nbytes / 20
     assert through_a_file(state) is not None
 
 
