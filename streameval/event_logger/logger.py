@@ -505,10 +505,9 @@ class _Writer:
         while answers.count < sent and not self._is_aborted:
             self._poll()
         rest = valid[answers.end() :]
-        if not rest:
-            self.closing.wait(PAUSE_SECONDS)
         if rest:
             raise RetryError("", rest)  # without a reason, as it was reported
+        self.closing.wait(PAUSE_SECONDS)
         return len(batch)
 
     def answer(self, error: Exception | None) -> None:

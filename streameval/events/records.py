@@ -75,7 +75,8 @@ class RecordDecoder(JsonDecoder):
                 return record
             if not isinstance(record, dict):
                 return Fault("malformed", f"expected a record, found {type(record).__name__}")
-            return self._layout.event([self._value(record, field) for field in self._layout.fields])
+            values = self._layout.json_values(self._value(record, field) for field in self._layout.fields)
+            return self._layout.event(values)
         except (*DECODE_ERRORS, OverflowError) as error:
             return refusal(error)
 

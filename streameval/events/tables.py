@@ -160,12 +160,21 @@ class TableLayout:
         """Names of the columns that are read, without repeats."""
         return list(dict.fromkeys(field.column for field in self.fields))
 
+    def json_values(self, values: Iterable[Any]) -> list[Any]:
+        """Convert one value per field to types of JSON, with null for NaN inside of lists and mappings.
+
+        NaN of a policy stays, so that the event is rejected: with null, the probability would count as missing.
+        """
+        converted = zip(self.fields, map(plain, values), strict=True)
+        return [
+            without_nan(value) if isinstance(value, list | dict) and field.field != "policies" else value
+            for field, value in converted
+        ]
+
     def event(self, values: Iterable[Any]) -> dict[str, Any]:
-        """Build the event of a row from one value per field. Null means absent."""
+        """Build the event of a row from one JSON value per field. Null means absent."""
         event: dict[str, Any] = {} if self.actions is None else {"actions": self.actions}
-        for field, value in zip(self.fields, map(plain, values), strict=True):
-            if field.field != "policies" and isinstance(value, list | dict):
-                value = without_nan(value)  # a policy with NaN is rejected: without it, a probability would be missing
+        for field, value in zip(self.fields, values, strict=True):
             if field.entry is not None:
                 event.setdefault(field.field, {})[field.entry] = value
             elif value is not None:

@@ -125,7 +125,7 @@ class Worker(Generic[T]):
         self._bytes = self._done = self._dropped = 0
         self._trouble = ""
         self._changed, self._closing = threading.Condition(), threading.Event()
-        self._last_attempt_at = -float("inf")
+        self._retries_until = -float("inf")
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def put(self, items: Iterable[T], *, dropped: int = 0) -> None:
@@ -163,7 +163,7 @@ class Worker(Generic[T]):
         """
         with self._changed:
             if keeps_trying:
-                self._last_attempt_at = time.monotonic() + timeout
+                self._retries_until = time.monotonic() + timeout
             self._closing.set()
             self._changed.notify()
         if self._thread.ident is None:
@@ -186,7 +186,7 @@ class Worker(Generic[T]):
                 pause = PAUSE_FIRST
             except RetryError as error:
                 self._settle(items, error.dropped, str(error), error.items)
-                if is_last and time.monotonic() >= self._last_attempt_at:
+                if is_last and time.monotonic() >= self._retries_until:
                     break
                 if len(error.items) < len(items):
                     pause = PAUSE_FIRST

@@ -17,6 +17,7 @@ import pytest
 from support.asking import asking, report_of
 from support.factories import wait_until
 from support.integration.running import served_at
+from support.planted_secrets import ENVIRONMENT, MARK, TOKEN, WITH_SECRETS
 
 STREAMEVAL = str(Path(sys.executable).parent / "streameval")
 CONFIG = "policies: {candidates: [challenger]}\nestimators: [ips]\naverages: [cumulative]\n"
@@ -110,28 +111,6 @@ def test_a_daemon_heeds_a_hangup_at_its_start_serves_its_report_and_stops_on_sig
     assert (process.returncode, out) == (0, b"")
     events = {json.loads(line)["event"] for line in log.read_text().splitlines()}
     assert {"started", "first_event", "reloaded", "stopped"} <= events
-
-
-MARK = "s3cr3t"
-"""Text that occurs in every secret here, and nowhere else."""
-TOKEN = f"{MARK}-token-0123456789abcdef"
-ENVIRONMENT = {
-    "STREAMEVAL_SOURCE__SASL_PASSWORD": f"{MARK}-of-kafka",
-    "STREAMEVAL_SOURCE__SSL_PASSWORD": f"{MARK}-of-the-key",
-    "STREAMEVAL_TOKEN": f"{MARK}-of-another-program",
-    "AWS_SECRET_ACCESS_KEY": f"{MARK}-of-the-cloud",
-}
-WITH_SECRETS = """
-source:
-  topic: interactions
-  bootstrap_servers: "127.0.0.1:1"
-  security_protocol: SASL_SSL
-  sasl_mechanism: SCRAM-SHA-512
-  sasl_username: reader
-  ssl_certfile: me.pem
-policies: {candidates: [challenger]}
-http: {port: 0, token_file: tokens}
-"""
 
 
 @pytest.mark.parametrize("format", ["console", "json"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import time
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ import pytest
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.kafka.source import KafkaSource
 from streameval.service.logging import configure_logging
-from support.daemon_logs import daemon_logs
+from support.daemon_logs import daemon_logs, written_logs
 
 
 @pytest.fixture(autouse=True)
@@ -23,10 +22,6 @@ def _logging_as_it_was() -> Iterator[None]:
 
 
 Capture = pytest.CaptureFixture[str]
-
-
-def lines(capsys: Capture) -> list[dict[str, object]]:
-    return [json.loads(line) for line in capsys.readouterr().err.splitlines()]
 
 
 def test_a_broker_that_is_away_fills_a_few_lines_not_thousands(
@@ -40,9 +35,9 @@ def test_a_broker_that_is_away_fills_a_few_lines_not_thousands(
     written, end = [], time.monotonic() + 3.0
     while time.monotonic() < end or not written:
         source.poll(0.2)
-        written += lines(capsys)
+        written += written_logs(capsys)
     source.close()
-    assert len([*written, *lines(capsys)]) < 40
+    assert len([*written, *written_logs(capsys)]) < 40
 
 
 def test_the_status_tells_why_a_broker_is_not_reached_if_nothing_is_logged(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 import structlog
 
 from streameval.service.logging import configure_logging
@@ -24,3 +26,8 @@ def daemon_logs(level: str = "info") -> Iterator[None]:
         root.handlers[:] = handlers
         root.setLevel(previous)
         kafka.setLevel(logging.NOTSET)
+
+
+def written_logs(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
+    """Return the log entries on stderr since the last call."""
+    return [json.loads(line) for line in capsys.readouterr().err.splitlines()]

@@ -215,7 +215,7 @@ def _rows_of_cells(cells: Sequence[Cells], header: Sequence[str], layout: TableL
         if isinstance(cells, Fault):
             return cells
         try:
-            return layout.event([read_cell(cells[column], field) for field, column in wanted])
+            return layout.event(layout.json_values(read_cell(cells[column], field) for field, column in wanted))
         except DECODE_ERRORS as error:
             return refusal(error)
 

@@ -10,27 +10,7 @@ import pytest
 from streameval.config.model import Config
 from streameval.errors import ConfigError
 from support.commands import command
-
-MARK = "s3cr3t"
-"""Text that occurs in every secret here, and nowhere else."""
-ENVIRONMENT = {
-    "STREAMEVAL_SOURCE__SASL_PASSWORD": f"{MARK}-of-kafka",
-    "STREAMEVAL_SOURCE__SSL_PASSWORD": f"{MARK}-of-the-key",
-    "STREAMEVAL_TOKEN": f"{MARK}-of-another-program",
-    "AWS_SECRET_ACCESS_KEY": f"{MARK}-of-the-cloud",
-}
-CONFIG = """
-source:
-  topic: interactions
-  bootstrap_servers: "127.0.0.1:1"
-  security_protocol: SASL_SSL
-  sasl_mechanism: SCRAM-SHA-512
-  sasl_username: reader
-  ssl_certfile: me.pem
-policies: {candidates: [challenger]}
-http: {port: 0, token_file: tokens}
-"""
-
+from support.planted_secrets import ENVIRONMENT, MARK, TOKEN, WITH_SECRETS
 
 WRONG: Mapping[str, str] = {
     "a password that is a list": "source: {topic: x, sasl_password: [s3cr3t]}",
@@ -76,9 +56,9 @@ def test_a_wrong_variable_is_explained_without_its_secret(tmp_path: Path, variab
 def test_check_shows_a_good_configuration_without_its_secrets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "tokens").write_text(f"{MARK}-token-0123456789abcdef")
+    (tmp_path / "tokens").write_text(TOKEN)
     (tmp_path / "me.pem").write_text("no certificate")
-    (tmp_path / "c.yaml").write_text(CONFIG)
+    (tmp_path / "c.yaml").write_text(WITH_SECRETS)
     monkeypatch.chdir(tmp_path)
     for variable, value in ENVIRONMENT.items():
         monkeypatch.setenv(variable, value)

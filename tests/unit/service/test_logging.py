@@ -10,7 +10,7 @@ import pytest
 import structlog
 
 from streameval.service.logging import RateLimit, configure_logging
-from support.daemon_logs import daemon_logs
+from support.daemon_logs import daemon_logs, written_logs
 
 
 @pytest.fixture(autouse=True)
@@ -20,10 +20,6 @@ def _logging_as_it_was() -> Iterator[None]:
 
 
 Capture = pytest.CaptureFixture[str]
-
-
-def lines(capsys: Capture) -> list[dict[str, object]]:
-    return [json.loads(line) for line in capsys.readouterr().err.splitlines()]
 
 
 def test_without_a_terminal_each_record_is_a_line_of_json_on_stderr(capsys: Capture) -> None:
@@ -62,7 +58,7 @@ def test_records_below_the_level_are_left_out(capsys: Capture) -> None:
     configure_logging("warning")
     structlog.get_logger("here").info("fine")
     structlog.get_logger("here").warning("odd")
-    assert [line["event"] for line in lines(capsys)] == ["odd"]
+    assert [line["event"] for line in written_logs(capsys)] == ["odd"]
 
 
 @pytest.mark.parametrize(("level", "heard"), [("info", False), ("debug", True)])
@@ -78,7 +74,7 @@ def test_logins_and_messages_are_not_logged_at_level_debug_either(capsys: Captur
     logging.getLogger("kafka.protocol.parser").debug("Send: %r", bytearray(b"sesame"))
     logging.getLogger("kafka.net.connection").debug("Request 4: %s", "MetadataRequest()")
     logging.getLogger("kafka.protocol.parser").error("cannot parse")
-    assert [line["event"] for line in lines(capsys)] == ["Request 4: MetadataRequest()", "cannot parse"]
+    assert [line["event"] for line in written_logs(capsys)] == ["Request 4: MetadataRequest()", "cannot parse"]
 
 
 class Clock:
@@ -117,7 +113,7 @@ def test_a_repeated_event_is_written_once_in_its_period_and_the_rest_is_counted(
     for failures in range(10):
         structlog.get_logger("streameval.snapshots").error("snapshot_failed", failures=failures)
         structlog.get_logger("streameval").info("reloaded")
-    written = lines(capsys)
+    written = written_logs(capsys)
     (failed,) = [line for line in written if line["event"] == "snapshot_failed"]
     assert (failed["failures"], failed["note"]) == (0, "more like this are suppressed for 60 s")
     assert len(written) == 11, "others are not limited"
