@@ -283,8 +283,8 @@ def decay_risk(horizon: Array, k: float, variance: float, t: int, bias_weight: f
 
 
 def mse_alpha(bias_weight: float, bias: str) -> Choice:
-    """Choose the alpha of least risk among 200,000 horizons."""
-    horizons = np.geomspace(SHORTEST, LONGEST, 200_001)
+    """Choose the alpha of least risk among 20,000 horizons, .035 % apart."""
+    horizons = np.geomspace(SHORTEST, LONGEST, 20_001)
 
     def choose(k: float, variance: float, events: int) -> float:
         with np.errstate(all="ignore"):

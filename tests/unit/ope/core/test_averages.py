@@ -52,14 +52,15 @@ def prefixes(
 
     Report after each event up to the second of the second block, and after every 13th event from then on.
     """
-    evaluator = Evaluator([CANDIDATE], estimators, averages, **{"block": BLOCK} | ALONE | settings)
+    evaluator, done = Evaluator([CANDIDATE], estimators, averages, **{"block": BLOCK} | ALONE | settings), 0
     for index in range(len(stream)):
-        evaluator.update(stream[index : index + 1].batch())
         if index > evaluator.config.block + 1 and index % 13:
             continue
+        evaluator.update(stream[done : index + 1].batch())
+        done = index + 1
         evaluator.fold_pending()
         rows = {(e.estimator, e.average): e for e in evaluator.report().estimates if e.policy == CANDIDATE}
-        yield index + 1, rows
+        yield done, rows
 
 
 def assert_estimate(estimate: Estimate, kernel: np.ndarray, terms: brute_force.Terms) -> None:
