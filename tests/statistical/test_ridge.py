@@ -83,3 +83,9 @@ def test_a_wildly_wrong_model_is_corrected() -> None:
         assert value is not None
         errors.append(value - truth)
     assert abs(np.mean(errors)) < 3 * np.std(errors) / np.sqrt(len(errors)) + 0.01
+
+
+def test_a_model_with_features_is_nearer_to_the_truth_than_one_without() -> None:
+    offers = Offers(4, 4_000)
+    actual = error_of(StratifiedDR(), offers)
+    assert actual < 0.02
