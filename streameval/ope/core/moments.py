@@ -17,7 +17,7 @@ from itertools import combinations_with_replacement
 
 import numpy as np
 
-from streameval.common.arrays import ROUNDING, Array, clear_rounding, ratio
+from streameval.common.arrays import ROUNDING, Array, Integers, clear_rounding, ratio
 
 TERMS = ("u", "v", "pu", "pv")
 """Numerator and denominator of the policy's term, then of production's."""
@@ -59,10 +59,6 @@ BOTH_TOTALS = [6, 24, *range(10, 14), 1, 2]
 """Rows of such a variance with a pair: both squared weights, TERMS, and then u and v."""
 
 
-upper_triangle = cache(np.triu_indices)
-"""The places of the products of this many terms, as `numpy.triu_indices`; asked for many times by every Report."""
-
-
 def linear_form(sums: Array, terms: int) -> Array:
     """Return one event's deviation as a weighted sum of the first `terms` of TERMS, by the delta method [..., terms].
 
@@ -78,20 +74,35 @@ def linear_form(sums: Array, terms: int) -> Array:
     return np.stack(form, axis=-1)
 
 
+@cache
+def _products_of(terms: int) -> tuple[Integers, Integers, Array]:
+    """Return the places of the products of this many terms, and how often each is in the square of their sum.
+
+    Every Report asks for them many times.
+    """
+    first, second = np.triu_indices(terms)
+    return first, second, np.where(first == second, 1.0, 2.0)
+
+
 def sum_of_squares(form: Array, products: Array) -> Array:
     """Sum the squares of a linear form [..., k] from the sums of the products of its terms, with rounding as 0."""
-    first, second = upper_triangle(form.shape[-1])
-    twice = np.where(first == second, 1.0, 2.0)
+    first, second, twice = _products_of(form.shape[-1])
     with np.errstate(over="ignore", invalid="ignore"):
         parts = twice * form[..., first] * form[..., second] * products
         square, size = parts.sum(axis=-1), np.abs(parts).sum(axis=-1)
     return clear_rounding(square, size)
 
 
-def linearised_variance(sums: Array, terms: int) -> Array:
-    """Variance of one event's deviation, from sums of the weight, of each term, and of their products."""
+def linearised_variance(sums: Array, terms: int, form: Array | None = None) -> Array:
+    """Variance of one event's deviation, from sums of the weight, of each term, and of their products.
+
+    Args:
+        sums: [..., rows]
+        terms: number of terms
+        form: the linear form of these sums, if it is known
+    """
     products = sums[..., 1 + terms : 1 + terms + terms * (terms + 1) // 2]
-    return ratio(sum_of_squares(linear_form(sums, terms), products), sums[..., 0])
+    return ratio(sum_of_squares(linear_form(sums, terms) if form is None else form, products), sums[..., 0])
 
 
 def squares_of_denominators(sums: Array, terms: int) -> Array:

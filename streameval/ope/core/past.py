@@ -417,13 +417,15 @@ def read(state: Mapping[str, Array], tail: Array | None, is_lift: bool = False) 
         added = [row for row in TAIL_ROWS if row < sums.shape[-1]]
         sums[..., added] += tail[:, added]
     rows, terms = _side(sums, is_lift)
+    form = linear_form(rows, terms)
+    variance = linearised_variance(rows, terms, form)
     return {
-        "variance": linearised_variance(rows, terms),
+        "variance": variance,
         "count": ratio(rows[..., 0] ** 2, rows[..., -2]),
         "effective_denominators": effective_denominators(rows, terms),
-        "never_varied": never_varied(rows, terms),
+        "never_varied": never_varied(rows, terms, form),
         "nonzero": sums[..., NONZERO],
-        "design_effect": design_effect(state, is_lift),
+        "design_effect": design_effect(state, is_lift, (form, variance) if tail is None else None),
     }
 
 
@@ -431,26 +433,32 @@ def _side(sums: Array, is_lift: bool) -> tuple[Array, int]:
     return (sums[..., PAIR_VARIANCE], len(TERMS)) if is_lift else (sums[..., OWN_VARIANCE], OWN)
 
 
-def never_varied(rows: Array, terms: int) -> Mask:
+def never_varied(rows: Array, terms: int, form: Array) -> Mask:
     """Return whether the term has always been the same: of a ratio the linearised term, of a lift both terms.
 
     False where weights are so large that another reward at a weight of 1 would be lost in the rounding of the sums.
     """
-    form, products = linear_form(rows, terms), rows[..., 1 + terms : -2]
+    products = rows[..., 1 + terms : -2]
     sides = np.eye(terms // 2).repeat(2, axis=1)
     squares = [sum_of_squares(np.where(side, form, 0.0), products) for side in sides]
     hidden = ROUNDING * squares_of_denominators(rows, terms).max(axis=-1)
     return np.asarray(np.equal(squares, 0).all(axis=0) & (hidden < MIN_VISIBLE))
 
 
-def design_effect(parts: Mapping[str, Array], is_lift: bool = False) -> Array:
+def design_effect(parts: Mapping[str, Array], is_lift: bool = False, known: tuple[Array, Array] | None = None) -> Array:
     """Return the variance of contrasts of blocks over the variance for independent events, NaN before ten blocks.
 
     Events of one session are correlated, which inflates the variance of their mean by this factor. If events have
-    units, the factor includes units that spread over many blocks. `parts` holds the fading sums of a state [..., rows].
+    units, the factor includes units that spread over many blocks.
+
+    Args:
+        parts: the fading sums of a state [..., rows]
+        is_lift: see `read`
+        known: the linear form of these sums, and the variance by it, if they are known
     """
     rows, terms = _side(parts["sums"], is_lift)
-    form, blocks, independent = linear_form(rows, terms), rows[..., -1], linearised_variance(rows, terms)
+    form = linear_form(rows, terms) if known is None else known[0]
+    blocks, independent = rows[..., -1], linearised_variance(rows, terms, form) if known is None else known[1]
     squares = {name: parts[name][..., PAIR_SQUARES if is_lift else OWN_SQUARES] for name in CONTRASTS if name in parts}
     with np.errstate(all="ignore"):
         effects = {

@@ -152,7 +152,7 @@ class Reading:
     def _mean(self, row: MomentRow) -> Array:
         return ratio(self._row(row), self._row(MomentRow.WEIGHT))
 
-    @property
+    @cached_property
     def value(self) -> Array:
         """Return the estimate `U / V`, for a lift `U / V - PU / PV`.
 
@@ -165,27 +165,27 @@ class Reading:
             value = difference_of_ratios(self.pairs)
         return np.where(self._row(MomentRow.WEIGHT_SQUARE) > 0, value, np.nan)
 
-    @property
+    @cached_property
     def count(self) -> Array:
         """Return `n_eff = S0^2 / S2`, the number of equally weighted events with equal variance."""
         return ratio(self._row(MomentRow.WEIGHT) ** 2, self._row(MomentRow.WEIGHT_SQUARE))
 
-    @property
+    @cached_property
     def mean_denominator(self) -> Array:
         """Return `V / S0`: 1 for a plain mean and for a lift, the mean weight for a self-normalised estimate."""
         return self._mean(MomentRow.V)
 
-    @property
+    @cached_property
     def variance(self) -> Array:
         """Return the variance of the term `u`, for a ratio of the linearised term `(u - E v) / mean(v)`."""
         return variance_of(self.moments) if self.pairs is None else linearised_variance(self.pairs, len(TERMS))
 
-    @property
+    @cached_property
     def effective_denominators(self) -> Array:
         """Return the effective number of events by their denominators, 1 if one event is nearly all of a ratio."""
         return effective_denominators(*((self.moments, 2) if self.pairs is None else (self.pairs, len(TERMS))))
 
-    @property
+    @cached_property
     def effective_sample_size(self) -> Array:
         """Return Kish's `n_eff mean(w)^2 / mean(w^2)`, for averaging and importance weights together."""
         return ratio(
@@ -193,7 +193,7 @@ class Reading:
             self._row(MomentRow.WEIGHT_SQUARE) * self._row(MomentRow.IMPORTANCE_SQUARE),
         )
 
-    @property
+    @cached_property
     def reward_effective_sample_size(self) -> Array:
         """Return Kish's `n_eff mean(u)^2 / mean(u^2)` of the terms: with weights of 1, the number of clicks."""
         return ratio(
@@ -201,47 +201,47 @@ class Reading:
             self._row(MomentRow.UU) * self._row(MomentRow.WEIGHT_SQUARE),
         )
 
-    @property
+    @cached_property
     def importance_weight_mean(self) -> Array:
         """Mean importance weight: 1 where propensities are right and support is full."""
         return self._mean(MomentRow.IMPORTANCE)
 
-    @property
+    @cached_property
     def importance_weight_square(self) -> Array:
         """Mean of the squared importance weight."""
         return self._mean(MomentRow.IMPORTANCE_SQUARE)
 
-    @property
+    @cached_property
     def importance_weight_max(self) -> Array:
         """Return the largest importance weight, however old the event, or NaN without events."""
         return np.where(self.count > 0, self._row(MomentRow.LARGEST_IMPORTANCE), np.nan)
 
-    @property
+    @cached_property
     def term_mean(self) -> Array:
         """Mean of the term `u`."""
         return self._mean(MomentRow.U)
 
-    @property
+    @cached_property
     def term_square(self) -> Array:
         """Return the mean of the squared term."""
         return self._mean(MomentRow.UU)
 
-    @property
+    @cached_property
     def term_times_weight(self) -> Array:
         """Return the mean of the product of the term and the importance weight."""
         return self._mean(MomentRow.TERM_IMPORTANCE)
 
-    @property
+    @cached_property
     def events_of_largest_weight(self) -> Array:
         """Return `S0 / Q`, the number of events if all had the largest averaging weight."""
         return ratio(self._row(MomentRow.WEIGHT), self._row(MomentRow.LARGEST_WEIGHT))
 
-    @property
+    @cached_property
     def unsupported_probability(self) -> Array:
         """Mean probability that the policy gives to actions that are never logged."""
         return self._mean(MomentRow.UNSUPPORTED)
 
-    @property
+    @cached_property
     def largest_term_share(self) -> Array:
         """Share of `|U|` that the largest single term carries."""
         return ratio(self._row(MomentRow.LARGEST_TERM), np.abs(self._row(MomentRow.U)))

@@ -237,13 +237,13 @@ class EmpiricalLikelihood(IntervalMethod):
         if self.max_weight == "none":
             return terms.heaviest
         if self.max_weight == "auto":
-            limit = heaviest_likely(_means(reading, terms), terms)
-            return np.where(np.isinf(terms.heaviest), limit, terms.heaviest)
+            return _heaviest_likely(_means(reading, terms), terms)
         return np.minimum(terms.heaviest, np.fmax(reading.importance_weight_max, self.max_weight))
 
     def sampling_bounds(self, reading: Reading, terms: TermRange, confidence: float) -> tuple[Array, Array]:
         means, value = _means(reading, terms), reading.value
-        extra = extra_events(terms, self.heaviest(reading, terms))
+        heaviest = _heaviest_likely(means, terms) if self.max_weight == "auto" else self.heaviest(reading, terms)
+        extra = extra_events(terms, heaviest)
         centre = np.where(_is_linearised(terms), value, 0.0)
         extra = extra._replace(low=extra.low + centre, high=extra.high + centre)
         quantile = NormalDist().inv_cdf(0.5 + confidence / 2) ** 2
@@ -254,6 +254,11 @@ class EmpiricalLikelihood(IntervalMethod):
             for bound in reach(means, extra, likely(means, extra, quantile))
         )
         return lower, upper
+
+
+def _heaviest_likely(means: Means, terms: TermRange) -> Array:
+    """Return the largest weight that is likely where the log does not limit it."""
+    return np.where(np.isinf(terms.heaviest), heaviest_likely(means, terms), terms.heaviest)
 
 
 def _is_linearised(terms: TermRange) -> Mask:

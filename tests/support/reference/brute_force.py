@@ -64,13 +64,19 @@ def terms(
     if estimator == "clipped_ips":
         return Terms(present, np.array([min(one_weight, cap) for one_weight in weight]) * reward, one, weight)
     if estimator == "control_variate":
-        beta = np.array([past_slope(present, weight, reward, i // block, block) for i in range(len(weight))])
+        beta = past_slopes(present, weight, reward, block)
         return Terms(present, weight * reward - beta * (weight - 1), one, weight)
     if estimator == "stratified_ips":
         rare = np.where(weight > cap, reward, 0.0)
-        beta = np.array([past_slope(present, weight, rare, i // block, block) for i in range(len(weight))])
+        beta = past_slopes(present, weight, rare, block)
         return Terms(present, weight * reward - beta * (weight - 1), one, weight)
     raise ValueError(estimator)
+
+
+def past_slopes(q: Array, w: Array, r: Array, block: int) -> Array:
+    """Return the slope of the blocks before the block of each event."""
+    slopes = [past_slope(q, w, r, blocks, block) for blocks in range(math.ceil(len(w) / block))]
+    return np.repeat(slopes, block)[: len(w)]
 
 
 def past_slope(q: Array, w: Array, r: Array, blocks: int, block: int) -> float:
@@ -283,8 +289,8 @@ def decay_risk(horizon: Array, k: float, variance: float, t: int, bias_weight: f
 
 
 def mse_alpha(bias_weight: float, bias: str) -> Choice:
-    """Choose the alpha of least risk among 200,000 horizons."""
-    horizons = np.geomspace(SHORTEST, LONGEST, 200_001)
+    """Choose the alpha of least risk among 20,000 horizons, .035 % apart."""
+    horizons = np.geomspace(SHORTEST, LONGEST, 20_001)
 
     def choose(k: float, variance: float, events: int) -> float:
         with np.errstate(all="ignore"):

@@ -106,7 +106,7 @@ class SlowMixture:
         """Return the answers for one component of all policies, through the whole stream."""
         excess = np.zeros((len(columns), len(HORIZONS) - 1))
         means: list[list[float]] = [[] for _ in columns]
-        history = []
+        trends = []
         for done in range(self.blocks):
             shares = [self._share(excess, index, done) for index in range(len(columns))]
             for index, column in enumerate(columns):
@@ -116,9 +116,10 @@ class SlowMixture:
                     excess[index, step] *= np.exp(-self.block / memory)
                     excess[index, step] += charge[step] - charge[step + 1]
             shares = [self._share(excess, index, done + 1) for index in range(len(columns))]
-            now = zip(columns, means, shares, strict=True)
-            history.append([self._now(column, done + 1, past, share) for column, past, share in now])
-        return self._drift_answers(history)
+            now = list(zip(columns, means, shares, strict=True))
+            trends.append([self._trend(column, done + 1, past, share) for column, past, share in now])
+        last = [self._now(column, self.blocks, past, share) for column, past, share in now]
+        return self._drift_answers(trends, last)
 
     def _share(self, excess: Array, policy: int, done: int) -> Array:
         together = sum(self.pooled) >= 3 and self.pooled[policy]
@@ -138,7 +139,7 @@ class SlowMixture:
         elif done == 0 or np.isnan(means).all():
             mean = (q * u).sum() / (q * v).sum()
         else:
-            value = self._now(part, done, means, share)[0]
+            value = (share * self._estimates(part, done, means)[0]).sum()
             mean = value + ((q * u).sum() - value * (q * v).sum()) / (q.sum() * self._usual(part, done))
         if done == 0:
             return mean, np.zeros(len(HORIZONS))
@@ -194,7 +195,7 @@ class SlowMixture:
         return max((self._faded(residual, part, done) + prior * square) / (count + prior), 1e-6)
 
     def _now(self, part: Part, done: int, means: Sequence[float], share: Array) -> tuple[float, ...]:
-        """Return value, sampling variance, spread, mean age, horizon and trend after this number of blocks."""
+        """Return value, sampling variance, spread, mean age and horizon after this number of blocks."""
         estimates, totals = self._estimates(part, done, means)
         value = (share * estimates).sum()
         event_ages = np.arange(done * self.block)[::-1]
@@ -210,7 +211,6 @@ class SlowMixture:
             (share * (estimates - value) ** 2).sum(),
             (kernel * q * block_mean_age).sum(),
             (share * np.minimum(HORIZONS, done * self.block)).sum(),
-            *self._trend(part, done, means, share),
         )
 
     def _trend(self, part: Part, done: int, means: Sequence[float], share: Array) -> tuple[float, float]:
@@ -227,16 +227,18 @@ class SlowMixture:
         squares = (((shorter - longer).repeat(self.block) * q) ** 2).sum()
         return (change * np.nan_to_num(means[:done])).sum() / span, self._noise(part, done) * squares / span**2
 
-    def _drift_answers(self, history: list[list[tuple[float, ...]]]) -> list[Answer]:
-        """Return the answers after the last block. A moment of the history ends with the trend and its variance."""
-        sums = np.zeros((len(history[0]), 2))
-        for moment in history:
+    def _drift_answers(self, trends: list[list[tuple[float, float]]], now: list[tuple[float, ...]]) -> list[Answer]:
+        """Return the answers after the last block, from the trend of each policy and its variance after each block."""
+        sums = np.zeros((len(now), 2))
+        for moment in trends:
             sums *= np.exp(-self.block / LONG)
-            sums += np.nan_to_num([(trend**2 / noise - 1, 1 / noise) for *_, trend, noise in moment])
+            sums += np.nan_to_num([(trend**2 / noise - 1, 1 / noise) for trend, noise in moment])
         together = sums[np.array(self.pooled)].sum(axis=0)
-        unknown = np.exp(-len(history) * self.block / LONG)
+        unknown = np.exp(-len(trends) * self.block / LONG)
         answers = []
-        for policy, (value, sampling, spread, age, horizon, trend, noise) in enumerate(history[-1]):
+        for policy, ((value, sampling, spread, age, horizon), (trend, noise)) in enumerate(
+            zip(now, trends[-1], strict=True)
+        ):
             evidence, precision = together if self.pooled[policy] else sums[policy]
             usual = np.divide(evidence, precision) if precision else np.nan
             drift = np.sqrt(np.maximum(np.fmax(trend**2 - (1 - unknown) * noise, usual), 0.0)) * age

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from streameval import Evaluator
 from streameval.errors import InputError
-from streameval.events import JsonDecoder, RankingDecoder
+from streameval.events import JsonDecoder
 from streameval.ingest.base import Records
 from streameval.ingest.simulated import SimulatedRecommender, SimulatedSettings, SimulatedSource
 from streameval.simulation import draw_block
@@ -186,22 +185,3 @@ def test_a_file_that_is_not_a_world_is_an_input_error_with_a_hint(tmp_path: Path
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         settings(**wrong)
-
-
-@pytest.mark.parametrize(
-    ("interventions", "kind", "events"), [("swaps", "swaps", 6_000), ("shuffles", "harvested", 12_000)]
-)
-def test_evaluators_learn_the_truth_from_simulated_rankings(interventions: str, kind: str, events: int) -> None:
-    options = {"world": "rankings", "exploration": 0.5, "drift": "stationary", "interventions": interventions}
-    recommender = SimulatedRecommender(settings(**options, events=events))
-    batch = RankingDecoder(CANDIDATES).decode_batch(list(recommender.lines()))
-    assert batch.rejected == ()
-    assert len(batch) == events
-    ranking = {"metric": {"kind": "dcg", "at": 6}, "examination": {"kind": kind, "ranks": 6}}
-    evaluator = Evaluator(CANDIDATES, ["click_ips"], ["cumulative"], ranking=ranking, promotion=None)
-    evaluator.update(batch)
-    report, truth = evaluator.report(), recommender.truth(events)
-    for row in report.estimates:
-        assert row.lower < truth[row.policy] < row.upper
-    for row in report.examination:
-        assert row.value == pytest.approx(1 / row.rank, abs=0.06)

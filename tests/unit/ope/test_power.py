@@ -19,7 +19,7 @@ from streameval.ope.power import (
     events_needed,
     smallest_lift,
 )
-from support.power_worlds import CANDIDATE, MILD, RARE, estimate_of, events_for, forecast_of
+from support.power_worlds import CANDIDATE, MILD, estimate_of, events_for, forecast_of
 
 SURE = {"confidence": 0.95, "power": 0.8}
 
@@ -106,21 +106,6 @@ def test_an_average_that_forgets_never_shows_a_small_lift() -> None:
     (limit,) = candidate.limits
     assert candidate.deviation is not None
     assert limit.lift == pytest.approx(smallest_lift(candidate.deviation, 1.0, 10_000, **SURE), rel=0.1)
-
-
-def test_the_exploration_predicted_to_halve_the_events_halves_them() -> None:
-    log = RARE.log(200_000, seed=6)
-    (candidate,) = forecast_of(log, [TargetLift(0.01)]).candidates
-    relief = candidate.relief
-    assert relief is not None
-    assert relief.over == 32.0
-    assert relief.events_share == pytest.approx(0.01, rel=0.1)
-    assert relief.noise_share > 0.9
-    more = RARE.logging * np.array([1.0, 1.0, relief.times])
-    more[:2] *= (1 - more[2]) / more[:2].sum()
-    better = RARE._replace(logging=more)
-    before, after = (events_for(world.log(200_000, seed=7), 0.01, SNIPS()).events for world in (RARE, better))
-    assert after / before == pytest.approx(0.5, rel=0.1)
 
 
 def test_no_remedy_is_proposed_if_noise_has_many_causes() -> None:

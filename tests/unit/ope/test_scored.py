@@ -12,45 +12,17 @@ from hypothesis import strategies as st
 
 from streameval import (
     IPS,
-    AdaptiveDecay,
-    Cumulative,
     Evaluator,
     EventBatch,
     Mixture,
-    ScoredIPS,
     ScoredSNIPS,
-    Window,
 )
 from streameval.events import JsonDecoder
 from streameval.ope.evidence import Evidence
 from support.messages import message
+from support.scored_events import BOTH, POLICIES, batch_of, evaluator, hidden, log, scored
 from support.strategies import examples
 from support.streams import close
-
-POLICIES = ["production", "challenger"]
-BOTH = [ScoredIPS(), ScoredSNIPS()]
-AVERAGES = [Cumulative(), Window(tau=500), AdaptiveDecay(), Mixture()]
-PLAIN = {"action": ..., "propensity": ..., "reward": ...}
-
-
-def scored(propensity: float | None, production: Any = None, challenger: Any = None, **fields: Any) -> bytes:
-    columns = {"propensity": propensity, "values": {"production": production, "challenger": challenger}}
-    return message(1, **PLAIN | {"scored": {**columns, **fields.pop("scored", {})}} | fields)
-
-
-def hidden() -> bytes:
-    return message(1, **PLAIN | {"scored": {"revealed": False}})
-
-
-def batch_of(*messages: bytes, policies: Any = tuple(POLICIES)) -> EventBatch:
-    batch = JsonDecoder(policies).decode_batch(messages)
-    assert not batch.rejected, batch.rejected
-    return batch
-
-
-def evaluator(**options: Any) -> Evaluator:
-    settings: dict[str, Any] = {"estimators": BOTH, "averages": [Cumulative()]}
-    return Evaluator(["challenger"], production="production", **(settings | options))
 
 
 def values(batch: EventBatch, policy: str = "challenger", **options: Any) -> dict[str, float | None]:
@@ -177,51 +149,6 @@ def test_production_must_have_values() -> None:
 
 
 # -- in evaluators -----------------------------------------------------------------------------------------------------
-
-
-def log(n: int, seed: int = 1, complete: bool = True) -> list[bytes]:
-    """Draw outcomes that are revealed more often if the error is small. The mean errors are .6 and .4."""
-    rng = np.random.default_rng(seed)
-    error = rng.uniform(0.2, 1.0, n)
-    other = error * rng.uniform(1 / 3, 1.0, n)
-    propensity = np.where(error > 0.6, 0.2, 0.8)
-    shown = rng.random(n) < propensity
-    rows = zip(propensity.tolist(), (-error).tolist(), (-other).tolist(), shown.tolist(), strict=True)
-    messages = [scored(p, *both) if is_shown else hidden() for p, *both, is_shown in rows]
-    return messages if complete else [text for text in messages if b"revealed" not in text]
-
-
-def every_value(evaluated: Evaluator) -> dict[str, Any]:
-    return {f"{e.estimator}/{e.average}": e.value for e in evaluated.report().estimates if e.policy == "challenger"}
-
-
-def test_every_average_finds_the_value() -> None:
-    whole = evaluator(averages=AVERAGES, reward_range=(-1.0, 0.0))
-    whole.update(batch_of(*log(3_000)))
-    for label, value in every_value(whole).items():
-        assert value == pytest.approx(-0.4, abs=0.15 if "/decay" in label or "window" in label else 0.06), label
-
-
-@pytest.mark.parametrize("kind", ["empirical_likelihood", "normal", "empirical_bernstein"])
-@pytest.mark.parametrize("complete", [True, False])
-def test_intervals_cover_the_value_and_the_lift_in_most_streams(kind: str, complete: bool) -> None:
-    covered = total = 0
-    for seed in range(20):
-        estimators = BOTH if complete else BOTH[1:]
-        evaluated = evaluator(
-            estimators=estimators, intervals={"cumulative": kind}, reward_range=(-1.0, 0.0), promotion=None, drift=None
-        )
-        evaluated.update(batch_of(*log(400, seed, complete)))
-        for estimate in evaluated.report().estimates:
-            if estimate.policy == "challenger":
-                assert estimate.lower is not None
-                assert estimate.upper is not None
-                assert estimate.lift_lower is not None
-                assert estimate.lift_upper is not None
-                covered += estimate.lower <= -0.4 <= estimate.upper
-                covered += estimate.lift_lower <= 0.2 <= estimate.lift_upper
-                total += 2
-    assert covered >= 0.9 * total
 
 
 @pytest.mark.parametrize("estimator", BOTH, ids=lambda estimator: estimator.label)

@@ -258,15 +258,6 @@ def test_memory_is_bounded_even_if_a_partition_never_catches_up() -> None:
     assert ordering.buffered().late == 0, "no partition was ever known to be further"
 
 
-def test_no_event_is_lost_however_many_batches_are_buffered() -> None:
-    ordering = fresh(partitions=2)
-    arrivals = steady(0, 1200)
-    for arrival in arrivals:
-        assert len(ordering.take(batch_of([arrival]))) == 0
-    assert len(ordering.held) == 1200
-    assert [arrival[1:3] for arrival in arrivals_of(ordering.flush())] == [arrival[1:3] for arrival in arrivals]
-
-
 def test_events_of_one_time_do_not_fill_the_memory() -> None:
     ordering = fresh(max_bytes=30_000, partitions=1)
     for number in range(50):

@@ -72,7 +72,7 @@ def streams(count: int) -> dict[str, Array]:
 
 
 @pytest.mark.parametrize("changes", [{}, OFTEN, {"max_buckets": 2}, {"delta": 1.0, "min_window_length": 1}], ids=str)
-@pytest.mark.parametrize(("name", "values"), streams(1_500).items())
+@pytest.mark.parametrize(("name", "values"), streams(1_000).items())
 def test_windows_equal_those_in_river(name: str, values: Array, changes: dict[str, Any]) -> None:
     actual = require_equal(values, **changes)
     assert actual > 0 or name not in ("jumps", "drift", "walk")

@@ -3,157 +3,38 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import jsonschema
 import numpy as np
 import pytest
 
 from streameval import Evaluator, EventBatch
-from streameval.common.arrays import Array
 from streameval.config.model import Config
 from streameval.errors import ConfigError, StateError
 from streameval.events import JsonDecoder, json_schema
 from streameval.events.origin import fingerprints
 from streameval.ope.evaluator.estimated_propensity import FOR_ESTIMATES, EstimatedPropensity
 from streameval.ope.evaluator.propensities import ChoiceCounts, LoggedChoices
-from streameval.ope.report import Estimate, Report
 from support import parts
+from support.logged_choices import (
+    ACTIONS,
+    BY_COUNTRY,
+    BY_RIVER,
+    CONTEXTS,
+    COUNTRIES,
+    challenger_estimate,
+    decoded,
+    evaluated,
+    world,
+)
 from support.ramps import three_actions
-
-CONTEXTS, ACTIONS = 3, 5
-BY_COUNTRY: dict[str, Any] = {"kind": "estimated", "model": {"kind": "tabular", "by": ["country"]}}
-COUNTRIES = np.array(["de", "fr", "jp"])
-
-
-class Log(NamedTuple):
-    """Hold choices of a policy that depends on the country, and the true value of the candidate."""
-
-    context: Array
-    action: Array
-    reward: Array
-    logging: Array
-    candidate: Array
-    truth: float
-
-    def batch(self, **columns: Any) -> EventBatch:
-        """Return the events with names of actions in place of propensities."""
-        filled = {"action": [f"a{action}" for action in self.action]} | columns
-        return EventBatch.from_arrays(
-            reward=self.reward,
-            policies={"challenger": self.candidate[self.context, self.action]},
-            segments={"country": COUNTRIES[self.context].tolist()},
-            **{name: column for name, column in filled.items() if column is not None},
-        )
-
-    def batch_with_propensities(self) -> EventBatch:
-        """Return the events with their true propensities."""
-        return self.batch(action=None, propensity=self.logging[self.context, self.action])
-
-    def listed(self) -> EventBatch:
-        """Return the events with indices of their actions, and full distributions of the candidate."""
-        return EventBatch.from_arrays(
-            reward=self.reward,
-            action=self.action,
-            policies={"challenger": self.candidate[self.context]},
-            segments={"country": COUNTRIES[self.context].tolist()},
-        )
-
-    def messages(self) -> list[bytes]:
-        """Return the events in JSON, with actions listed in random order."""
-        rng = np.random.default_rng(1)
-        names = np.array([f"a{action}" for action in range(ACTIONS)])
-        rows = zip(self.context.tolist(), self.action.tolist(), self.reward.tolist(), strict=True)
-        results = []
-        for number, (context, action, reward) in enumerate(rows):
-            order = rng.permutation(ACTIONS)
-            event = {"event_id": number, "timestamp": number, "action": f"a{action}", "reward": reward}
-            event |= {"context": {"country": COUNTRIES[context]}, "actions": names[order].tolist()}
-            event |= {"features": np.eye(ACTIONS)[order].tolist()}
-            event |= {"policies": {"challenger": self.candidate[context][order].tolist()}}
-            results.append(json.dumps(event).encode())
-        return results
-
-
-def world(seed: int, events: int = 5_000) -> Log:
-    """Draw a log of the world that all tests share.
-
-    Args:
-        seed: Seed of the events.
-    """
-    fixed, rng = np.random.default_rng(7), np.random.default_rng(seed)
-    logging = np.exp(fixed.normal(size=(CONTEXTS, ACTIONS)))
-    logging /= logging.sum(axis=1, keepdims=True)
-    mean = fixed.uniform(0.1, 0.9, size=(CONTEXTS, ACTIONS))
-    candidate = np.exp(fixed.normal(size=(CONTEXTS, ACTIONS)))
-    candidate /= candidate.sum(axis=1, keepdims=True)
-    context = rng.integers(CONTEXTS, size=events)
-    action = (logging[context].cumsum(axis=1) > rng.random(events)[:, None]).argmax(axis=1)
-    reward = (rng.random(events) < mean[context, action]).astype(float)
-    return Log(context, action, reward, logging, candidate, float((candidate * mean).sum(axis=1).mean()))
-
-
-def evaluated(batch: EventBatch, propensity: Any = BY_COUNTRY, cuts: Sequence[int] = (), **options: Any) -> Evaluator:
-    """Return an evaluator of the events, cut into batches at these indices."""
-    settings: dict[str, Any] = {"estimators": ["snips"], "averages": ["cumulative"], "drift": None} | options
-    evaluator = Evaluator(["challenger"], propensity=propensity, **settings)
-    for first, last in zip((0, *cuts), (*cuts, len(batch)), strict=True):
-        evaluator.update(batch[first:last])
-    return evaluator
-
-
-def challenger_estimate(report: Report, estimator: str = "snips") -> Estimate:
-    return report.get("challenger", estimator, "cumulative")
-
-
-def error(estimate: Estimate) -> float:
-    """Return the standard error of an estimate, from its interval."""
-    assert estimate.upper is not None
-    assert estimate.lower is not None
-    return (estimate.upper - estimate.lower) / 2 / 1.96
-
-
-def deviations(
-    batch_of: Callable[[Log], EventBatch], propensity: Any, estimator: str = "snips", **options: Any
-) -> Array:
-    """Return by how many standard errors the estimate misses the truth, and the squared error, of ten logs."""
-    missed = []
-    for seed in range(10):
-        log = world(seed)
-        estimate = challenger_estimate(evaluated(batch_of(log), propensity, **options).report(), estimator)
-        assert estimate.value is not None
-        missed.append([(estimate.value - log.truth) / error(estimate), (estimate.value - log.truth) ** 2])
-    return np.array(missed).T
-
 
 # --- The numbers ---
 
 
-def test_estimates_are_within_three_standard_errors_and_no_less_precise_than_with_true_propensities() -> None:
-    deviation, squares = deviations(Log.batch, BY_COUNTRY)
-    _, true_squares = deviations(Log.batch_with_propensities, None)
-    assert (np.abs(deviation) <= 3).all()
-    assert np.sqrt(squares.mean()) <= 1.25 * np.sqrt(true_squares.mean())
-
-
-def test_dr_with_a_table_is_within_three_standard_errors() -> None:
-    options = {"estimators": ["dr"], "reward_model": "tabular"}
-    deviation, _ = deviations(Log.listed, BY_COUNTRY, "dr", **options)
-    assert (np.abs(deviation) <= 3).all()
-
-
 BY_CONTEXT: dict[str, Any] = {"kind": "estimated", "model": {"kind": "tabular", "by": ["context.country"]}}
-
-
-def test_a_model_that_lacks_the_context_is_biased_and_the_mean_weight_shows_it() -> None:
-    deviation, _ = deviations(Log.batch, {"kind": "estimated"})
-    right, _ = deviations(Log.batch, BY_COUNTRY)
-    assert deviation.mean() > 1.5 > 1.0 > abs(right.mean())
-    report = evaluated(world(0).batch(), {"kind": "estimated"}).report()
-    assert {check.check for check in report.trust if not check.ok and check.policy == "challenger"} >= {"mean_weight"}
-    passing = evaluated(world(0).batch()).report().trust
-    assert all(check.ok for check in passing if check.check == "mean_weight")
 
 
 def test_action_lists_names_and_indices_give_equal_estimates() -> None:
@@ -247,42 +128,7 @@ def test_the_score_of_the_model_shows_that_the_context_helps() -> None:
     assert alone.log_loss == pytest.approx(alone.baseline_log_loss)
 
 
-def test_sampling_probabilities_weigh_the_choices() -> None:
-    """Keep half of the events of one action. The propensities are those from before downsampling."""
-    log = world(10, 20_000)
-    rng = np.random.default_rng(3)
-    sampling = np.where(log.action == 0, 0.5, 1.0)
-    kept = rng.random(20_000) < sampling
-    sample = log._replace(context=log.context[kept], action=log.action[kept], reward=log.reward[kept])
-    estimate = challenger_estimate(evaluated(sample.batch(sampling_probability=sampling[kept])).report())
-    assert estimate.value is not None
-    assert abs(estimate.value - log.truth) < 3 * error(estimate)
-
-
 # --- A classifier of river ---
-
-BY_RIVER: dict[str, Any] = {"kind": "estimated", "model": {"kind": "river", "model": "linear_model.SoftmaxRegression"}}
-
-
-def decoded(log: Log, propensity: Any) -> EventBatch:
-    config = Evaluator(["challenger"], ["snips"], ["cumulative"], propensity=propensity).config
-    return config.decoder().decode_batch(log.messages())
-
-
-def test_a_classifier_of_river_predicts_the_action_from_the_context() -> None:
-    missed = []
-    for seed in range(3):
-        log = world(seed, 3_000)
-        report = evaluated(decoded(log, BY_RIVER), BY_RIVER).report()
-        estimate, model = challenger_estimate(report), report.propensity_model
-        assert estimate.value is not None
-        missed.append(abs(estimate.value - log.truth) / error(estimate))
-        assert model is not None
-        assert (model.model, model.failures) == ("river", 0)
-        assert model.log_loss is not None
-        assert model.baseline_log_loss is not None
-        assert model.log_loss < model.baseline_log_loss - 0.05
-    assert max(missed) < 3
 
 
 def test_a_late_candidate_starts_with_a_copy_of_the_classifier() -> None:

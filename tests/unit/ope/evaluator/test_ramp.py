@@ -107,21 +107,6 @@ def test_on_a_mixture_both_values_are_near_the_plain_means_and_have_intervals() 
     assert mixed.error_lower < 0 < mixed.error_upper < 0.1
 
 
-def test_on_a_mixture_the_error_of_a_small_arm_is_never_many_times_as_uncertain_as_on_all_events() -> None:
-    """Start with about five events of the arm in the first block, which may all have earned."""
-    widths: dict[str, list[float]] = {"cumulative": [], "mixture": []}
-    for seed in range(12):
-        columns = three_actions(seed, 10_000, share=0.05)
-        for row in report(columns, logging=None, averages=list(widths), promotion=None).calibration:
-            if row.policy == "challenger":
-                assert row.error_lower is not None
-                assert row.error_upper is not None
-                widths[row.average].append(row.error_upper - row.error_lower)
-    ratios = np.divide(widths["mixture"], widths["cumulative"])
-    assert ratios.shape == (12,)
-    assert ratios.max() < 6
-
-
 def test_propensities_of_all_arms_together_give_the_same_estimate_and_pass_the_check() -> None:
     """Use the own events too, because weights of the others alone would be too small."""
     columns = three_actions(15, 60_000)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import pytest
 
@@ -21,27 +19,6 @@ KERNELS: list[AnyAverage] = [
 ESTIMATORS: list[AnyEstimator] = [IPS(), SNIPS()]
 CHANCE = 0.42
 HEAVIEST = 1e12
-
-
-def worthless(events: int, seed: int) -> Stream:
-    """Draw a candidate that takes a tenth of the actions, which earn nothing. The others earn half the time."""
-    rng = np.random.default_rng([seed, events])
-    taken = rng.random(events) < 0.1
-    return from_weights(taken * 10.0, (~taken & (rng.random(events) < 0.5)) * 1.0)
-
-
-@pytest.mark.parametrize("events", [30, 300])
-def test_a_candidate_without_a_reward_loses_what_production_earns(events: int) -> None:
-    """Compare its lift with the truth, -.45."""
-    logs, missed = 25, Counter[tuple[str, str]]()
-    for seed in range(logs):
-        for estimate in evaluated(worthless(events, seed), estimators=ESTIMATORS, averages=KERNELS).report().estimates:
-            if estimate.policy == CANDIDATE:
-                assert estimate.lift_lower is not None
-                assert estimate.lift_upper is not None
-                missed[estimate.estimator, estimate.average] += not estimate.lift_lower <= -0.45 <= estimate.lift_upper
-    assert len(missed) == len(ESTIMATORS) * len(KERNELS)
-    assert max(missed.values()) <= logs * 0.05 + 3 * np.sqrt(logs * 0.05 * 0.95)
 
 
 def test_a_production_policy_without_a_reward_has_no_normal_lift() -> None:

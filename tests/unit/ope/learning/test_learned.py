@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,41 +11,12 @@ from scipy.optimize import minimize
 
 from streameval import CAB, CABDR, DR, IPS, ClippedIPS, Evaluator
 from streameval.errors import ConfigError
-from streameval.events import EventBatch
 from streameval.ope.estimators import Estimator
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.learning.learned import Learned, ScoredEvents
 from streameval.ope.power import LogSummary
-from streameval.ope.report import Report
+from support.learned_policies import EVERY, evaluated, value
 from support.learning import ACTIONS, WIDTH, log
-
-EVERY = {
-    "ips": Learned(),
-    "snips": Learned(objective="snips"),
-    "variance": Learned(variance=0.7),
-    "normalised variance": Learned(objective="snips", variance=0.7),
-    "clip": Learned(clip=1.5),
-    "logging": Learned(start_from="logging"),
-    "per action": Learned(per_action=True),
-    "sampled": Learned(counter_sample=True),
-    "forgetting": Learned(horizon=5_000),
-    "dr": Learned(objective="dr"),
-    "dr with variance": Learned(objective="dr", variance=0.7),
-    "clipped dr": Learned(objective="dr", clip=1.5),
-    "cab": Learned(objective="cab", clip=1.5),
-    "cab with variance": Learned(objective="cab", clip=1.5, variance=0.7),
-}
-
-
-def evaluated(policy: Any, *batches: EventBatch) -> Evaluator:
-    evaluator = Evaluator({"apprentice": policy}, estimators=["ips", "snips"], averages=["cumulative"], drift=None)
-    for batch in batches:
-        evaluator.update(batch)
-    return evaluator
-
-
-def value(report: Report, estimator: str = "ips") -> float:
-    return report.get("apprentice", estimator, "cumulative").value or 0.0
 
 
 def scored(events: int, actions: int = ACTIONS, seed: int = 3) -> ScoredEvents:
@@ -153,15 +123,6 @@ def test_a_reward_does_not_touch_predictions_of_its_own_block(name: str) -> None
     assert value(reports[0]) != value(reports[1])
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_a_policy_that_learns_becomes_better_than_the_logging_policy(name: str) -> None:
-    report = evaluated(EVERY[name], log(6_000)).report()
-    logging = report.get("logging", "ips", "cumulative").value or 1.0
-    if name != "per action":  # the position of an action means nothing in this log
-        assert value(report) > logging + 0.1
-    assert report.get("apprentice", "ips", "cumulative").importance_weight_mean == pytest.approx(1, abs=0.1)
-
-
 def test_weights_fade_with_the_horizon_and_stay_bounded() -> None:
     batch, step, horizon = log(5_000), 0.05, 1_000.0
     norms = []
@@ -170,19 +131,6 @@ def test_weights_fade_with_the_horizon_and_stay_bounded() -> None:
         norms.append(np.abs(evaluator.learned("apprentice")["weights"]).max())
     assert norms[1] < norms[0]
     assert norms[1] <= step / (1 - np.exp(-100 / horizon)) * 1.5  # a step of Adam is hardly ever longer than `step`
-
-
-def test_a_policy_that_forgets_follows_a_world_that_turns_around() -> None:
-    batch, values = log(12_000), []
-    turned = log(12_000, seed=2)
-    turned = log(12_000, seed=2, reward=1 - turned.reward)
-    for policy in (Learned(step=0.05), Learned(step=0.05, horizon=1_000)):
-        evaluator = evaluated(policy, batch)
-        evaluator.fold_pending()
-        before = value(evaluator.report())
-        evaluator.update(turned)
-        values.append(2 * value(evaluator.report()) - before)
-    assert values[1] > values[0]
 
 
 def test_the_first_block_is_uniform() -> None:

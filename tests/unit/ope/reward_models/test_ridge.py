@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable, Iterable
 from copy import copy
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from streameval import Evaluator
 from streameval.events import EventBatch
@@ -20,40 +18,8 @@ from streameval.ope.core import Cumulative, Mixture
 from streameval.ope.estimators import DM, StratifiedDR, StratifiedIPS
 from streameval.ope.reward_models import Ridge
 from streameval.ope.reward_models.base import LoggedActions
+from support.offers import ACTIONS, BLOCK, FEATURES, NONSENSE, Array, Offers, folded
 from support.strategies import examples
-
-Array = NDArray[np.float64]
-ACTIONS, FEATURES, BLOCK = 5, 3, 20
-
-
-class Offers:
-    """Draw events with features that predict the reward, in a drifting way. The candidate is greedy."""
-
-    def __init__(self, seed: int, n: int, *, exploration: float = 0.25) -> None:
-        random = np.random.default_rng(seed)
-        self.features = random.normal(size=(n, ACTIONS, FEATURES))
-        self.chance = np.clip(0.4 + 0.25 * self.features[..., 0], 0.02, 0.98)
-        self.target = np.eye(ACTIONS)[self.features[..., 0].argmax(axis=1)]
-        favourite = np.eye(ACTIONS)[self.features[..., 1].argmax(axis=1)]
-        self.propensities = exploration / ACTIONS + (1 - exploration) * favourite
-        self.action = (random.random((n, 1)) > self.propensities.cumsum(axis=1)[:, :-1]).sum(axis=1)
-        self.reward = (random.random(n) < self.chance[np.arange(n), self.action]).astype(float)
-        self.sampling = random.choice([0.5, 1.0], n)
-
-    @property
-    def truth(self) -> float:
-        return float((self.target * self.chance).sum(axis=1).mean())
-
-    def batch(self, rows: slice = slice(None), **other: Any) -> EventBatch:
-        columns: dict[str, Any] = {
-            "reward": self.reward[rows],
-            "action": self.action[rows],
-            "propensities": self.propensities[rows],
-            "features": self.features[rows],
-            "policies": {"a": self.target[rows]},
-            "sampling_probability": self.sampling[rows],
-        }
-        return EventBatch.from_arrays(**columns | other)
 
 
 def predictions(batch: EventBatch, model: Ridge, **options: Any) -> Array:
@@ -133,38 +99,6 @@ def test_without_a_horizon_six_regressions_count_by_their_recent_errors() -> Non
     np.testing.assert_allclose(folded(offers, Ridge()), expected, atol=1e-9)
 
 
-def test_without_a_horizon_a_ridge_forgets_as_fast_as_the_world_turns() -> None:
-    """Let features predict the opposite after 6,000 events."""
-    still = Offers(11, 12_000)
-    turned = replace_features(still, np.where(np.arange(12_000) < 6_000, 1.0, -1.0))
-    for offers, rival in ((still, 1_250.0), (turned, 80_000.0)):
-        learned, fixed = late_error(offers, Ridge()), late_error(offers, Ridge(horizon=rival))
-        best = min(late_error(offers, Ridge(horizon=horizon)) for horizon in (1_250.0, 10_000.0, 80_000.0))
-        assert learned < 0.97 * fixed
-        assert learned < 1.03 * best
-
-
-def replace_features(offers: Offers, sign: Array) -> Offers:
-    """Return the events with the features of each times its sign."""
-    turned = copy(offers)
-    turned.features = offers.features * sign[:, None, None]
-    return turned
-
-
-def late_error(offers: Offers, model: Ridge) -> float:
-    """Return the mean squared error of predictions over the last quarter of the events."""
-    late = len(offers.reward) * 3 // 4
-    return float(np.square(folded(offers, model) - offers.chance)[late:].mean())
-
-
-def folded(offers: Offers, model: Ridge) -> Array:
-    """Return the predictions for events in whole blocks, [n, actions]."""
-    sets = offers.batch().action_sets
-    assert sets is not None
-    log = LoggedActions(sets, offers.reward, 1 / offers.sampling, BLOCK, (0.0, 1.0))
-    return model.fold(model.start(), log)[0].reshape(-1, ACTIONS)
-
-
 def test_ridge_predicts_before_it_learns() -> None:
     offers = Offers(2, 4 * BLOCK)
     before = folded(offers, Ridge())
@@ -184,32 +118,6 @@ def test_predictions_stay_inside_the_reward_range() -> None:
     assert actual.min() >= -1.0 - 1e-9
     assert actual.max() <= 2.0 + 1e-9
     assert (actual > 1.0).any()
-
-
-def test_a_model_with_features_is_nearer_to_the_truth_than_one_without() -> None:
-    offers = Offers(4, 4_000)
-    actual = error_of(StratifiedDR(), offers)
-    assert actual < 0.02
-
-
-def error_of(estimator: Any, offers: Offers, **columns: Any) -> float:
-    evaluator = Evaluator(["a"], estimators=[estimator], averages=[Cumulative()])
-    evaluator.update(offers.batch(**columns))
-    value = evaluator.report().get("a", estimator.label, "cumulative").value
-    assert value is not None
-    return abs(value - offers.truth)
-
-
-NONSENSE: dict[str, Callable[[Array], Array]] = {
-    "constant": np.ones_like,
-    "zero": np.zeros_like,
-    "noise": lambda features: np.random.default_rng(0).normal(size=features.shape),
-    "huge": lambda features: features * 1e25,
-    "beyond": lambda features: features * 1e200,
-    "tiny": lambda features: features * 1e-300,
-    "collinear": lambda features: np.repeat(features[..., :1], FEATURES, axis=2) * 1e8,
-    "one outlier": lambda features: np.where(np.arange(features.size).reshape(features.shape) == 7, 1e29, features),
-}
 
 
 @pytest.mark.parametrize("nonsense", NONSENSE)
@@ -240,52 +148,6 @@ def test_no_feature_can_bring_anything_that_is_not_finite(scale: float, other: f
     evaluator.update(offers.batch(features=features))
     for estimate in evaluator.report().estimates:
         assert estimate.value is None or np.isfinite(estimate.value)
-
-
-def root_mean_square(errors: Iterable[float]) -> float:
-    return float(np.sqrt(np.mean(np.square(list(errors)))))
-
-
-@pytest.fixture(scope="module")
-def offers() -> list[Offers]:
-    return [Offers(seed, 2_500, exploration=0.1) for seed in range(10)]
-
-
-@pytest.fixture(scope="module")
-def error_of_ips(offers: list[Offers]) -> float:
-    return root_mean_square(error_of(StratifiedIPS(), log) for log in offers)
-
-
-def test_with_features_stratified_dr_is_more_accurate_than_stratified_ips(
-    offers: list[Offers], error_of_ips: float
-) -> None:
-    assert root_mean_square(error_of(StratifiedDR(), log) for log in offers) < error_of_ips
-
-
-@pytest.mark.parametrize("nonsense", ["noise", "huge", "one outlier"])
-def test_with_nonsense_stratified_dr_falls_back_to_the_accuracy_of_stratified_ips(
-    offers: list[Offers], error_of_ips: float, nonsense: str
-) -> None:
-    features = NONSENSE[nonsense]
-    error = root_mean_square(error_of(StratifiedDR(), log, features=features(log.features)) for log in offers)
-    assert error < 1.5 * error_of_ips
-
-
-def test_a_wildly_wrong_model_is_corrected() -> None:
-    """Learn that features predict rewards, then turn the world around."""
-    errors = []
-    for seed in range(8):
-        offers = Offers(seed, 6_000)
-        turned = Offers(100 + seed, 6_000)
-        evaluator = Evaluator(["a"], estimators=[StratifiedDR()], averages=[Cumulative()])
-        evaluator.update(offers.batch())
-        evaluator.update(turned.batch(features=-turned.features))
-        value = evaluator.report().get("a", "stratified_dr", "cumulative").value
-        weights = [(1 / log.sampling).sum() for log in (offers, turned)]
-        truth = np.average([offers.truth, turned.truth], weights=weights)
-        assert value is not None
-        errors.append(value - truth)
-    assert abs(np.mean(errors)) < 3 * np.std(errors) / np.sqrt(len(errors)) + 0.01
 
 
 def test_events_with_another_number_of_features_are_missing_not_fatal() -> None:
