@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias, cast
 
 import msgspec
@@ -24,7 +25,7 @@ from streameval.events.columns import (
 from streameval.events.diagnosis import DECODE_ERRORS, MAX_MESSAGE_BYTES, Diagnosis
 from streameval.events.further_rewards import FurtherRewards, RewardField
 from streameval.events.origin import Origin, fingerprints, name_fingerprints
-from streameval.events.rankings import page_fault, propensities_fault, ranking_columns, ranking_type
+from streameval.events.rankings import MAX_ITEMS, page_fault, propensities_fault, ranking_columns, ranking_type
 from streameval.events.schema import attributes, event_type, reward_type
 from streameval.events.segments import SegmentField, read_segments
 from streameval.events.validation import (
@@ -204,6 +205,7 @@ class RankingDecoder(JsonDecoder):
         with_propensities: whether pages with clicks must have their `propensities`
         named: whether batches have `raw_fields`, for reward models that need the names of items
         identified: whether to add the fingerprint of the `event_id` to events with an origin
+        max_items: the number of items that a page may show. Pages with more are rejected
 
     >>> page = b'"ranking": {"shown": ["a", "b", "c"], "clicked": ["b"]}, "policies": {"new": {"ranks": {"b": 1}}}'
     >>> batch = RankingDecoder(["new"]).decode_batch([b'{"event_id": 1, "timestamp": 0, ' + page + b"}", b"{}"])
@@ -217,15 +219,16 @@ class RankingDecoder(JsonDecoder):
         with_propensities: bool = False,
         named: bool = False,
         identified: bool = False,
+        max_items: int = MAX_ITEMS,
     ) -> None:
         super().__init__(policies, scores=() if named else None, rewarded=False, identified=identified)
-        self.with_propensities = with_propensities
+        self.with_propensities, self.max_items = with_propensities, max_items
         form = ranking_type(self.policies, named)
         self._decode = msgspec.json.Decoder(form).decode
         self._diagnosis = Diagnosis(form, self.policies, is_cell=lambda cell: isinstance(cell, dict))
 
     def _unchecked_columns(self, events: list[Any], faults: dict[int, Fault]) -> tuple[list[Any], EventBatch]:
-        events = _passing(events, page_fault, faults)
+        events = _passing(events, partial(page_fault, max_items=self.max_items), faults)
         if self.with_propensities:
             events = _passing(events, propensities_fault, faults)
         names, placed, rankings = ranking_columns(events, self.policies)

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 import msgspec
 
@@ -142,21 +142,34 @@ def _is_probability(cell: Any) -> bool:
     return type(cell) in (int, float) or (isinstance(cell, list) and all(type(item) in (int, float) for item in cell))
 
 
-def _bad_values(tree: Any, path: str = "") -> Iterator[Fault]:
+Path: TypeAlias = "tuple[Path, str | int] | None"
+"""The path to a value in a tree: the path to the value around it, and the name or number of this value in that."""
+
+
+def _bad_values(tree: Any, path: Path = None) -> Iterator[Fault]:
     """Yield faults for the numbers inside that are not finite, and the strings that are not Unicode text."""
     if isinstance(tree, float):
         if not math.isfinite(tree):
-            yield Fault("not_finite", f"{_shown(path)}: {tree} is not a finite number")
+            yield Fault("not_finite", f"{_written(path)}: {tree} is not a finite number")
     elif isinstance(tree, str):
         if not tree.isascii() and _LONE_SURROGATE.search(tree):
-            yield Fault("malformed", f"{_shown(path)}: not UTF-8")
+            yield Fault("malformed", f"{_written(path)}: not UTF-8")
     elif isinstance(tree, dict):
         for name, item in tree.items():
-            yield from _bad_values(name, path or "names")
-            yield from _bad_values(item, f"{path}.{name}" if path else name)
+            yield from _bad_values(name, path or (None, "names"))
+            yield from _bad_values(item, (path, name))
     elif isinstance(tree, list):
         for number, item in enumerate(tree):
-            yield from _bad_values(item, f"{path}[{number}]")
+            yield from _bad_values(item, (path, number))
+
+
+def _written(path: Path) -> str:
+    """Write a path as `context.items[2]`. A path is written once, as the paths to all values may be long together."""
+    steps = list[str]()
+    while path is not None:
+        path, step = path
+        steps.append(f"[{step}]" if isinstance(step, int) else f".{step}")
+    return _shown("".join(reversed(steps)).removeprefix("."))
 
 
 def _shown(path: str) -> str:
