@@ -22,7 +22,7 @@ from streameval.events.columns import (
     seconds,
     with_further_rewards,
 )
-from streameval.events.diagnosis import DECODE_ERRORS, MAX_MESSAGE_BYTES, Diagnosis
+from streameval.events.diagnosis import DECODE_ERRORS, MAX_MESSAGE_BYTES, Diagnosis, require_shallow
 from streameval.events.further_rewards import FurtherRewards, RewardField
 from streameval.events.origin import Origin, fingerprints, name_fingerprints
 from streameval.events.rankings import MAX_ITEMS, page_fault, propensities_fault, ranking_columns, ranking_type
@@ -94,8 +94,20 @@ class JsonDecoder:
         self._event_type = event_type(self.policies, reward_field, self._any_fields, rewarded, fields)
         self._attributes = attributes(self._event_type)
         self._score_attributes = {field: self._attributes[field] for field in self.scores or ()}
-        self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(self._event_type).decode
+        self._decode = self._decoder_of(self._event_type)
         self._diagnosis = Diagnosis(self._event_type, self.policies)
+
+    def _decoder_of(self, form: type[msgspec.Struct]) -> Callable[[bytes], Any]:
+        """Return the function that decodes one message. Values of any type may be nested to `MAX_DEPTH`."""
+        decode: Callable[[bytes], Any] = msgspec.json.Decoder(form).decode
+        if self._any_fields is None:
+            return decode
+
+        def decode_shallow(message: bytes) -> Any:
+            require_shallow(message)
+            return decode(message)
+
+        return decode_shallow
 
     @property
     def reads_columns(self) -> bool:
@@ -224,7 +236,7 @@ class RankingDecoder(JsonDecoder):
         super().__init__(policies, scores=() if named else None, rewarded=False, identified=identified)
         self.with_propensities, self.max_items = with_propensities, max_items
         form = ranking_type(self.policies, named)
-        self._decode = msgspec.json.Decoder(form).decode
+        self._decode = self._decoder_of(form)
         self._diagnosis = Diagnosis(form, self.policies, is_cell=lambda cell: isinstance(cell, dict))
 
     def _unchecked_columns(self, events: list[Any], faults: dict[int, Fault]) -> tuple[list[Any], EventBatch]:

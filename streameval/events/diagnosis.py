@@ -10,18 +10,23 @@ from functools import lru_cache
 from typing import Any, TypeAlias, get_args
 
 import msgspec
+import numpy as np
 
 from streameval.events.validation import Fault
 
 DECODE_ERRORS = (msgspec.DecodeError, ValueError, RecursionError, TypeError)
 """Errors of a bad message: a wrong type, invalid JSON, not UTF-8 (a ValueError), nested too deeply, no value."""
 MAX_MESSAGE_BYTES = 16 * 2**20  # longer messages are rejected unread; a Kafka broker accepts a sixteenth by default
+MAX_DEPTH = 100  # of values of any type: code that reads them, and snapshots, visit them by recursion
 MAX_DIAGNOSED_BYTES = 4 * 2**20  # longer messages are only decoded: a diagnosis takes a second for ten megabytes
 
 _DECODER_MESSAGE = re.compile(r"(?P<problem>.*?)(?: - at \$\.?(?P<field>.*))?")
 _MISSING = re.compile("Object missing required field (.*)")
 _SLOT = re.compile(r"^slots\[(\d+)\]")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_STEPS = np.zeros(256, dtype=np.int8)
+_STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
 _MAX_INTEGER_DIGITS = 300  # integers with more digits are read as floats, which may be infinite
 
 
@@ -49,7 +54,7 @@ class Diagnosis:
 
     def decode_message(self, value: bytes, error: Exception) -> Any:
         """Return the decoded struct, or the `Fault` of a message that the decoder refused with `error`."""
-        if len(value) > MAX_DIAGNOSED_BYTES:
+        if len(value) > MAX_DIAGNOSED_BYTES or isinstance(error, RecursionError):
             return refusal(error)
         try:
             tree, is_json = parse(value.decode())
@@ -88,6 +93,21 @@ class Diagnosis:
                 if self._policies is None or name in self._policies
             }
         return present
+
+
+def require_shallow(text: bytes) -> None:
+    """Check how deeply the lists and objects of a JSON text are nested, without a recursion.
+
+    Raises:
+        RecursionError: Deeper than `MAX_DEPTH`.
+
+    >>> require_shallow(b"[" * 100 + b'"[{"' + b"]" * 100)
+    """
+    if text.count(b"[") + text.count(b"{") <= MAX_DEPTH:
+        return
+    depth = _STEPS[np.frombuffer(_TEXT.sub(b"", text), dtype=np.uint8)].cumsum(dtype=np.int32)
+    if depth.max(initial=0) > MAX_DEPTH:
+        raise RecursionError(f"nested deeper than {MAX_DEPTH} levels")
 
 
 def parse(text: str) -> tuple[Any, bool]:

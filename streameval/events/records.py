@@ -13,7 +13,7 @@ from msgspec import structs
 from streameval.common.text import counted
 from streameval.events.batch import EventBatch
 from streameval.events.decoder import JsonDecoder, fault_of_length
-from streameval.events.diagnosis import DECODE_ERRORS, explain, parse, refusal
+from streameval.events.diagnosis import DECODE_ERRORS, explain, parse, refusal, require_shallow
 from streameval.events.origin import Origin
 from streameval.events.tables import IDENTIFIERS, ColumnNames, Row, TableField, TableLayout
 from streameval.events.validation import Fault
@@ -129,6 +129,7 @@ def _cell_value(text: str) -> Any:
         number = float(text)
     except ValueError:
         if text[0] in "[{":
+            require_shallow(text.encode())
             return parse(text)[0]
         text.encode()
         return {"true": True, "false": False}.get(text.lower(), text) if text.isascii() else text

@@ -21,6 +21,8 @@ from streameval.ingest.base import NotYetReadableError
 from streameval.ingest.kafka.formats import RegistryFormat
 
 REQUEST_TIMEOUT_SECONDS = 5.0
+MAX_RECORD_BYTES = 384 * 2**20
+"""Memory that the record of one message may take. In Python it may take a hundred times the bytes of the message."""
 UNKNOWN_SCHEMA_SECONDS = 60.0
 """Time after which the registry is asked again for a schema that it did not have."""
 
@@ -37,6 +39,19 @@ def client_options(settings: RegistryFormat) -> dict[str, Any]:
     if settings.username is not None and settings.password is not None:
         options["basic.auth.user.info"] = f"{settings.username}:{settings.password.get_secret_value()}"
     return options
+
+
+def oversize(length: int, limit: float) -> Fault | None:
+    """Return the fault of a message that may become a record of more than `MAX_RECORD_BYTES`, or None.
+
+    Args:
+        length: The bytes of the message.
+        limit: The most bytes of a message of its schema.
+    """
+    if length <= limit:
+        return None
+    reason = "from which the lists of its schema may fill the memory"
+    return Fault("malformed", f"{length} bytes, more than the limit of {limit:.0f}, {reason}")
 
 
 class SchemaReader(ABC):

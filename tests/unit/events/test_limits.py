@@ -10,6 +10,7 @@ import pytest
 from streameval import Evaluator
 from streameval.events import DsjsonDecoder, EventBatch, JsonDecoder, RankingDecoder
 from streameval.events.rankings import Page, Placement, RankingEvent, page_fault, ranking_columns
+from streameval.events.records import RowDecoder
 from streameval.ope.evidence.clicks import Ranking
 from support.messages import batch_of
 from support.strategies import encode
@@ -226,3 +227,39 @@ def test_the_path_to_a_number_that_is_not_finite_is_written_with_names_and_numbe
     message = encode(event)[:-1] + b', "features": [[1, 2], [3, NaN]]}'
     (rejected,) = JsonDecoder().decode_batch([message]).rejected
     assert (rejected.reason, rejected.detail) == ("not_finite", "features[1][1]: nan is not a finite number")
+
+
+def with_context(depth: int, field: bytes = b"context") -> bytes:
+    good = encode(BARE | {"action": "a", "propensity": 0.5})
+    return good[:-1] + b', "%s": {"]": %s"[[{"%s}}' % (field, b"[" * (depth - 2), b"]" * (depth - 2))
+
+
+@pytest.mark.parametrize("field", [b"context", b"scores", b"ignored"])
+def test_values_of_any_type_are_nested_to_a_depth_that_a_snapshot_can_hold(field: bytes) -> None:
+    messages = [with_context(100, field), with_context(101, field), with_context(990, field)]
+    batch = JsonDecoder(scores=["scores"]).decode_batch([*messages, b'{"unit": null,' + messages[2][1:]])
+    assert [(rejected.place, rejected.detail) for rejected in batch.rejected] == [
+        (place, "nested too deeply") for place in (1, 2, 3)
+    ]
+    assert len(EventBatch.from_state(batch.to_state())) == 1
+    assert len(JsonDecoder().decode_batch([with_context(500)])) == 1
+
+
+@pytest.mark.parametrize("format", [DsjsonDecoder([], scores=["s"]), RankingDecoder([], named=True)])
+def test_a_text_with_many_brackets_is_not_deep_and_many_lists_are_not_slow(format: JsonDecoder) -> None:
+    line = {"_label_cost": -2, "_label_probability": 0.8, "_label_Action": 2, "a": [2, 1], "p": [0.8, 0.2]}
+    wide = {"shallow": [[]] * 1000, "text": '\\"[{' * 1000}
+    known = BARE | line | {"ranking": {"shown": [1], "clicked": []}, "context": wide, "c": wide}
+    assert len(format.decode_batch([encode(known)])) == 1
+    deep: Any = []
+    for _ in range(200):
+        deep = [deep]
+    (rejected,) = format.decode_batch([encode(known | {"context": deep, "c": deep})]).rejected
+    assert rejected.detail == "nested too deeply"
+
+
+def test_the_cell_of_a_table_is_nested_as_deeply_as_a_message() -> None:
+    cells = {"event_id": "1", "timestamp": "0", "action": "a", "propensity": ".5", "reward": "1"}
+    rows = [encode(cells | {"context": "[" * depth + "]" * depth}) for depth in (100, 101)]
+    batch = RowDecoder(scores=()).decode_batch(rows)
+    assert [(rejected.place, rejected.detail) for rejected in batch.rejected] == [(1, "context: nested too deeply")]

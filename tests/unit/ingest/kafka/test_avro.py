@@ -169,3 +169,58 @@ def test_without_its_packages_the_error_names_the_extra(monkeypatch: pytest.Monk
 def test_mistakes_in_the_format_are_refused(form: dict[str, str], problem: str) -> None:
     with pytest.raises(ValidationError, match=problem):
         KafkaSettings.model_validate({"topic": "decisions", "format": form})
+
+
+def with_field(kind: Any) -> dict[str, Any]:
+    return EVENT_SCHEMA | {"fields": [*EVENT_SCHEMA["fields"], {"name": "more", "type": kind}]}
+
+
+NODE = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+
+
+def test_a_record_that_is_nested_too_deeply_is_rejected(registry: Registry) -> None:
+    """The compiled reader of fastavro would crash the process, at twenty kilobytes."""
+    registry.register(8, with_field(NODE))
+    shallow = encoded(event(0, more={"next": {"next": None}}), 8, with_field(NODE))
+    deep = shallow[:-2] + b"\2" * 20_000 + b"\0"
+    batch = decode(registry.url, shallow, deep, encoded(event(1), 7))
+    assert len(batch) == 2
+    assert [(rejected.place, rejected.reason, rejected.detail) for rejected in batch.rejected] == [
+        (1, "malformed", "nested too deeply")
+    ]
+
+
+def doubled(levels: int) -> dict[str, Any]:
+    """Return a schema of records that hold two of the next level each, and no byte."""
+    schema: dict[str, Any] = {"type": "record", "name": "L0", "fields": [{"name": "none", "type": "null"}]}
+    for level in range(1, levels):
+        fields = [{"name": "one", "type": schema}, {"name": "other", "type": f"L{level - 1}"}]
+        schema = {"type": "record", "name": f"L{level}", "fields": fields}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ({"type": "array", "items": "null"}, b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01\0"),
+        ({"type": "array", "items": {"type": "fixed", "name": "Nothing", "size": 0}}, b"\x80\x80\x80\x80\x80\x08\0"),
+        (doubled(40), b""),
+        ({"type": "array", "items": NODE | {"fields": [{"name": "bits", "type": "boolean"}]}}, b"\0" * 2 * 2**20),
+    ],
+)
+def test_a_message_that_may_become_a_record_of_gigabytes_is_rejected(
+    registry: Registry, kind: Any, data: bytes
+) -> None:
+    """Items of some types take no byte of the message, so that eleven bytes are a list without an end."""
+    registry.register(8, with_field(kind))
+    batch = decode(registry.url, encoded(event(0), 7)[:4] + b"\x08" + encoded(event(0), 7)[5:] + data)
+    ((reason, detail),) = [(rejected.reason, rejected.detail) for rejected in batch.rejected]
+    assert reason == "malformed"
+    assert "bytes, more than the limit of" in detail
+
+
+def test_lists_and_maps_of_ordinary_records_are_read(registry: Registry) -> None:
+    banner = {"type": "record", "name": "Banner", "fields": [{"name": "id", "type": "long"}]}
+    schema = with_field({"type": "array", "items": ["null", {"type": "map", "values": banner}]})
+    registry.register(8, schema)
+    assert len(decode(registry.url, encoded(event(0, more=[None, {"a": {"id": 1}}] * 1000), 8, schema))) == 1
