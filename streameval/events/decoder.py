@@ -22,7 +22,7 @@ from streameval.events.columns import (
     seconds,
     with_further_rewards,
 )
-from streameval.events.diagnosis import DECODE_ERRORS, MAX_MESSAGE_BYTES, Diagnosis, require_shallow
+from streameval.events.diagnosis import DECODE_ERRORS, MAX_MESSAGE_BYTES, Diagnosis, cut_fault, require_shallow
 from streameval.events.further_rewards import FurtherRewards, RewardField
 from streameval.events.origin import Origin, fingerprints, name_fingerprints
 from streameval.events.rankings import MAX_ITEMS, page_fault, propensities_fault, ranking_columns, ranking_type
@@ -338,7 +338,8 @@ def _read(
             decoded.extend(map(decode_message, unread))  # up to the first that fails
         except DECODE_ERRORS as error:
             index = len(decoded) + len(faults)
-            event = fault_of_length(messages[index]) or refused(cast(bytes, messages[index]), error)
+            message = cast(bytes, messages[index])
+            event = fault_of_length(message) or cut_fault(message) or refused(message, error)
             if isinstance(event, Fault):
                 faults[index] = event
             else:

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache
-from typing import Any, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 import numpy as np
@@ -17,6 +17,7 @@ from streameval.events.validation import Fault
 DECODE_ERRORS = (msgspec.DecodeError, ValueError, RecursionError, TypeError)
 """Errors of a bad message: a wrong type, invalid JSON, not UTF-8 (a ValueError), nested too deeply, no value."""
 MAX_MESSAGE_BYTES = 16 * 2**20  # longer messages are rejected unread; a Kafka broker accepts a sixteenth by default
+EXCERPT_BYTES = 1024  # that are kept of a message which is cut before it is in memory as a whole
 MAX_DEPTH = 100  # of values of any type: code that reads them, and snapshots, visit them by recursion
 MAX_DIAGNOSED_BYTES = 4 * 2**20  # longer messages are only decoded: a diagnosis takes a second for ten megabytes
 
@@ -24,10 +25,27 @@ _DECODER_MESSAGE = re.compile(r"(?P<problem>.*?)(?: - at \$\.?(?P<field>.*))?")
 _MISSING = re.compile("Object missing required field (.*)")
 _SLOT = re.compile(r"^slots\[(\d+)\]")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_CUT = re.compile(rb"\.\.\. \(cut: (a (?:line|message) of \d+ bytes)\)$")
 _TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _STEPS = np.zeros(256, dtype=np.int8)
 _STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
 _MAX_INTEGER_DIGITS = 300  # integers with more digits are read as floats, which may be infinite
+
+
+def cut(start: bytes, size: int, kind: Literal["line", "message"]) -> bytes:
+    """Return an excerpt of a message that is too long, and a remark. No decoder accepts it as an event.
+
+    >>> message = cut(b"{" * 2000, 9000, "line")
+    >>> len(message), cut_fault(message)
+    (1055, Fault(reason='malformed', detail='a line of 9000 bytes, more than the limit'))
+    """
+    return start[:EXCERPT_BYTES] + b"... (cut: a %s of %d bytes)" % (kind.encode(), size)
+
+
+def cut_fault(message: bytes) -> Fault | None:
+    """Return the fault of a message that was cut, None for others. Call it if the message cannot be decoded."""
+    remark = _CUT.search(message, max(0, len(message) - 100)) if message.endswith(b" bytes)") else None
+    return None if remark is None else Fault("malformed", f"{remark[1].decode()}, more than the limit")
 
 
 class Diagnosis:
