@@ -57,7 +57,7 @@ class AvroReader(SchemaReader):
         return Fault("malformed", f"{rest} bytes after the record of the schema {number}") if rest else record
 
     def parse(self, schema: Schema) -> AvroSchema:
-        parsed, types = self._parsed(schema, {})
+        parsed, types = self._parsed(schema, {}, set())
         extents = _Extents(types)
         try:
             max_bytes = extents.max_bytes(parsed)
@@ -67,12 +67,22 @@ class AvroReader(SchemaReader):
         return AvroSchema(parsed, max_bytes, reader.schemaless_reader)
 
     def paths_of(self, schema: Schema) -> list[str]:
-        return list(_paths(*self._parsed(schema, {})))
+        return list(_paths(*self._parsed(schema, {}, set())))
 
-    def _parsed(self, schema: Schema, types: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Return a parsed schema, and all schemas that have names."""
+    def _parsed(
+        self, schema: Schema, types: dict[str, Any], added: set[tuple[str | None, int | None]]
+    ) -> tuple[Any, dict[str, Any]]:
+        """Return a parsed schema, and all schemas that have names.
+
+        Args:
+            schema: The schema.
+            types: The schemas that have names. Gets those of this schema and of all that it refers to.
+            added: The subjects and versions of the schemas in `types`, each once, also if they refer to each other.
+        """
         for reference in schema.references or ():
-            self._parsed(self.referenced(reference), types)
+            if (reference.subject, reference.version) not in added:
+                added.add((reference.subject, reference.version))
+                self._parsed(self.referenced(reference), types, added)
         try:
             return fastavro.parse_schema(msgspec.json.decode(schema.schema_str or ""), types), types
         except (SchemaParseException, UnknownType, msgspec.DecodeError, RecursionError) as error:
