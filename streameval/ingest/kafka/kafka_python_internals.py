@@ -32,6 +32,15 @@ from kafka.structs import OffsetAndMetadata
 from streameval.events.diagnosis import cut
 from streameval.ingest.background import ConnectionGroup
 
+KEY_BYTES = 2**16
+"""Bytes of a record beside its value."""
+SKIPPED_BYTES = 2**16
+"""Bytes that are skipped at once."""
+MAX_SKIPPED_BYTES = 2**29
+"""Bytes of a message that can be skipped in about a second."""
+SNAPPY_RATIO = 32
+"""More than snappy can compress: a copy of 64 bytes takes 3."""
+
 log = structlog.get_logger(__name__)
 reported: set[str] = set()
 
@@ -157,6 +166,8 @@ def bound_messages(consumer: Any, limit: int) -> Allowance:
     allowance = Allowance(limit)
     with unless_missing("a short compressed message may be unpacked to any size"):
         fetcher, make = consumer._fetcher, consumer._fetcher.PartitionRecords
+        for name in ("_buffer", "_pos", "_assert_has_codec"):
+            getattr(DefaultRecordBatch, name)
 
         def partition_records(offset: int, key: TopicPartition, records: Any, *rest: Any, **options: Any) -> Any:
             part = make(offset, key, _BoundedBatches(records, limit, allowance), *rest, **options)
@@ -254,16 +265,6 @@ class _BoundedBatch:
             start, position = position + 4, position + 4 + max(0, size)
         if _skip(unpacked(batch.compression_type, bytes(batch._buffer[start:position])), self._limit + 1) > self._limit:
             raise CorruptRecordError(f"a set of messages is unpacked to more than {self._limit} bytes")
-
-
-KEY_BYTES = 2**16
-"""Bytes of a record beside its value."""
-SKIPPED_BYTES = 2**16
-"""Bytes that are skipped at once."""
-MAX_SKIPPED_BYTES = 2**29
-"""Bytes of a message that can be skipped in about a second."""
-SNAPPY_RATIO = 32
-"""More than snappy can compress: a copy of 64 bytes takes 3."""
 
 
 def unpacked(codec: int, data: bytes) -> Any:
