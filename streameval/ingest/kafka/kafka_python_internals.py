@@ -19,11 +19,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
-import lz4.frame
-import snappy
 import structlog
 import zstandard
-from kafka import TopicPartition
+from kafka import TopicPartition, codec
 from kafka.errors import CorruptRecordError
 from kafka.record.default_records import DefaultRecord, DefaultRecordBatch
 from kafka.record.util import decode_varint
@@ -267,18 +265,18 @@ class _BoundedBatch:
             raise CorruptRecordError(f"a set of messages is unpacked to more than {self._limit} bytes")
 
 
-def unpacked(codec: int, data: bytes) -> Any:
+def unpacked(number: int, data: bytes) -> Any:
     """Return a stream that unpacks data as it is read.
 
     Args:
-        codec: Number of the codec in Kafka's format.
+        number: The codec's number in Kafka's format. The library imports the packages of codecs.
         data: The compressed data.
     """
-    if codec == DefaultRecordBatch.CODEC_GZIP:
+    if number == DefaultRecordBatch.CODEC_GZIP:
         return gzip.GzipFile(fileobj=io.BytesIO(data))
-    if codec == DefaultRecordBatch.CODEC_LZ4:
-        return lz4.frame.LZ4FrameFile(io.BytesIO(data))
-    if codec == DefaultRecordBatch.CODEC_ZSTD:
+    if number == DefaultRecordBatch.CODEC_LZ4:
+        return codec.lz4.LZ4FrameFile(io.BytesIO(data))
+    if number == DefaultRecordBatch.CODEC_ZSTD:
         reader = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data), read_across_frames=True)
         return io.BufferedReader(cast(io.RawIOBase, reader), SKIPPED_BYTES)
     return io.BufferedReader(_SnappyBlocks(data))
@@ -317,7 +315,7 @@ class _SnappyBlocks(io.RawIOBase):
                 break
         if length > SNAPPY_RATIO * len(block):
             raise CorruptRecordError(f"a block of {len(block)} bytes cannot have {length} bytes of text")
-        text: bytes = snappy.decompress(block)
+        text: bytes = codec.snappy.decompress(block)
         return text
 
 

@@ -12,12 +12,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import lz4.frame
 import pytest
-import snappy
 import zstandard
 from kafka import TopicPartition
-from kafka.codec import snappy_encode
+from kafka.codec import lz4, snappy, snappy_encode
 from kafka.consumer.fetcher import Fetcher
 from kafka.errors import CorruptRecordError
 from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
@@ -131,7 +129,7 @@ def compressed(codec: int, pieces: Iterable[bytes]) -> bytes:
         blocks = [snappy.compress(piece) for piece in pieces]
         return snappy_encode(b"")[:16] + b"".join(len(block).to_bytes(4, "big") + block for block in blocks)
     if codec == LZ4:
-        frame = lz4.frame.LZ4FrameCompressor()
+        frame = lz4.LZ4FrameCompressor()
         return b"".join([frame.begin(), *map(frame.compress, pieces), frame.flush()])
     stream: Any = zlib.compressobj(wbits=31) if codec == GZIP else zstandard.ZstdCompressor().compressobj()
     return b"".join([*map(stream.compress, pieces), stream.flush()])
