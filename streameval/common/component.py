@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import field, fields, is_dataclass
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SecretStr, field_validator
 from pydantic.dataclasses import dataclass
 
 strict = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -14,6 +14,15 @@ class StrictModel(BaseModel):
     """Refuse unknown options, and changes of values."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*")
+    @classmethod
+    def _has_no_nul(cls, value: object) -> object:
+        """Refuse text with a NUL, at which C libraries end it or fail."""
+        text = value.get_secret_value() if isinstance(value, SecretStr) else value
+        if isinstance(text, str) and "\0" in text:
+            raise ValueError("expected text, found a NUL character in it")
+        return value
 
 
 class Configurable(type):

@@ -261,8 +261,9 @@ class Config(EvaluatorOptions):
         config = self.evaluator_config()
         if config.ranking is not None:
             logs_looks = isinstance(config.ranking.examination, GivenExamination)
-            has_scores = config.scores is not None
-            return RankingDecoder(config.logged_policies, logs_looks, has_scores, self._identified(is_log))
+            has_scores, identified = config.scores is not None, self._identified(is_log)
+            most = config.ranking.max_items
+            return RankingDecoder(config.logged_policies, logs_looks, has_scores, identified, most)
         kind, joined = written or self.written, self.reward_topic is not None and written is None
         form: Callable[..., JsonDecoder] = DsjsonDecoder if kind == "dsjson" else JsonDecoder
         if written is None and self.source is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import chain, count
 from typing import Any, ClassVar, Self
@@ -229,31 +229,33 @@ class ActionSets(Ragged):
         values = self.features.values
         return rows, (values if rows.all() else values[np.repeat(chosen, self.features.sizes)]).reshape(-1, width)
 
-    def select_position(self, position: int, size: int) -> tuple[Index, ActionSets]:
-        """Select one action from each event that lists `size` actions.
+    def by_position(self, size: int) -> Iterator[tuple[Index, ActionSets]]:
+        """Select one action after another from each event that lists `size` actions.
 
-        Args:
-            position: index of the action in its set
-            size: number of actions
-
-        Returns:
-            The rows of the selected actions, and sets that hold nothing else. Events that logged another action have
-            the index -1.
+        Yields:
+            For each position, the rows of its actions, and sets that hold nothing else. Events that logged another
+            action have the index -1.
         """
         selected = self.sizes == size
-        rows = self.offsets[:-1][selected] + position
-        features = self.features and Features(
+        first = self.offsets[:-1][selected]
+        rows_of_values = self.features and Features(
             cumulative_offsets(np.repeat(self.widths, self.sizes)), self.features.values
-        ).take(rows)
-        own = np.zeros(len(selected), dtype=np.int64)
-        own[selected] = 0 if features is None else features.sizes
-        return rows, ActionSets(
-            offsets=cumulative_offsets(selected.astype(np.int64)),
-            index=np.where(selected & (self.index == position), 0, -1),
-            propensities=self.propensities[rows],
-            features=features and Features(cumulative_offsets(own), features.values),
-            probabilities=self.probabilities.T[:, rows].T,
         )
+        for position in range(size):
+            rows = first + position
+            features = rows_of_values and rows_of_values.take(rows)
+            own = np.zeros(len(selected), dtype=np.int64)
+            own[selected] = 0 if features is None else features.sizes
+            yield (
+                rows,
+                ActionSets(
+                    offsets=cumulative_offsets(selected.astype(np.int64)),
+                    index=np.where(selected & (self.index == position), 0, -1),
+                    propensities=self.propensities[rows],
+                    features=features and Features(cumulative_offsets(own), features.values),
+                    probabilities=self.probabilities.T[:, rows].T,
+                ),
+            )
 
     def trimmed(self) -> ActionSets:
         """Drop `features` if no event has them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias, cast
 
 import msgspec
@@ -21,10 +22,10 @@ from streameval.events.columns import (
     seconds,
     with_further_rewards,
 )
-from streameval.events.diagnosis import DECODE_ERRORS, MAX_MESSAGE_BYTES, Diagnosis
+from streameval.events.diagnosis import DECODE_ERRORS, MAX_MESSAGE_BYTES, Diagnosis, cut_fault, require_shallow
 from streameval.events.further_rewards import FurtherRewards, RewardField
 from streameval.events.origin import Origin, fingerprints, name_fingerprints
-from streameval.events.rankings import page_fault, propensities_fault, ranking_columns, ranking_type
+from streameval.events.rankings import MAX_ITEMS, page_fault, propensities_fault, ranking_columns, ranking_type
 from streameval.events.schema import attributes, event_type, reward_type
 from streameval.events.segments import SegmentField, read_segments
 from streameval.events.validation import (
@@ -93,8 +94,20 @@ class JsonDecoder:
         self._event_type = event_type(self.policies, reward_field, self._any_fields, rewarded, fields)
         self._attributes = attributes(self._event_type)
         self._score_attributes = {field: self._attributes[field] for field in self.scores or ()}
-        self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(self._event_type).decode
+        self._decode = self._decoder_of(self._event_type)
         self._diagnosis = Diagnosis(self._event_type, self.policies)
+
+    def _decoder_of(self, form: type[msgspec.Struct]) -> Callable[[bytes], Any]:
+        """Return the function that decodes one message. Values of any type may be nested to `MAX_DEPTH`."""
+        decode: Callable[[bytes], Any] = msgspec.json.Decoder(form).decode
+        if self._any_fields is None:
+            return decode
+
+        def decode_shallow(message: bytes) -> Any:
+            require_shallow(message)
+            return decode(message)
+
+        return decode_shallow
 
     @property
     def reads_columns(self) -> bool:
@@ -204,6 +217,7 @@ class RankingDecoder(JsonDecoder):
         with_propensities: whether pages with clicks must have their `propensities`
         named: whether batches have `raw_fields`, for reward models that need the names of items
         identified: whether to add the fingerprint of the `event_id` to events with an origin
+        max_items: the number of items that a page may show. Pages with more are rejected
 
     >>> page = b'"ranking": {"shown": ["a", "b", "c"], "clicked": ["b"]}, "policies": {"new": {"ranks": {"b": 1}}}'
     >>> batch = RankingDecoder(["new"]).decode_batch([b'{"event_id": 1, "timestamp": 0, ' + page + b"}", b"{}"])
@@ -217,15 +231,16 @@ class RankingDecoder(JsonDecoder):
         with_propensities: bool = False,
         named: bool = False,
         identified: bool = False,
+        max_items: int = MAX_ITEMS,
     ) -> None:
         super().__init__(policies, scores=() if named else None, rewarded=False, identified=identified)
-        self.with_propensities = with_propensities
+        self.with_propensities, self.max_items = with_propensities, max_items
         form = ranking_type(self.policies, named)
-        self._decode = msgspec.json.Decoder(form).decode
+        self._decode = self._decoder_of(form)
         self._diagnosis = Diagnosis(form, self.policies, is_cell=lambda cell: isinstance(cell, dict))
 
     def _unchecked_columns(self, events: list[Any], faults: dict[int, Fault]) -> tuple[list[Any], EventBatch]:
-        events = _passing(events, page_fault, faults)
+        events = _passing(events, partial(page_fault, max_items=self.max_items), faults)
         if self.with_propensities:
             events = _passing(events, propensities_fault, faults)
         names, placed, rankings = ranking_columns(events, self.policies)
@@ -323,7 +338,8 @@ def _read(
             decoded.extend(map(decode_message, unread))  # up to the first that fails
         except DECODE_ERRORS as error:
             index = len(decoded) + len(faults)
-            event = fault_of_length(messages[index]) or refused(cast(bytes, messages[index]), error)
+            message = cast(bytes, messages[index])
+            event = fault_of_length(message) or cut_fault(message) or refused(message, error)
             if isinstance(event, Fault):
                 faults[index] = event
             else:

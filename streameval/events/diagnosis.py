@@ -7,22 +7,45 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache
-from typing import Any, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
+import numpy as np
 
 from streameval.events.validation import Fault
 
 DECODE_ERRORS = (msgspec.DecodeError, ValueError, RecursionError, TypeError)
 """Errors of a bad message: a wrong type, invalid JSON, not UTF-8 (a ValueError), nested too deeply, no value."""
 MAX_MESSAGE_BYTES = 16 * 2**20  # longer messages are rejected unread; a Kafka broker accepts a sixteenth by default
+EXCERPT_BYTES = 1024  # that are kept of a message which is cut before it is in memory as a whole
+MAX_DEPTH = 100  # of values of any type: code that reads them, and snapshots, visit them by recursion
 MAX_DIAGNOSED_BYTES = 4 * 2**20  # longer messages are only decoded: a diagnosis takes a second for ten megabytes
 
 _DECODER_MESSAGE = re.compile(r"(?P<problem>.*?)(?: - at \$\.?(?P<field>.*))?")
 _MISSING = re.compile("Object missing required field (.*)")
 _SLOT = re.compile(r"^slots\[(\d+)\]")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_CUT = re.compile(rb"\.\.\. \(cut: (a (?:line|message) of \d+ bytes)\)$")
+_TEXT = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_STEPS = np.zeros(256, dtype=np.int8)
+_STEPS[list(b"[{")], _STEPS[list(b"]}")] = 1, -1
 _MAX_INTEGER_DIGITS = 300  # integers with more digits are read as floats, which may be infinite
+
+
+def cut(start: bytes, size: int, kind: Literal["line", "message"]) -> bytes:
+    """Return an excerpt of a message that is too long, and a remark. No decoder accepts it as an event.
+
+    >>> message = cut(b"{" * 2000, 9000, "line")
+    >>> len(message), cut_fault(message)
+    (1055, Fault(reason='malformed', detail='a line of 9000 bytes, more than the limit'))
+    """
+    return start[:EXCERPT_BYTES] + b"... (cut: a %s of %d bytes)" % (kind.encode(), size)
+
+
+def cut_fault(message: bytes) -> Fault | None:
+    """Return the fault of a message that was cut, None for others. Call it if the message cannot be decoded."""
+    remark = _CUT.search(message, max(0, len(message) - 100)) if message.endswith(b" bytes)") else None
+    return None if remark is None else Fault("malformed", f"{remark[1].decode()}, more than the limit")
 
 
 class Diagnosis:
@@ -49,7 +72,7 @@ class Diagnosis:
 
     def decode_message(self, value: bytes, error: Exception) -> Any:
         """Return the decoded struct, or the `Fault` of a message that the decoder refused with `error`."""
-        if len(value) > MAX_DIAGNOSED_BYTES:
+        if len(value) > MAX_DIAGNOSED_BYTES or isinstance(error, RecursionError):
             return refusal(error)
         try:
             tree, is_json = parse(value.decode())
@@ -88,6 +111,21 @@ class Diagnosis:
                 if self._policies is None or name in self._policies
             }
         return present
+
+
+def require_shallow(text: bytes) -> None:
+    """Check how deeply the lists and objects of a JSON text are nested, without a recursion.
+
+    Raises:
+        RecursionError: Deeper than `MAX_DEPTH`.
+
+    >>> require_shallow(b"[" * 100 + b'"[{"' + b"]" * 100)
+    """
+    if text.count(b"[") + text.count(b"{") <= MAX_DEPTH:
+        return
+    depth = _STEPS[np.frombuffer(_TEXT.sub(b"", text), dtype=np.uint8)].cumsum(dtype=np.int32)
+    if depth.max(initial=0) > MAX_DEPTH:
+        raise RecursionError(f"nested deeper than {MAX_DEPTH} levels")
 
 
 def parse(text: str) -> tuple[Any, bool]:
@@ -142,21 +180,34 @@ def _is_probability(cell: Any) -> bool:
     return type(cell) in (int, float) or (isinstance(cell, list) and all(type(item) in (int, float) for item in cell))
 
 
-def _bad_values(tree: Any, path: str = "") -> Iterator[Fault]:
+Path: TypeAlias = "tuple[Path, str | int] | None"
+"""The path to a value in a tree: the path to the value around it, and the name or number of this value in that."""
+
+
+def _bad_values(tree: Any, path: Path = None) -> Iterator[Fault]:
     """Yield faults for the numbers inside that are not finite, and the strings that are not Unicode text."""
     if isinstance(tree, float):
         if not math.isfinite(tree):
-            yield Fault("not_finite", f"{_shown(path)}: {tree} is not a finite number")
+            yield Fault("not_finite", f"{_written(path)}: {tree} is not a finite number")
     elif isinstance(tree, str):
         if not tree.isascii() and _LONE_SURROGATE.search(tree):
-            yield Fault("malformed", f"{_shown(path)}: not UTF-8")
+            yield Fault("malformed", f"{_written(path)}: not UTF-8")
     elif isinstance(tree, dict):
         for name, item in tree.items():
-            yield from _bad_values(name, path or "names")
-            yield from _bad_values(item, f"{path}.{name}" if path else name)
+            yield from _bad_values(name, path or (None, "names"))
+            yield from _bad_values(item, (path, name))
     elif isinstance(tree, list):
         for number, item in enumerate(tree):
-            yield from _bad_values(item, f"{path}[{number}]")
+            yield from _bad_values(item, (path, number))
+
+
+def _written(path: Path) -> str:
+    """Write a path as `context.items[2]`. A path is written once, as the paths to all values may be long together."""
+    steps = list[str]()
+    while path is not None:
+        path, step = path
+        steps.append(f"[{step}]" if isinstance(step, int) else f".{step}")
+    return _shown("".join(reversed(steps)).removeprefix("."))
 
 
 def _shown(path: str) -> str:

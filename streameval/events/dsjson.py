@@ -123,7 +123,7 @@ class DsjsonDecoder(JsonDecoder):
             for field in self._any_fields or ()
             if self._attributes[field] not in Event.__struct_fields__
         }
-        decode_line = msgspec.json.Decoder(form).decode
+        decode_line = self._decoder_of(form)
         self._decode = lambda message: self._event(decode_line(message))
         self._diagnosis = Diagnosis(form)
         self._policies_type = None if self.policies is None else policies_type(self.policies)

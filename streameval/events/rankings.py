@@ -6,7 +6,7 @@ shown the clicked items, or its whole list.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
@@ -40,6 +40,7 @@ from streameval.events.validation import MAX_FEATURES, BrokenRule, Fault, policy
 BELOW_CUT = float("inf")
 """Rank of an item that a policy does not show."""
 MAX_RANK = 1_000_000
+MAX_ITEMS = 10_000  # shown on a page, unless configured: a policy's whole list adds a row for each of them
 
 Rank: TypeAlias = Annotated[int, Meta(ge=1, le=MAX_RANK)]
 Items: TypeAlias = list[Identifier]
@@ -131,9 +132,11 @@ def ranking_schema() -> dict[str, Any]:
 # --- One page: its lists must fit together before they can become columns ---
 
 
-def page_fault(event: RankingEvent) -> Fault | None:
-    """Return the fault of a page with lists that do not fit together, or None."""
+def page_fault(event: RankingEvent, max_items: int = MAX_ITEMS) -> Fault | None:
+    """Return the fault of a page with too many items or with lists that do not fit together, or None."""
     page = event.ranking
+    if len(page.shown) > max_items:
+        return Fault("malformed", f"ranking.shown: {len(page.shown)} items, more than the limit of {max_items}")
     shown, clicked = set(page.shown), set(page.clicked)
     if len(shown) < len(page.shown) or len(clicked) < len(page.clicked):
         lists = {"ranking.shown": page.shown, "ranking.clicked": page.clicked}
@@ -240,6 +243,7 @@ class Rankings(Ragged):
 
 
 NO_PLACEMENT = Placement()
+FEW_ITEMS = 8  # are found one by one, faster than through a dictionary of all items of the page
 
 
 def ranking_columns(
@@ -272,7 +276,7 @@ def ranking_columns(
         swap_to=np.array([max(page.swap) if page.swap else 0 for page in pages], dtype=np.int64),
         support=_by_policy([cell.support for cell in cells], shape),
         list_length=listed,
-        rank=floats([page.shown.index(item) + 1 for page, row in zip(pages, items, strict=True) for item in row]),
+        rank=floats(list(chain.from_iterable(map(_shown_ranks, pages, items)))),
         clicked=np.ones(offsets[-1]),
         propensity=_per_item(pages, items, _propensities),
         next_ratio=_per_item(pages, items, _next_ratios),
@@ -280,7 +284,8 @@ def ranking_columns(
         features=Features.from_tables([event.features for event in events]),
     )
     if is_whole.any():  # with items that were not clicked
-        clicked = [float(item in page.clicked) for page, row in zip(pages, items, strict=True) for item in row]
+        clicks = [set(page.clicked) for page in pages]
+        clicked = [float(item in chosen) for chosen, row in zip(clicks, items, strict=True) for item in row]
         rankings = _without_unknown_ranks(replace(rankings, clicked=floats(clicked)))
     return names, placed, rankings
 
@@ -294,6 +299,16 @@ def _placements(
         return policies, [cell or NO_PLACEMENT for cell in chain.from_iterable(map(astuple, pages))]
     names = tuple(dict.fromkeys(chain.from_iterable(cells or () for cells in pages)))
     return names, [(cells or {}).get(name) or NO_PLACEMENT for cells in pages for name in names]
+
+
+def _shown_ranks(page: Page, items: Items) -> Iterable[int]:
+    """Return the ranks at which production showed some items of a page, from 1."""
+    if items is page.shown:
+        return range(1, len(items) + 1)
+    if len(items) <= FEW_ITEMS:
+        return [page.shown.index(item) + 1 for item in items]
+    ranks = {item: rank for rank, item in enumerate(page.shown, start=1)}
+    return map(ranks.__getitem__, items)
 
 
 def _ranks(tables: Sequence[Mapping[str, int] | None], items: Sequence[Items], placed: Array) -> Array:

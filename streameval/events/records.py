@@ -13,7 +13,7 @@ from msgspec import structs
 from streameval.common.text import counted
 from streameval.events.batch import EventBatch
 from streameval.events.decoder import JsonDecoder, fault_of_length
-from streameval.events.diagnosis import DECODE_ERRORS, explain, parse, refusal
+from streameval.events.diagnosis import DECODE_ERRORS, cut_fault, explain, parse, refusal, require_shallow
 from streameval.events.origin import Origin
 from streameval.events.tables import IDENTIFIERS, ColumnNames, Row, TableField, TableLayout
 from streameval.events.validation import Fault
@@ -72,13 +72,13 @@ class RecordDecoder(JsonDecoder):
         try:
             record = self._record_of(message)
             if isinstance(record, Fault):
-                return record
+                return cut_fault(message) or record
             if not isinstance(record, dict):
                 return Fault("malformed", f"expected a record, found {type(record).__name__}")
             values = self._layout.json_values(self._value(record, field) for field in self._layout.fields)
             return self._layout.event(values)
         except (*DECODE_ERRORS, OverflowError) as error:
-            return refusal(error)
+            return cut_fault(message) or refusal(error)
 
     def _value(self, record: Record, field: TableField) -> Any:
         """Return the value of a field. The probabilities of policies without a column of their own are together."""
@@ -129,6 +129,7 @@ def _cell_value(text: str) -> Any:
         number = float(text)
     except ValueError:
         if text[0] in "[{":
+            require_shallow(text.encode())
             return parse(text)[0]
         text.encode()
         return {"true": True, "false": False}.get(text.lower(), text) if text.isascii() else text

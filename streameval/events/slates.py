@@ -178,9 +178,9 @@ class SlateColumns(Ragged):
     def running_product(self, values: Array) -> Array:
         """Multiply the values of each slot and of all slots before it in its slate, [S, P]."""
         product, position = values.T.copy(), self.position
+        by_position = np.split(np.argsort(position, kind="stable"), np.cumsum(np.bincount(position))[:-1])
         with np.errstate(over="ignore", invalid="ignore"):  # such events are missing
-            for slot in range(1, position.max(initial=0) + 1):
-                rows = np.flatnonzero(position == slot)
+            for rows in by_position[1:]:
                 product[:, rows] *= product[:, rows - 1]
         return product.T
 

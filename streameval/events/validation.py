@@ -94,7 +94,8 @@ SMALLER_UNITS = {"milliseconds": 1e14, "microseconds": 1e17, "nanoseconds": 1e20
 PROPENSITY_TOLERANCE = 1e-6  # relative difference between `propensity` and the logged action's entry of `propensities`
 MAX_PROPENSITY = 1.0 + 1e-9  # larger propensities are invalid; each step of a calculation adds an error of 1e-16
 MAX_FEATURES = 4096  # per action: models of the reward need a matrix of this size squared
-MAX_SLATE_ACTIONS = 500  # in all slots, with listed slates: their estimate needs a matrix of this size squared
+MAX_SLATE_ACTIONS = 500  # in all slots, with listed slates or scores: estimates need a matrix of this size squared
+MAX_SLATE_PAIRS = 4_000_000  # of slots, in all listed slates: the probability of each pair of actions is summed
 
 MAX_SCORE_DIFFERENCE = 500  # in a ranking: exp(-500) is still a precise number
 MAX_PREFIXES = 10_000  # sets of actions that may fill the slots before another: their probabilities are summed
@@ -227,6 +228,8 @@ def _score_mismatches(scores: Any, slots: int, actions: int) -> Iterator[str]:
         yield f"scores: {counted(len(scores), 'entry')} for {counted(actions, 'action')}"
     elif not all(-1e300 < score < 1e300 for score in scores) or max(scores) - min(scores) > MAX_SCORE_DIFFERENCE:
         yield f"scores: differ by more than {MAX_SCORE_DIFFERENCE}, which leaves no chance to some actions"
+    if slots * actions > MAX_SLATE_ACTIONS:
+        yield f"slots: {slots * actions} actions with `scores`, more than the limit of {MAX_SLATE_ACTIONS}"
     prefixes = sum(comb(actions, shown) for shown in range(slots))
     if prefixes > MAX_PREFIXES:
         yield f"slots: {prefixes} sets of actions in the slots before one, more than the limit of {MAX_PREFIXES}"
@@ -245,6 +248,8 @@ def _list_mismatches(slate: Event, slots: Sequence[Slot]) -> Iterator[str]:
     rows = sum(map(len, choices))
     if rows > MAX_SLATE_ACTIONS:
         yield f"slots: {rows} actions with `slates`, more than the limit of {MAX_SLATE_ACTIONS}"
+    if (pairs := len(slates) * len(slots) ** 2) > MAX_SLATE_PAIRS:
+        yield f"slates: {pairs} pairs of slots in all of them, more than the limit of {MAX_SLATE_PAIRS}"
     if len(set(map(tuple, slates))) < len(slates):
         yield "slates: a slate is listed twice"
     for number, listed in enumerate(slates):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -19,6 +19,7 @@ from streameval.ingest.base import Records, StageSettings, TopicPartition
 from streameval.ingest.stages import BufferStatus, Deduplication, EventOrder, PartitionEnds, ReaderClock
 from streameval.ingest.stages.buffer import HeldEvents
 
+MAX_DECODED_BYTES = 16 * 2**20  # of messages that are decoded together, unless one is longer
 ORDER = "order"
 REWARD_BUFFERS = {
     "waiting": "rewards whose event has not arrived",
@@ -223,8 +224,8 @@ class EventPipeline:
             return EventBatch.concat([]), rewards
         located = self.located or self._duplicates is not None or self._order is not None
         origin = _origin(decisions) if located else None
-        values = chain.from_iterable(part.values for part in decisions)
-        return _with_unreadable(self.events.decode_batch(values, origin), decisions), rewards
+        values = list(chain.from_iterable(part.values for part in decisions))
+        return _with_unreadable(_decoded(self.events, values, origin), decisions), rewards
 
 
 class SecondReading(EventPipeline):
@@ -297,6 +298,20 @@ def _described(what: str, buffer: Any, times: Sequence[Array]) -> State:
     all_times = np.concatenate([[], *times])
     oldest, newest = (float(all_times.min()), float(all_times.max())) if len(all_times) else (None, None)
     return {"what": what, "count": len(all_times), "oldest": oldest, "newest": newest, "bytes": bytes_in(buffer)}
+
+
+def _decoded(decoder: Decoder, values: Sequence[bytes | None], origin: Origin | None) -> EventBatch:
+    """Decode messages, long ones a few at a time, as Python values take many times the memory of their columns."""
+    ends = np.cumsum([0, *(len(value or b"") for value in values)]) // MAX_DECODED_BYTES
+    starts: list[int] = [0, *(np.flatnonzero(np.diff(ends[:-1])) + 1).tolist()]
+    if len(starts) == 1:
+        return decoder.decode_batch(values, origin)
+    batches = []
+    for start, stop in pairwise([*starts, len(values)]):
+        batch = decoder.decode_batch(values[start:stop], origin and origin.take(slice(start, stop)))
+        rejected = [structs.replace(message, place=message.place + start) for message in batch.rejected]
+        batches.append(replace(batch, rejected=tuple(rejected)))
+    return EventBatch.concat(batches)
 
 
 def _origin(records: Sequence[Records]) -> Origin:

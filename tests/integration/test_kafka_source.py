@@ -19,6 +19,7 @@ from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailable
 from structlog.testing import capture_logs
 
 from streameval.errors import SourceError
+from streameval.events import JsonDecoder
 from streameval.ingest.background import Background, ConnectionGroup
 from streameval.ingest.base import Offsets, Records
 from streameval.ingest.kafka.connection import KafkaConnection
@@ -504,6 +505,25 @@ def test_a_slow_reader_sees_its_lag_grow_and_not_its_memory(broker: Broker, topi
         poll_slowly_until_the_lag_is(first + 4000)
         assert first > 30_000
         assert megabytes() - before < 40.0
+
+
+@both_clients
+@pytest.mark.parametrize("codec", ["zstd", pytest.param("gzip", marks=pytest.mark.slow)])
+def test_a_message_that_is_unpacked_to_more_than_the_limit_is_cut_and_those_around_it_are_read(
+    broker: Broker, topic: str, client: str, codec: str
+) -> None:
+    options = {"bootstrap.servers": broker.bootstrap, "compression.type": codec, "message.max.bytes": 10**8}
+    producer = confluent_kafka.Producer(options)
+    for value in (b"one", b" " * 70 * 2**20, b"two"):
+        producer.produce(topic, value, partition=0)
+        producer.flush()
+    with reading(broker.connection, topic) as reader:
+        reader.poll_until(lambda: reader.seen.total() >= 3)
+    long = max(reader.seen, key=len)
+    assert reader.seen == Counter([b"one", b"two", long])
+    (rejected,) = JsonDecoder().decode_batch([long]).rejected
+    assert rejected.reason == "malformed"
+    assert rejected.detail.startswith("a message of 734003")
 
 
 def test_two_topics_are_read_by_one_source(broker: Broker, topic: str) -> None:

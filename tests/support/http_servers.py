@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import TypeVar
 
@@ -36,6 +37,16 @@ class QuietHandler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
+
+    def answer_slowly(self, code: int) -> None:
+        """Send byte after byte until the client gives up."""
+        self.send_response(code)
+        self.send_header("Content-Length", "1000000")
+        self.end_headers()
+        with suppress(OSError):
+            while True:
+                self.wfile.write(b" ")
+                time.sleep(0.01)
 
     def log_message(self, format: str, *args: object) -> None:
         """Keep the output of tests short."""

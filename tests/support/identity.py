@@ -21,6 +21,8 @@ class IdentityProvider(ThreadingHTTPServer):
     Attributes:
         life: Seconds until a token expires.
         answer: Bytes to send in place of a token, if not empty.
+        redirect: Where to redirect requests, if not empty.
+        is_slow: Whether an answer comes byte by byte, without an end.
         requests: Forms of all requests.
     """
 
@@ -28,7 +30,7 @@ class IdentityProvider(ThreadingHTTPServer):
 
     def __init__(self, life: int = 3600) -> None:
         super().__init__(("127.0.0.1", 0), _Endpoint)
-        self.life, self.answer = life, b""
+        self.life, self.answer, self.redirect, self.is_slow = life, b"", "", False
         self.requests: list[dict[str, list[str]]] = []
 
     @property
@@ -45,6 +47,14 @@ class _Endpoint(QuietHandler):
         granted = self.headers["Authorization"] == login and form["grant_type"] == ["client_credentials"]
         reply = self._token() if granted else {"error": "invalid_client"}
         self.server.requests.append(form)
+        if self.server.redirect:
+            self.send_response(302)
+            self.send_header("Location", self.server.redirect)
+            self.end_headers()
+            return
+        if self.server.is_slow:
+            self.answer_slowly(200)
+            return
         self.answer(200 if granted else 401, self.server.answer or reply)
 
     def _token(self) -> dict[str, object]:

@@ -56,6 +56,7 @@ class Registry(ThreadingHTTPServer):
     Attributes:
         schemas: Answers by path.
         requests: Paths of all requests.
+        refusals: Status and body by path, in place of an answer. A body of None comes byte by byte, without an end.
         needs_login: Whether requests without the login are refused.
     """
 
@@ -66,6 +67,7 @@ class Registry(ThreadingHTTPServer):
         self.needs_login = needs_login
         self.schemas: dict[str, dict[str, Any]] = {}
         self.requests: list[str] = []
+        self.refusals: dict[str, tuple[int, Any]] = {}
 
     @property
     def url(self) -> str:
@@ -75,6 +77,7 @@ class Registry(ThreadingHTTPServer):
         """Forget all schemas and requests."""
         self.schemas.clear()
         self.requests.clear()
+        self.refusals.clear()
 
     def register(self, number: int, schema: Any = EVENT_SCHEMA, subject: str = "", **more: Any) -> None:
         """Add a schema, as the newest one of a subject if it has one."""
@@ -94,7 +97,15 @@ class _Answers(QuietHandler):
         code, answer = (200, schema) if schema else (404, {"error_code": 40403, "message": "Schema not found"})
         if self.server.needs_login and self.headers["Authorization"] != login:
             code, answer = 401, {"error_code": 401, "message": "Unauthorized"}
-        self.answer(code, answer, "application/vnd.schemaregistry.v1+json")
+        code, answer = self.server.refusals.get(self.path.partition("?")[0], (code, answer))
+        if code // 100 == 3:
+            self.send_response(code)
+            self.send_header("Location", answer)
+            self.end_headers()
+        elif answer is None:
+            self.answer_slowly(code)
+        else:
+            self.answer(code, answer, "application/vnd.schemaregistry.v1+json")
 
 
 @contextmanager

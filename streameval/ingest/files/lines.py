@@ -20,13 +20,14 @@ import msgspec
 import zstandard
 
 from streameval.errors import InputError
+from streameval.events.diagnosis import EXCERPT_BYTES as EXCERPT_BYTES
+from streameval.events.diagnosis import MAX_MESSAGE_BYTES, cut
 
-MAX_LINE_BYTES = 16 * 2**20  # a longer line is cut to an excerpt and a remark, which no decoder accepts as an event
-EXCERPT_BYTES = 1024
-CHUNK_BYTES, COMPRESSED_CHUNK_BYTES = 128 * 1024, 1024
-"""Bytes read at once. The text of a compressed chunk may be a thousand times larger, and is lost if the chunk is
-damaged."""
-MAX_READ_BYTES = 32 * 2**20  # of a file, after which lines are returned even if they are few
+MAX_LINE_BYTES = MAX_MESSAGE_BYTES  # a longer line is cut before it is in memory as a whole
+CHUNK_BYTES, COMPRESSED_CHUNK_BYTES, SMALL_CHUNK_BYTES = 128 * 1024, 1024, 64
+"""Bytes read at once. The text of a compressed chunk is lost if the chunk is damaged. It may be thousands of times
+larger: after much text, small chunks are read, which become at most two megabytes."""
+MAX_READ_BYTES = 32 * 2**20  # of a file or of its text, after which lines are returned even if they are few
 
 STDIN = "-"
 TABLE_SUFFIXES = {".parquet": "parquet", ".csv": "csv"}  # .gz or .zst may follow if the table is text
@@ -156,10 +157,12 @@ class TailedFile:
     def _start(self, stream: BinaryIO) -> None:
         self._stream = stream
         self._bytes = self._lines = 0  # bytes read of this file, decompressed, and lines returned
-        self._text = b""  # read and not returned
+        self._text = bytearray()  # read and not returned
+        self._searched = 0  # bytes of it without the end of a line
         self._cut = 0  # bytes missing in `_text`, which is the start of a line that is too long
         self._members: Members | None = None
         self._is_untouched, self._is_replaced = True, False
+        self._chunk_bytes = SMALL_CHUNK_BYTES  # the first bytes tell whether the file is compressed
 
     def read(self, most: int, timeout: float) -> list[bytes]:
         """Read up to `most` lines. Return none at the end, and when nothing has come within `timeout` seconds.
@@ -169,7 +172,8 @@ class TailedFile:
         """
         deadline, last_byte = time.monotonic() + timeout, self.bytes_read + MAX_READ_BYTES
         lines = self._split(most)
-        while len(lines) < most and not self.ended and self.bytes_read < last_byte:
+        size = sum(map(len, lines))
+        while len(lines) < most and not self.ended and self.bytes_read < last_byte and size < MAX_READ_BYTES:
             wait = 0.0 if lines else max(0.0, deadline - time.monotonic())
             if self._failure is None:
                 self._read_on(wait)
@@ -179,7 +183,8 @@ class TailedFile:
                 raise InputError(f"{self.path} {problem} after line {self._lines:,}: {detail}", hint=hint)
             else:
                 break
-            lines += self._split(most - len(lines))
+            more = self._split(most - len(lines))
+            lines, size = lines + more, size + sum(map(len, more))
             if self.waiting and (lines or wait == 0.0):
                 break
         return lines
@@ -209,7 +214,7 @@ class TailedFile:
             self.waiting = True
             return
         try:
-            chunk = self._stream.read1(COMPRESSED_CHUNK_BYTES if self._members else CHUNK_BYTES)  # type: ignore[attr-defined]
+            chunk = self._stream.read1(self._chunk_bytes)  # type: ignore[attr-defined]
             self.waiting = not chunk
             self.bytes_read += len(chunk)
             if chunk:
@@ -232,26 +237,40 @@ class TailedFile:
             self._members = decompressor_of(chunk)
             if self._members and self._follow:
                 raise InputError(f"{self.path} is compressed, and cannot be followed", hint="follow plain text")
+        before = self._bytes
         for text in self._members.feed(chunk) if self._members else [chunk]:
             self._text += text
             self._bytes += len(text)
+        is_much = self._bytes - before > CHUNK_BYTES
+        self._chunk_bytes = (
+            CHUNK_BYTES if not self._members else SMALL_CHUNK_BYTES if is_much else COMPRESSED_CHUNK_BYTES
+        )
 
     def _split(self, most: int) -> list[bytes]:
         """Remove and return up to `most` lines that have ended, after skipping lines."""
-        *lines, self._text = self._text.split(b"\n", self.lines_to_skip + most)
-        if lines:
-            if self._cut:
-                size = len(lines[0]) + self._cut
-                lines[0], self._cut = lines[0][:EXCERPT_BYTES] + b"... (cut: a line of %d bytes)" % size, 0
-            if self._lines == 0:
-                lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)
-            self._lines += len(lines)
-        if len(self._text) > MAX_LINE_BYTES and b"\n" not in self._text:
-            self._cut += len(self._text) - EXCERPT_BYTES
-            self._text = self._text[:EXCERPT_BYTES]
+        if self._text.find(b"\n", self._searched) < 0:
+            return self._cut_long()
+        *parts, self._text = self._text.split(b"\n", self.lines_to_skip + most)
+        sizes = [len(parts[0]) + self._cut, *map(len, parts[1:])]
+        self._searched = self._cut = 0
+        lines = [
+            bytes(part) if size <= MAX_LINE_BYTES else cut(bytes(part[:EXCERPT_BYTES]), size, "line")
+            for part, size in zip(parts, sizes, strict=True)
+        ]
+        if self._lines == 0:
+            lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)
+        self._lines += len(lines)
         skipped = min(self.lines_to_skip, len(lines))
         self.lines_to_skip -= skipped
         return lines[skipped:]
+
+    def _cut_long(self) -> list[bytes]:
+        """Keep an excerpt of an unfinished line that is too long. Return no lines."""
+        if len(self._text) > MAX_LINE_BYTES:
+            self._cut += len(self._text) - EXCERPT_BYTES
+            del self._text[EXCERPT_BYTES:]
+        self._searched = len(self._text)
+        return []
 
     def _await_growth(self, timeout: float) -> None:
         current, opened = _stat(self.path), os.fstat(self._stream.fileno())

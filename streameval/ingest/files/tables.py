@@ -6,6 +6,7 @@ import csv
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -23,6 +24,7 @@ from streameval.ingest.files.lines import check
 from streameval.ingest.files.source import Advance, read_lines
 
 BATCH_ROWS = 2000
+MAX_ROW_VALUES, MAX_BATCH_VALUES = 2**21, 2**24  # of a list, and of all rows that are read together
 READ_AHEAD_BYTES = 64 * 1024  # of a Parquet column, so that memory does not depend on the size of the file
 
 LayoutOf: TypeAlias = Callable[[Sequence[str]], TableLayout]
@@ -111,8 +113,6 @@ def _read_parquet(path: str, layout_of: LayoutOf, advance: Advance, batch_rows: 
         raise InputError(f"{path} is a pipe, and Parquet is read from its end", hint="write it to a file first")
     try:
         import pyarrow.parquet
-
-        from streameval.events.arrow import table_columns
     except ImportError as error:
         hint = "pip install 'streameval[columnar]'"
         raise InputError("Parquet needs pyarrow, which is not installed", hint=hint) from error
@@ -120,14 +120,43 @@ def _read_parquet(path: str, layout_of: LayoutOf, advance: Advance, batch_rows: 
         with pyarrow.parquet.ParquetFile(path, buffer_size=READ_AHEAD_BYTES, pre_buffer=False) as file:
             layout = layout_of(file.schema_arrow.names)
             done = 0
-            for batch in file.iter_batches(batch_size=batch_rows, columns=layout.columns):
-                columns, rows = table_columns(batch, layout)
-                yield TableChunk(layout, batch.num_rows, rows, columns)
-                done += batch.num_rows
+            for chunk in _parquet_chunks(file, layout, batch_rows):
+                yield chunk
+                done += chunk.size
                 advance(size * done // file.metadata.num_rows, size)
     except (OSError, ValueError, NotImplementedError) as error:  # the base classes of pyarrow's errors
         hint = "check that the file was written completely"
         raise InputError(f"{path} cannot be read as Parquet: {error}", hint=hint) from error
+
+
+def _parquet_chunks(file: Any, layout: TableLayout, batch_rows: int) -> Iterator[TableChunk]:
+    """Read the row groups of an open file, and reject the rows of groups with lists that would fill the memory.
+
+    Parquet repeats equal values without storing them, so that a list of a gigabyte takes a few bytes of a file.
+    """
+    from streameval.events.arrow import table_columns  # needs pyarrow, which has opened the file
+
+    values = [_values_of_row(file.metadata.row_group(group), layout) for group in range(file.num_row_groups)]
+    for is_heavy, some in groupby(range(len(values)), key=lambda group: values[group] > MAX_ROW_VALUES):
+        groups = list(some)
+        if is_heavy:
+            for group in groups:
+                problem = f"{values[group]:.0f} values in the lists of a row, more than the limit of {MAX_ROW_VALUES}"
+                faults = [Fault("malformed", problem)] * file.metadata.row_group(group).num_rows
+                yield TableChunk(layout, len(faults), lambda indices, faults=faults: faults[: len(indices)])  # type: ignore[misc]
+            continue
+        most = int(MAX_BATCH_VALUES // max(1.0, *(values[group] for group in groups)))
+        for batch in file.iter_batches(batch_size=min(batch_rows, most), row_groups=groups, columns=layout.columns):
+            columns, rows = table_columns(batch, layout)
+            yield TableChunk(layout, batch.num_rows, rows, columns)
+
+
+def _values_of_row(group: Any, layout: TableLayout) -> float:
+    """Return the mean number of values of a row, in the column of a row group that has the most."""
+    columns = [group.column(number) for number in range(group.num_columns)]
+    wanted = tuple(f"{name}." for name in layout.columns)
+    values = [column.num_values for column in columns if f"{column.path_in_schema}.".startswith(wanted)]
+    return float(max(values, default=0) / max(1, group.num_rows))
 
 
 def _arrow_parser() -> ParseLines | None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from io import BytesIO
-from typing import Any
+from typing import Any, NamedTuple
 
 import fastavro
 import msgspec
 from confluent_kafka.schema_registry import Schema
+from fastavro import _read_py as recursive_reader
 from fastavro.schema import SchemaParseException, UnknownType
 
 from streameval.errors import InputError
 from streameval.events import Fault
-from streameval.ingest.kafka.registry import SchemaReader
+from streameval.ingest.kafka.registry import MAX_RECORD_BYTES, SchemaReader, oversize
 
 MAX_DEPTH = 4
 """List the fields of records inside records to this depth."""
@@ -21,31 +24,151 @@ BAD_RECORD = (EOFError, IndexError, KeyError, OverflowError, MemoryError, StopIt
 """Errors of fastavro for bytes that are not a record of the schema."""
 
 
+class AvroSchema(NamedTuple):
+    """Hold a schema that fastavro has parsed.
+
+    Attributes:
+        parsed: the schema
+        max_bytes: a longer message might become a record of more than `MAX_RECORD_BYTES`
+        read: the reader of fastavro. The compiled one crashes the process if records are nested very deeply, which only
+            recursive schemas allow. The same reader in Python raises RecursionError
+    """
+
+    parsed: Any
+    max_bytes: float
+    read: Callable[..., Any]
+
+
 class AvroReader(SchemaReader):
     """Read Avro. `AvroDeserializer` takes twice the time of this, and accepts bytes after the record."""
 
     title = "Avro"
 
-    def record(self, data: BytesIO, schema: Any, number: int, indexes: list[int] | None) -> Any:
+    def record(self, data: BytesIO, schema: AvroSchema, number: int, indexes: list[int] | None) -> Any:
+        if fault := oversize(data.getbuffer().nbytes, schema.max_bytes):
+            return fault
         try:
-            record = fastavro.schemaless_reader(data, schema, None)
+            record = schema.read(data, schema.parsed, None)
+        except RecursionError:
+            return Fault("malformed", "nested too deeply")
         except BAD_RECORD as error:
             return Fault("malformed", f"not a record of the schema {number}: {error}")
         rest = len(data.read())
         return Fault("malformed", f"{rest} bytes after the record of the schema {number}") if rest else record
 
-    def parse(self, schema: Schema, types: dict[str, Any] | None = None) -> Any:
-        types = {} if types is None else types
-        for reference in schema.references or ():
-            self.parse(self.referenced(reference), types)
+    def parse(self, schema: Schema) -> AvroSchema:
+        parsed, types = self._parsed(schema, {}, set())
+        extents = _Extents(types)
         try:
-            return fastavro.parse_schema(msgspec.json.decode(schema.schema_str or ""), types)
+            max_bytes = extents.max_bytes(parsed)
+        except RecursionError as error:
+            raise InputError("it cannot be used: nested too deeply", hint="register a flatter schema") from error
+        reader = recursive_reader if extents.is_recursive else fastavro
+        return AvroSchema(parsed, max_bytes, reader.schemaless_reader)
+
+    def paths_of(self, schema: Schema) -> list[str]:
+        return list(_paths(*self._parsed(schema, {}, set())))
+
+    def _parsed(
+        self, schema: Schema, types: dict[str, Any], added: set[tuple[str | None, int | None]]
+    ) -> tuple[Any, dict[str, Any]]:
+        """Return a parsed schema, and all schemas that have names.
+
+        Args:
+            schema: The schema.
+            types: The schemas that have names. Gets those of this schema and of all that it refers to.
+            added: The subjects and versions of the schemas in `types`, each once, also if they refer to each other.
+        """
+        for reference in schema.references or ():
+            if (reference.subject, reference.version) not in added:
+                added.add((reference.subject, reference.version))
+                self._parsed(self.referenced(reference), types, added)
+        try:
+            return fastavro.parse_schema(msgspec.json.decode(schema.schema_str or ""), types), types
         except (SchemaParseException, UnknownType, msgspec.DecodeError, RecursionError) as error:
             raise InputError(f"it cannot be used: {error}", hint="register a valid schema") from error
 
-    def paths_of(self, schema: Schema) -> list[str]:
-        types = dict[str, Any]()
-        return list(_paths(self.parse(schema, types), types))
+
+class Extent(NamedTuple):
+    """Hold the fewest bytes of a value in a message, and about the memory that such a value takes."""
+
+    least: float
+    memory: float
+
+
+PRIMITIVE = {
+    "null": Extent(0, 0),
+    "boolean": Extent(1, 0),
+    "int": Extent(1, 32),
+    "long": Extent(1, 32),
+    "float": Extent(4, 24),
+    "double": Extent(8, 24),
+    "bytes": Extent(1, 40),
+    "string": Extent(1, 56),
+    "enum": Extent(1, 0),
+}
+LOGICAL_BYTES = 64  # of the object that a logical type becomes, such as a datetime or Decimal
+LIST = Extent(1, 64)
+ENTRY_BYTES = {"array": 8, "map": 150}  # beside the item itself
+
+
+class _Extents:
+    """Find how much memory a message of a schema may take."""
+
+    def __init__(self, types: Mapping[str, Any]) -> None:
+        self._types, self._known, self._recursive = types, dict[str, Extent](), set[str]()
+        self._most = 0.0  # bytes of memory from one byte of a message
+
+    @property
+    def is_recursive(self) -> bool:
+        """Return whether a type contains itself."""
+        return bool(self._recursive)
+
+    def max_bytes(self, schema: Any) -> float:
+        """Return the largest length of a message whose record fits into `MAX_RECORD_BYTES`."""
+        if self._of(schema).memory > MAX_RECORD_BYTES:
+            return 0
+        return MAX_RECORD_BYTES / self._most if self._most else math.inf
+
+    def _of(self, schema: Any) -> Extent:
+        if isinstance(schema, list):
+            branches = [self._of(branch) for branch in schema]
+            least, memory = max(branches, key=lambda branch: branch.memory / (1 + branch.least))
+            return Extent(1 + least, memory)
+        if isinstance(schema, str):
+            return PRIMITIVE[schema] if schema in PRIMITIVE else self._named(schema, self._types[schema])
+        kind = schema["type"]
+        if "logicalType" in schema and kind in PRIMITIVE:
+            return PRIMITIVE[kind]._replace(memory=LOGICAL_BYTES)
+        if kind in ENTRY_BYTES:
+            item = self._of(schema["items" if kind == "array" else "values"])
+            self._may_repeat(Extent(item.least + (kind == "map"), item.memory + ENTRY_BYTES[kind]))
+            return LIST
+        if "name" in schema:
+            return self._named(schema["name"], schema)
+        return self._of(kind)
+
+    def _named(self, name: str, schema: Any) -> Extent:
+        if name not in self._known:
+            self._known[name] = Extent(math.inf, 0)  # a value of a type inside itself is never complete
+            if schema["type"] == "fixed":
+                self._known[name] = Extent(schema["size"], schema["size"])
+            elif schema["type"] == "enum":
+                self._known[name] = PRIMITIVE["enum"]
+            else:
+                fields = [self._of(field["type"]) for field in schema["fields"]]
+                own = sys.getsizeof(dict.fromkeys(range(len(fields))))
+                least, memory = sum(field.least for field in fields), sum(field.memory for field in fields)
+                self._known[name] = Extent(least, own + memory)
+                if name in self._recursive:
+                    self._may_repeat(self._known[name])
+        elif math.isinf(self._known[name].least):
+            self._recursive.add(name)
+        return self._known[name]
+
+    def _may_repeat(self, item: Extent) -> None:
+        """Note a value that a message may hold many times."""
+        self._most = max(self._most, item.memory / item.least if item.least else math.inf)
 
 
 def _paths(schema: Any, types: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

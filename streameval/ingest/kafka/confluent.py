@@ -22,6 +22,8 @@ REQUEST_TIMEOUT_SECONDS = 5.0
 CHECK_SECONDS = 1.0
 """Time after which the id of the topic is requested again before messages are returned. The library reads on in a topic
 that was recreated, without an error, if it has grown beyond the position."""
+UNPACKED_BYTES = 64 * 2**20
+RESPONSE_OVERHEAD_BYTES = 512  # by which the library demands more than `fetch.max.bytes`
 POSITION_ERRORS = {
     KafkaError._AUTO_OFFSET_RESET,
     KafkaError._LOG_TRUNCATION,
@@ -69,6 +71,8 @@ def consumer_options(settings: KafkaTopic) -> dict[str, Any]:
         "fetch.max.bytes": max_bytes,
         "max.partition.fetch.bytes": min(2**20, max_bytes),
         "message.max.bytes": min(10**6, max_bytes),  # the library refuses more than fetch.max.bytes
+        # also the limit of a batch that is unpacked from zstd; larger ones are left to kafka-python
+        "receive.message.max.bytes": max(UNPACKED_BYTES, max_bytes + RESPONSE_OVERHEAD_BYTES),
         "queued.max.messages.kbytes": max(1, max_bytes // 1024),
         "fetch.queue.backoff.ms": 10,  # the default of 1 s stalls whenever the queue is full
     }
@@ -150,7 +154,7 @@ class ConfluentClient(KafkaPythonClient):
         position = max(self._positions[number], offsets[-1] + 1)
         self._move(number, position, messages[-1].leader_epoch())
         timestamps = [written_at for _, written_at in map(Message.timestamp, messages)]
-        return Records(self._topic, number, offsets, [*map(Message.value, messages)], timestamps)
+        return Records(self._topic, number, offsets, self._cut([*map(Message.value, messages)]), timestamps)
 
     def unblock(self, partitions: Collection[int]) -> None:
         if self._trouble:

@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from streameval.common.text import Seconds
+from streameval.events.diagnosis import MAX_MESSAGE_BYTES
 from streameval.ingest.base import ExistingFile, OnLostOffsets, StrictModel
 
 Start: TypeAlias = Literal["earliest", "latest"] | AwareDatetime
@@ -154,6 +155,12 @@ class KafkaTopic(KafkaConnection):
     max_poll_records: PositiveInt = Field(2000, description="Maximum number of messages per poll.")
     fetch_max_bytes: PositiveInt = Field(
         16 * 2**20, description="Maximum bytes per fetch from one broker; limits memory."
+    )
+    max_message_bytes: int = Field(
+        MAX_MESSAGE_BYTES,
+        ge=1024,
+        le=MAX_MESSAGE_BYTES,
+        description="Maximum bytes of a message when it is unpacked; a longer one is rejected as malformed.",
     )
     stall_timeout: Seconds = Field(
         30.0, description="Reconnect if unread messages exist but none has arrived for this long."

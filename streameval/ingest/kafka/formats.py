@@ -18,6 +18,11 @@ class RegistryFormat(StrictModel):
     username: str | None = Field(None, description="User name for the registry.")
     password: SecretStr | None = Field(None, description="Password for the registry.")
     ssl_cafile: ExistingFile | None = Field(None, description="PEM file of the certificate authority of the registry.")
+    on_missing_schema: Literal["reject", "wait"] = Field(
+        "reject",
+        description="If the registry does not have or repeatedly refuses the schema of a message: reject the message, "
+        "or read no further, and be not ready, until it has it.",
+    )
 
     @model_validator(mode="after")
     def _has_a_whole_login(self) -> RegistryFormat:

@@ -24,6 +24,7 @@ from kafka.errors import (
     for_code,
 )
 
+from streameval.events.diagnosis import cut
 from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import Records
 from streameval.ingest.kafka import kafka_python_internals as internals
@@ -165,6 +166,8 @@ class KafkaPythonClient:
                 self._administrator.close()
                 raise
         internals.keep_epochs(self._consumer)
+        self._max_message_bytes = settings.max_message_bytes
+        self._allowance = internals.bound_messages(self._consumer, settings.max_message_bytes)
 
     def topic_id(self) -> str | None:
         newest = internals.topic_id(self._connections, self._topic)
@@ -252,7 +255,7 @@ class KafkaPythonClient:
         """
         with translated_errors():
             try:
-                polled = self._consumer.poll(timeout_ms=milliseconds(timeout))
+                polled = self._poll(milliseconds(timeout))
             except (CorruptRecordError, UnsupportedCodecError) as error:
                 raise UnreadableError(plain(error)) from error
             except KafkaError:
@@ -261,11 +264,26 @@ class KafkaPythonClient:
                 raise UnreadableError(f"{type(error).__name__}: {error}") from error
         return [self._taken(key.partition, messages) for key, messages in polled.items()]
 
+    def _poll(self, timeout_ms: int) -> Mapping[TopicPartition, Sequence[Any]]:
+        self._allowance.refill()
+        try:
+            polled: Mapping[TopicPartition, Sequence[Any]] = self._consumer.poll(timeout_ms=timeout_ms)
+        except internals.AllowanceSpentError:  # by the poll before
+            polled = self._consumer.poll(timeout_ms=timeout_ms)
+        return polled
+
     def _taken(self, number: int, messages: Sequence[Any]) -> Records:
         offsets = [message.offset for message in messages]
         self._move(number, offsets[-1] + 1, messages[-1].leader_epoch)
         values, timestamps = [message.value for message in messages], [message.timestamp for message in messages]
-        return Records(self._topic, number, offsets, values, timestamps)
+        return Records(self._topic, number, offsets, self._cut(values), timestamps)
+
+    def _cut(self, values: list[bytes | None]) -> list[bytes | None]:
+        """Cut messages that are longer than the limit."""
+        limit = self._max_message_bytes
+        if max(map(len, filter(None, values)), default=0) <= limit:
+            return values
+        return [cut(value, len(value), "message") if value and len(value) > limit else value for value in values]
 
     def _move(self, number: int, position: int, epoch: int | None) -> None:
         self._positions[number], self._epochs[number] = position, (epoch, position)

@@ -3,23 +3,41 @@
 `KafkaConsumer` compares leader epochs since https://github.com/dpkp/kafka-python/pull/2978, but `seek` takes no epoch,
 so that a log that was truncated while the daemon was stopped is not noticed. It does not show the topic id, so that a
 topic that was recreated is noticed late. Its constructor leaves a thread behind when no broker answers, as the
-constructors of `KafkaProducer` and `KafkaAdminClient` do. A producer that is closed waits for all its messages.
+constructors of `KafkaProducer` and `KafkaAdminClient` do. A producer that is closed waits for all its messages. A batch
+of compressed messages is unpacked as a whole, whatever its size: a few kilobytes may fill the memory.
 
 With a version of the library that lacks what is used here, the function does nothing, and the log says what is lost.
 """
 
 from __future__ import annotations
 
+import gzip
+import io
+import struct
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import structlog
-from kafka import TopicPartition
+import zstandard
+from kafka import TopicPartition, codec
+from kafka.errors import CorruptRecordError
+from kafka.record.default_records import DefaultRecord, DefaultRecordBatch
+from kafka.record.util import decode_varint
 from kafka.structs import OffsetAndMetadata
 
+from streameval.events.diagnosis import cut
 from streameval.ingest.background import ConnectionGroup
+
+KEY_BYTES = 2**16
+"""Bytes of a record beside its value."""
+SKIPPED_BYTES = 2**16
+"""Bytes that are skipped at once."""
+MAX_SKIPPED_BYTES = 2**29
+"""Bytes of a message that can be skipped in about a second."""
+SNAPPY_RATIO = 32
+"""More than snappy can compress: a copy of 64 bytes takes 3."""
 
 log = structlog.get_logger(__name__)
 reported: set[str] = set()
@@ -114,6 +132,217 @@ def keep_epochs(consumer: Any) -> None:
             return part
 
         fetcher.PartitionRecords = partition_records
+
+
+class AllowanceSpentError(Exception):
+    """End a poll that has returned enough. The next one continues after its messages."""
+
+
+class Allowance:
+    """Limit the bytes of the messages that one poll returns, to about those of the longest message."""
+
+    def __init__(self, most: int) -> None:
+        self._most = self.left = most
+
+    def refill(self) -> None:
+        """Start a poll."""
+        self.left = self._most
+
+
+def bound_messages(consumer: Any, limit: int) -> Allowance:
+    """Cut compressed messages to excerpts if they are longer than a limit, without unpacking them whole.
+
+    Batches of the formats before Kafka 0.11 are unpacked as a whole, and are unreadable if longer than the limit.
+
+    Args:
+        consumer: A `KafkaConsumer`.
+        limit: Bytes of a message.
+
+    Returns:
+        What a poll may still return.
+    """
+    allowance = Allowance(limit)
+    with unless_missing("a short compressed message may be unpacked to any size"):
+        fetcher, make = consumer._fetcher, consumer._fetcher.PartitionRecords
+        for name in ("_buffer", "_pos", "_assert_has_codec"):
+            getattr(DefaultRecordBatch, name)
+
+        def partition_records(offset: int, key: TopicPartition, records: Any, *rest: Any, **options: Any) -> Any:
+            part = make(offset, key, _BoundedBatches(records, limit, allowance), *rest, **options)
+            part.record_iterator = _Rationed(part.record_iterator, allowance)
+            return part
+
+        fetcher.PartitionRecords = partition_records
+    return allowance
+
+
+class _Rationed:
+    """Return records until the allowance is spent, and the others once it is refilled."""
+
+    def __init__(self, records: Iterator[Any], allowance: Allowance) -> None:
+        self._records, self._allowance = records, allowance
+
+    def __iter__(self) -> _Rationed:
+        return self
+
+    def __next__(self) -> Any:
+        if self._allowance.left <= 0:
+            raise AllowanceSpentError
+        record = next(self._records)
+        self._allowance.left -= len(record.value or b"")
+        return record
+
+
+class _BoundedBatches:
+    """Return the batches of a fetch, with a limit for the messages of compressed ones."""
+
+    def __init__(self, batches: Any, limit: int, allowance: Allowance) -> None:
+        self._batches, self._limit, self._allowance = batches, limit, allowance
+
+    def next_batch(self) -> Any:
+        batch = self._batches.next_batch()
+        if batch is None or not batch.compression_type:
+            return batch
+        return _BoundedBatch(batch, self._limit, self._allowance)
+
+
+class _BoundedBatch:
+    """Behave as a compressed batch, and unpack one message after another."""
+
+    def __init__(self, batch: Any, limit: int, allowance: Allowance) -> None:
+        self._batch, self._limit, self._allowance = batch, limit, allowance
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batch, name)
+
+    def __next__(self) -> Any:
+        return next(self._batch)
+
+    def __iter__(self) -> Iterator[Any]:
+        batch = self._batch
+        batch._assert_has_codec(batch.compression_type)
+        if batch.magic < 2:
+            self._require_short_set()
+            yield from batch
+            return
+        stream = unpacked(batch.compression_type, bytes(batch._buffer[batch._pos :]))
+        for _ in range(batch.records_count):
+            yield self._record(stream)
+        if stream.read(1):
+            raise CorruptRecordError("bytes after the last record of a batch")
+
+    def _record(self, stream: Any) -> DefaultRecord:
+        """Read the next record. Headers are left out: nothing here reads them."""
+        batch, size = self._batch, _varint(stream)
+        if not 0 <= size <= MAX_SKIPPED_BYTES:
+            raise CorruptRecordError(f"a message of {size} bytes, and those after it in its batch")
+        body = stream.read(size if size <= self._limit + KEY_BYTES else KEY_BYTES)
+        _, position = decode_varint(body, 0)  # attributes
+        later, position = decode_varint(body, position)
+        number, position = decode_varint(body, position)
+        key, position = _text_at(body, position)
+        value, position = _text_at(body, position)
+        if size > self._limit + KEY_BYTES:
+            value = cut(value or b"", size, "message")
+            _skip(stream, size - len(body))
+            self._allowance.left -= size  # it took as long as many others
+        elif len(body) < size or position > size:
+            raise CorruptRecordError(f"a record of {size} bytes has other parts")
+        is_written_time = batch.timestamp_type == batch.LOG_APPEND_TIME
+        time = batch.max_timestamp if is_written_time else batch.first_timestamp + later
+        return DefaultRecord(size, batch.base_offset + number, time, batch.timestamp_type, key, value, [])
+
+    def _require_short_set(self) -> None:
+        """Refuse a set of messages of an old format that is longer than the limit."""
+        batch = self._batch
+        if batch.magic == 0 and batch.compression_type == batch.CODEC_LZ4:
+            raise CorruptRecordError("a set of messages of Kafka 0.9 in lz4")
+        position = batch.KEY_OFFSET_V1 if batch.magic else batch.KEY_OFFSET_V0
+        for _ in range(2):  # the key, and the set as a value
+            (size,) = struct.unpack_from(">i", batch._buffer, position)
+            start, position = position + 4, position + 4 + max(0, size)
+        if _skip(unpacked(batch.compression_type, bytes(batch._buffer[start:position])), self._limit + 1) > self._limit:
+            raise CorruptRecordError(f"a set of messages is unpacked to more than {self._limit} bytes")
+
+
+def unpacked(number: int, data: bytes) -> Any:
+    """Return a stream that unpacks data as it is read.
+
+    Args:
+        number: The codec's number in Kafka's format. The library imports the packages of codecs.
+        data: The compressed data.
+    """
+    if number == DefaultRecordBatch.CODEC_GZIP:
+        return gzip.GzipFile(fileobj=io.BytesIO(data))
+    if number == DefaultRecordBatch.CODEC_LZ4:
+        return codec.lz4.LZ4FrameFile(io.BytesIO(data))
+    if number == DefaultRecordBatch.CODEC_ZSTD:
+        reader = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data), read_across_frames=True)
+        return io.BufferedReader(cast(io.RawIOBase, reader), SKIPPED_BYTES)
+    return io.BufferedReader(_SnappyBlocks(data))
+
+
+class _SnappyBlocks(io.RawIOBase):
+    """Unpack blocks of snappy, which Java writes with a header of 16 bytes, or one block without a header."""
+
+    def __init__(self, data: bytes) -> None:
+        is_framed = data.startswith(b"\x82SNAPPY\0")
+        self._data, self._position, self._is_framed = data, 16 if is_framed else 0, is_framed
+        self._block = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: Any) -> int:
+        while not self._block and self._position < len(self._data):
+            self._block = memoryview(self._next_block())
+        size = min(len(target), len(self._block))
+        target[:size], self._block = self._block[:size], self._block[size:]
+        return size
+
+    def _next_block(self) -> bytes:
+        stop = len(self._data)
+        if self._is_framed:
+            (size,) = struct.unpack_from(">i", self._data, self._position)
+            self._position += 4
+            stop = self._position + size
+        block, self._position = self._data[self._position : stop], max(stop, self._position)
+        length, shift = 0, 0
+        for byte in block[:5]:  # the length of the text, which is taken from the memory before it is unpacked
+            length |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                break
+        if length > SNAPPY_RATIO * len(block):
+            raise CorruptRecordError(f"a block of {len(block)} bytes cannot have {length} bytes of text")
+        text: bytes = codec.snappy.decompress(block)
+        return text
+
+
+def _varint(stream: Any) -> int:
+    """Read an integer of variable length, as the lengths of records are."""
+    digits = bytearray()
+    while not digits or digits[-1] > 127:
+        byte = stream.read(1)
+        if not byte or len(digits) > 9:
+            raise CorruptRecordError("a batch ends before its last record")
+        digits += byte
+    value, _ = decode_varint(digits, 0)
+    return int(value)
+
+
+def _text_at(body: bytes, position: int) -> tuple[bytes | None, int]:
+    """Return the text at a position, None if it is null, and the position after it. It may be cut."""
+    size, position = decode_varint(body, position)
+    return (None, position) if size < 0 else (body[position : position + size], position + size)
+
+
+def _skip(stream: Any, size: int) -> int:
+    """Skip bytes of a stream. Return how many there were."""
+    left = size
+    while left and (chunk := stream.read(min(left, SKIPPED_BYTES))):
+        left -= len(chunk)
+    return size - left
 
 
 def give_up(producer: Any) -> None:

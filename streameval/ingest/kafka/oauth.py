@@ -17,7 +17,18 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 TIMEOUT_SECONDS = 10.0
 RENEWAL_SHARE = 0.8  # of the life of a token, after which the next one is requested
 DEFAULT_LIFE_SECONDS = 60.0  # of a token if the provider does not state it
+MAX_ANSWER_BYTES = 2**20
 MAX_REASON = 200  # characters of a refusal that are reported
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Refuse redirects: the library would send the login to any host that the answer names."""
+
+    def redirect_request(self, *answer: object) -> None:
+        """Return no request."""
+
+
+_OPENER = urllib.request.build_opener(_NoRedirects)
 
 
 class ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]  # the library ships no types
@@ -52,12 +63,20 @@ class ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]  # the lib
             return self._token
 
     def _ask(self) -> _Granted:
+        deadline, body = time.monotonic() + TIMEOUT_SECONDS, b""
         try:
-            with urllib.request.urlopen(self._request, timeout=TIMEOUT_SECONDS) as answer:
-                return msgspec.json.decode(answer.read(), type=_Granted)
+            with _OPENER.open(self._request, timeout=TIMEOUT_SECONDS) as answer:
+                while part := answer.read1(MAX_ANSWER_BYTES):  # what has come
+                    body += part
+                    if time.monotonic() > deadline or len(body) > MAX_ANSWER_BYTES:
+                        raise TimeoutError(
+                            f"no whole answer within {TIMEOUT_SECONDS:.0f} s and {MAX_ANSWER_BYTES} bytes"
+                        )
+                return msgspec.json.decode(body, type=_Granted)
         except urllib.error.HTTPError as error:
             with error:
-                reason = f"{error.code}: {error.read(MAX_REASON).decode(errors='replace')}"
+                said: bytes = error.fp.read1(MAX_REASON)  # type: ignore[attr-defined]
+                reason = f"{error.code}: {said.decode(errors='replace')}"
         except (OSError, msgspec.DecodeError) as error:
             reason = str(error)
         raise SaslAuthenticationFailedError(f"no token from {self._request.full_url}: {reason}")

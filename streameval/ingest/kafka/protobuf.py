@@ -7,6 +7,7 @@ google.protobuf.Timestamp are seconds since 1970, wrappers become plain values, 
 
 from __future__ import annotations
 
+import sys
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -24,10 +25,13 @@ from google.protobuf.message_factory import GetMessageClass
 from streameval.errors import InputError
 from streameval.events import Fault
 from streameval.ingest.kafka.formats import DescribedProtobuf
-from streameval.ingest.kafka.registry import SchemaReader
+from streameval.ingest.kafka.registry import MAX_RECORD_BYTES, SchemaReader, oversize
 
 MAX_DEPTH = 4
 """List the fields of messages inside messages to this depth."""
+MESSAGE_BYTES = 100  # of memory for a message without fields, which takes 2 bytes inside another one
+LIST_BYTES = 24  # of memory for each byte of a list of numbers
+ENTRY_BYTES = 40  # of memory for each byte of an entry of a map
 GOOGLE = "google.protobuf."
 RUNTIME = {
     f"google/protobuf/{name}.proto": f"google.protobuf.{name}_pb2"
@@ -96,6 +100,13 @@ class RegisteredTypes:
 
     def __init__(self, file: Any) -> None:
         self._file, self.records = file, Records()
+        self._max_bytes: dict[str, float] = {}
+
+    def max_bytes(self, kind: Any) -> float:
+        """Return `max_bytes` of a type."""
+        if kind.full_name not in self._max_bytes:
+            self._max_bytes[kind.full_name] = max_bytes(kind)
+        return self._max_bytes[kind.full_name]
 
     def descriptor_at(self, indexes: list[int]) -> Any:
         """Return the descriptor of a type.
@@ -126,11 +137,13 @@ class ProtobufReader(SchemaReader):
 
     def record(self, data: BytesIO, schema: RegisteredTypes, number: int, indexes: list[int] | None) -> Any:
         try:
-            kind = GetMessageClass(schema.descriptor_at(indexes or []))
+            kind = schema.descriptor_at(indexes or [])
         except IndexError:
             return Fault("malformed", f"not a message of the schema {number}: it has no type at that place")
+        if fault := oversize(data.getbuffer().nbytes, schema.max_bytes(kind)):
+            return fault
         try:
-            return schema.records.record(kind.FromString(data.read()))
+            return schema.records.record(GetMessageClass(kind).FromString(data.read()))
         except DecodeError as error:
             return Fault("malformed", f"not a message of the schema {number}: {error}")
 
@@ -188,9 +201,12 @@ class DescribedReader:
             hint = f"the file has {', '.join(names) or 'no type'}"
             raise InputError(f"{setting} has no type '{settings.message}'", hint=hint) from error
         self._class, self._records = GetMessageClass(self._descriptor), Records()
+        self._max_bytes = max_bytes(self._descriptor)
 
     def __call__(self, message: bytes) -> Any:
         """Return the record of a message, or its `Fault`."""
+        if fault := oversize(len(message), self._max_bytes):
+            return fault
         try:
             return self._records.record(self._class.FromString(message))
         except DecodeError as error:
@@ -199,6 +215,35 @@ class DescribedReader:
     def paths(self, topic: str) -> list[str]:
         """Return the names of the fields of the type, as `columns` has them."""
         return list(_paths(self._descriptor))
+
+
+def max_bytes(kind: Any) -> float:
+    """Return the largest length of a message of a type whose record fits into `MAX_RECORD_BYTES`."""
+    types = _types_in(kind)
+    many = {name for name, inner in types.items() if name in _types_in(inner)}
+    fields = [field for inner in types.values() for field in inner.fields]
+    many |= {field.message_type.full_name for field in fields if field.message_type and field.is_repeated}
+    return MAX_RECORD_BYTES / max([LIST_BYTES, *(_memory_of_a_byte(types[name]) for name in many)])
+
+
+def _memory_of_a_byte(kind: Any) -> float:
+    """Return about the memory that a short message of a type takes, divided by its bytes inside another message."""
+    if kind.GetOptions().map_entry:
+        return ENTRY_BYTES
+    own = 0 if kind.full_name.startswith(GOOGLE) else sys.getsizeof(dict.fromkeys(range(len(kind.fields))))
+    return (own + MESSAGE_BYTES + 16 * len(kind.fields)) / 2
+
+
+def _types_in(kind: Any) -> dict[str, Any]:
+    """Return the types of all messages inside a type by name, with the type itself only if it is among them."""
+    found, unread = dict[str, Any](), [kind]
+    while unread:
+        for field in unread.pop().fields:
+            inner = field.message_type
+            if inner is not None and inner.full_name not in found:
+                found[inner.full_name] = inner
+                unread.append(inner)
+    return found
 
 
 def add_file(file: Any, pool: Any, added: set[str]) -> None:

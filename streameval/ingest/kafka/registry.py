@@ -7,9 +7,10 @@ import ssl
 import struct
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from functools import partial
 from io import BytesIO
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient, SchemaRegistryError
 from confluent_kafka.schema_registry.serde import SchemaId
@@ -17,10 +18,22 @@ from confluent_kafka.serialization import SerializationError
 
 from streameval.errors import InputError
 from streameval.events import Fault
+from streameval.ingest.background import Background
 from streameval.ingest.base import NotYetReadableError
 from streameval.ingest.kafka.formats import RegistryFormat
 
-REQUEST_TIMEOUT_SECONDS = 5.0
+REQUEST_TIMEOUT_SECONDS = 5.0  # for each part of an answer
+ANSWER_TIMEOUT_SECONDS = 10.0  # for a whole answer
+LOOP_WAIT_SECONDS = 2.0
+"""Time for which the reader of messages waits for an answer. Afterwards it comes back for the answer later."""
+ATTEMPTS, FIRST_PAUSE_SECONDS = 5, 1.0
+"""How often the registry is asked for a schema that it refuses. Each pause is twice the last one."""
+OUTAGES = {401, 408, 429, 502, 503, 504}
+"""Answers that are about the registry, not about one schema, and so are redirects, which are not followed."""
+BAD_ANSWER = (ValueError, KeyError, TypeError, AttributeError)
+"""Errors of the library for an answer that is not a schema."""
+MAX_RECORD_BYTES = 384 * 2**20
+"""Memory that the record of one message may take. In Python it may take a hundred times the bytes of the message."""
 UNKNOWN_SCHEMA_SECONDS = 60.0
 """Time after which the registry is asked again for a schema that it did not have."""
 
@@ -39,6 +52,19 @@ def client_options(settings: RegistryFormat) -> dict[str, Any]:
     return options
 
 
+def oversize(length: int, limit: float) -> Fault | None:
+    """Return the fault of a message that may become a record of more than `MAX_RECORD_BYTES`, or None.
+
+    Args:
+        length: The bytes of the message.
+        limit: The most bytes of a message of its schema.
+    """
+    if length <= limit:
+        return None
+    reason = "from which the lists of its schema may fill the memory"
+    return Fault("malformed", f"{length} bytes, more than the limit of {limit:.0f}, {reason}")
+
+
 class SchemaReader(ABC):
     """Turn messages into records with the schemas of a registry, each requested once."""
 
@@ -47,9 +73,12 @@ class SchemaReader(ABC):
     """Let the registry return schemas in this form. None = as they were registered."""
 
     def __init__(self, settings: RegistryFormat) -> None:
-        self._url = settings.registry
-        self._client = SchemaRegistryClient(client_options(settings))
+        self._url, self._waits = settings.registry, settings.on_missing_schema == "wait"
+        self._make_client = partial(SchemaRegistryClient, client_options(settings))
+        self._client = self._make_client()
         self._schemas: dict[int, tuple[Any, float]] = {}
+        self._refusals: dict[Hashable, _Refusal] = {}
+        self._pending: tuple[Hashable, Background[tuple[Schema]], float] | None = None
 
     def __call__(self, message: bytes) -> Any:
         """Return the record of a message, or its `Fault`.
@@ -79,8 +108,13 @@ class SchemaReader(ABC):
             InputError: The schema cannot be used.
             NotYetReadableError: The registry does not answer.
         """
-        newest = self._request(lambda: self._client.get_latest_version(f"{topic}-value", fmt=self.fetched_as).schema)
-        return None if newest is None else self.paths_of(newest)
+        subject = f"{topic}-value"
+        newest = self._request(
+            ("newest", subject),
+            lambda client: client.get_latest_version(subject, fmt=self.fetched_as).schema,
+            wait=ANSWER_TIMEOUT_SECONDS,
+        )
+        return None if isinstance(newest, Fault) else self.paths_of(newest)
 
     @abstractmethod
     def record(self, data: BytesIO, schema: Any, number: int, indexes: list[int] | None) -> Any:
@@ -114,9 +148,11 @@ class SchemaReader(ABC):
             NotYetReadableError: The registry does not answer.
         """
         subject, version = reference.subject or "", reference.version or "latest"
-        schema = self._request(lambda: self._client.get_version(subject, version, fmt=self.fetched_as).schema)
-        if schema is None:
-            message = f"the registry has no version {version} of {subject}"
+        schema = self._request(
+            (subject, version), lambda client: client.get_version(subject, version, fmt=self.fetched_as).schema
+        )
+        if isinstance(schema, Fault):
+            message = f"the registry has no version {version} of {subject}: {schema.detail}"
             raise InputError(message, hint="register the schema that it refers to")
         return schema
 
@@ -131,9 +167,12 @@ class SchemaReader(ABC):
         return schema
 
     def _load(self, number: int) -> Any:
-        schema = self._request(lambda: self._client.get_schema(number, fmt=self.fetched_as))
-        if schema is None:
-            return Fault("malformed", f"the schema registry has no schema {number}")
+        schema = self._request(number, lambda client: client.get_schema(number, fmt=self.fetched_as))
+        if isinstance(schema, Fault):
+            detail = f"the schema registry has no schema {number}" + (f": {schema.detail}" if schema.detail else "")
+            if self._waits:
+                raise NotYetReadableError(detail, hint="register the schema, or let on_missing_schema be reject")
+            return Fault("malformed", detail)
         if schema.schema_type != self.title.upper():
             return Fault("malformed", f"the schema {number} is {schema.schema_type}, not {self.title}")
         try:
@@ -141,19 +180,84 @@ class SchemaReader(ABC):
         except InputError as error:
             return Fault("malformed", f"the schema {number}: {error.message}")
 
-    def _request(self, request: Callable[[], Schema | None]) -> Schema | None:
-        """Return the answer of the registry, None if it has no such schema.
+    def _request(
+        self, key: Hashable, request: Callable[[SchemaRegistryClient], Schema], wait: float | None = None
+    ) -> Schema | Fault:
+        """Return the answer of the registry, or why it has no such schema.
+
+        A thread waits for the answer. A schema that is refused is requested some times, with pauses.
+
+        Args:
+            key: Tells the request from others.
+            request: Makes the request. Answers are cached by the client.
+            wait: Seconds to wait for the answer now. By default those of the loop.
 
         Raises:
-            NotYetReadableError: The registry does not answer, or refuses to.
+            NotYetReadableError: The registry has not answered yet, or refuses to answer at all.
         """
+        refusal = self._refusals.get(key, _Refusal())
+        if time.monotonic() < refusal.ask_at:
+            raise self._not_yet(refusal.reason)
         try:
-            return request()
+            schema = self._answer(key, request, LOOP_WAIT_SECONDS if wait is None else wait)
         except SchemaRegistryError as error:
             if error.http_status_code == 404:
-                return None
+                return Fault("malformed", "")
             reason = f"{error.http_status_code}: {error.error_message}"
-        except Exception as error:  # noqa: BLE001 - of the HTTP library, which differs by the version of the client
-            reason = str(error) or repr(error)
+            if error.http_status_code in OUTAGES or error.http_status_code // 100 == 3:
+                raise self._not_yet(reason) from error
+        except BAD_ANSWER as error:
+            reason = f"its answer is not a schema: {error!r}"
+        except NotYetReadableError:
+            raise
+        except Exception as error:  # of the HTTP library, which differs by the version of the client
+            raise self._not_yet(str(error) or repr(error)) from error
+        else:
+            self._refusals.pop(key, None)
+            return schema
+        pause = FIRST_PAUSE_SECONDS * 2.0**refusal.attempts
+        self._refusals[key] = refusal = _Refusal(refusal.attempts + 1, time.monotonic() + pause, reason)
+        if refusal.attempts < ATTEMPTS:
+            raise self._not_yet(reason)
+        self._refusals[key] = refusal._replace(attempts=ATTEMPTS - 1, ask_at=-math.inf)  # once more, after a while
+        return Fault("malformed", reason)
+
+    def _answer(self, key: Hashable, request: Callable[[SchemaRegistryClient], Schema], wait: float) -> Schema:
+        """Return the answer to a request that another thread makes.
+
+        Raises:
+            NotYetReadableError: It has not come yet, or not in time.
+            Exception: The request raised it.
+        """
+        if self._pending is None or self._pending[0] != key:
+            client = self._client
+            self._pending = key, Background(lambda: (request(client),)), time.monotonic() + ANSWER_TIMEOUT_SECONDS
+        _, background, deadline = self._pending
+        try:
+            answered = background.result(max(0.0, min(wait, deadline - time.monotonic())))
+        except Exception:
+            self._pending = None
+            raise
+        if answered is not None:
+            self._pending = None
+            return answered[0]
+        if time.monotonic() < deadline:
+            raise self._not_yet("it has not answered yet")
+        self._client.close()  # ends the thread at its next byte
+        self._pending, self._client = None, self._make_client()
+        raise self._not_yet(f"no whole answer within {ANSWER_TIMEOUT_SECONDS:.0f} s")
+
+    def _not_yet(self, reason: str) -> NotYetReadableError:
         hint = "check source.format: the address of the registry, username and password"
-        raise NotYetReadableError(f"the schema registry at {self._url} cannot be used: {reason}", hint=hint)
+        return NotYetReadableError(f"the schema registry at {self._url} cannot be used: {reason}", hint=hint)
+
+
+class _Refusal(NamedTuple):
+    """Hold how often the registry has refused a schema, when it may be asked again, and why it refused.
+
+    Times are seconds of the monotonic clock.
+    """
+
+    attempts: int = 0
+    ask_at: float = -math.inf
+    reason: str = ""

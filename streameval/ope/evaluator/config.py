@@ -284,7 +284,8 @@ class EvaluatorConfig:
     def decoder(self) -> JsonDecoder:
         """Return a decoder of events in JSON."""
         if self.ranking is not None:
-            return RankingDecoder(self.logged_policies, named=self.scores is not None)
+            named, most = self.scores is not None, self.ranking.max_items
+            return RankingDecoder(self.logged_policies, named=named, max_items=most)
         return JsonDecoder(
             self.logged_policies,
             reward_range=self.reward_range,

@@ -26,7 +26,7 @@ from streameval.common.arrays import Array, Mask
 from streameval.common.component import Component, Configurable, kind_as_mapping, strict
 from streameval.events import EventBatch
 from streameval.events.action_sets import Index
-from streameval.events.rankings import Rankings
+from streameval.events.rankings import MAX_ITEMS, MAX_RANK, Rankings
 from streameval.ope.evidence.examination import AnyExamination, PowerCurve
 from streameval.ope.policies.logged import LOGGING
 
@@ -271,10 +271,14 @@ class Ranking(metaclass=Configurable):
     Args:
         metric: the value of a page, by the attractiveness of its items
         examination: how often users look at each rank
+        max_items: the number of items that a page may show. Pages with more are rejected as malformed
     """
 
     metric: Annotated[AnyMetric, Field(description="the value of a page, by the attractiveness of its items")] = DCG()
     examination: Annotated[AnyExamination, Field(description="how often users look at each rank")] = PowerCurve()
+    max_items: Annotated[
+        int, Field(ge=1, le=MAX_RANK, description="the number of items that a page may show; others are malformed")
+    ] = field(default=MAX_ITEMS, repr=False)
 
     @property
     def largest_loss(self) -> float:

@@ -23,6 +23,10 @@ MAX_ACTIONS = 100_000
 """Further actions share the mean of all, so that names that never return cannot fill the memory."""
 MAX_NUMBERS = 1 << 22
 """Limit of the numbers in the matrices of blocks that are learned together. With many features, fewer blocks fit."""
+MAX_STATE_NUMBERS = 1 << 24
+"""Limit of the numbers in the matrices of a state. One event with very many features would fill the memory."""
+MAX_POSITIONS = 1_000
+"""Limit of the positions that have their own regressions."""
 MODEL_HORIZONS = np.array([1_250.0, 2_500.0, 5_000.0, 10_000.0, 40_000.0, np.inf])
 """Horizons of the regressions that a ridge without a horizon chooses from, in events."""
 ERROR_HORIZON = 10_000.0
@@ -128,7 +132,8 @@ class Ridge(RewardModel):
     coefficients are averaged with weights `om_h ~ exp(-(L_h - min L) / (2 s))`. `L_h` is the sum of the squared errors
     of regression h over the last 10,000 events (exponentially decayed), and `s` the smallest of their means. So the
     model forgets as fast as rewards change. Weights and coefficients change at block ends only, so no reward affects
-    its own prediction.
+    its own prediction. Actions with so many features that the matrices of all regressions would take more than 134 MB
+    (1,671 features, or 4,095 with a `horizon`) are predicted as 0.
 
     Args:
         horizon: old events decay with this horizon, in events, >= 100
@@ -168,26 +173,32 @@ class Ridge(RewardModel):
     def fold(self, state: State, log: LoggedActions) -> tuple[Array, State]:
         """Predict 0 for actions with another number of features than the first, and do not learn from them.
 
-        With `per_action`, this includes the actions of events with another number of actions.
+        With `per_action`, this includes the actions of events with another number of actions. The first event is the
+        first with features whose regressions fit into `MAX_STATE_NUMBERS`.
         """
-        return self._fold_positions(state, log) if self.per_action else self._fold(state, log)
+        sets, positions = log.sets, log.sets.sizes if self.per_action else 1
+        numbers = positions * len(self.horizons) * (sets.widths + 1.0) ** 2
+        fits = (sets.widths > 0) & (numbers <= MAX_STATE_NUMBERS) & (positions <= MAX_POSITIONS)
+        first = int(fits.argmax()) if fits.any() else None
+        width = 0 if first is None else int(sets.widths[first])
+        if not self.per_action:
+            return self._fold(state, log, width)
+        return self._fold_positions(state, log, 0 if first is None else int(sets.sizes[first]), width)
 
-    def _fold_positions(self, state: State, log: LoggedActions) -> tuple[Array, State]:
-        sets, states, prediction = log.sets, state["positions"], np.zeros(len(log.sets.propensities))
-        if not states:
-            size = int(sets.sizes[np.flatnonzero(sets.widths)[0]]) if sets.first_width else 0
-            states = [self._start() for _ in range(size)]
+    def _fold_positions(self, state: State, log: LoggedActions, size: int, width: int) -> tuple[Array, State]:
+        states, prediction = state["positions"], np.zeros(len(log.sets.propensities))
+        states = states or [self._start() for _ in range(size)]
         learned = []
-        for position, position_state in enumerate(states):
-            rows, single = sets.select_position(position, len(states))
-            prediction[rows], after = self._fold(position_state, log._replace(sets=single))
+        for position_state, (rows, single) in zip(states, log.sets.by_position(len(states)), strict=True):
+            prediction[rows], after = self._fold(position_state, log._replace(sets=single), width)
             learned.append(after)
         return prediction, {"positions": learned}
 
-    def _fold(self, state: State, log: LoggedActions) -> tuple[Array, State]:
+    def _fold(self, state: State, log: LoggedActions, width: int) -> tuple[Array, State]:
+        """Fold the actions with `width` features, or with the number of features that the state has."""
         sets, reward = log.sets, log.reward
         prediction = np.zeros(len(sets.propensities))
-        width = sets.first_width if state["product"] is None else state["product"].shape[1] - 1
+        width = width if state["product"] is None else state["product"].shape[1] - 1
         if not width:
             return prediction, state
         is_known, features = sets.features_of_width(width)

@@ -87,6 +87,9 @@ def read_tokens(path: Path) -> frozenset[bytes]:
             continue
         if len(line) < MIN_TOKEN_LENGTH or not line.isascii() or " " in line:
             raise ConfigError(f"{path}, line {number}: expected a token, found none", hint=TOKEN_HINT)
+        if not line.isprintable():
+            found = "a NUL" if "\0" in line else "a control character"
+            raise ConfigError(f"{path}, line {number}: expected a token, found {found} in it", hint=TOKEN_HINT)
         tokens.append(_digest(line))
     if not tokens:
         raise ConfigError(f"{path}: expected a token, found none", hint=TOKEN_HINT)

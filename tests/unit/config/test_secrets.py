@@ -37,6 +37,30 @@ def test_a_wrong_configuration_is_explained_without_its_secrets(tmp_path: Path, 
     assert MARK not in caught.value.report()
 
 
+LOGIN = "security_protocol: SASL_SSL, sasl_mechanism: PLAIN"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        f'{{topic: x, {LOGIN}, sasl_username: me, sasl_password: "s3cr3t\\0more"}}',
+        f'{{topic: x, {LOGIN}, sasl_username: "me\\0", sasl_password: s3cr3t}}',
+        '{topic: x, format: {kind: avro, registry: "http://r:8081", username: me, password: "s3cr3t\\0"}}',
+        '{topic: "x\\0y"}',
+        '{topic: x, group_id: "\\0"}',
+    ],
+)
+@pytest.mark.parametrize("client", ["kafka-python", "confluent"])
+def test_text_with_a_nul_is_refused_and_a_secret_is_not_shown(tmp_path: Path, source: str, client: str) -> None:
+    """The C library of a client would end it there, or raise an error that names nothing."""
+    text = f"policies: {{candidates: [a]}}\nsource: {source[:-1]}, client: {client}}}\n"
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        Config.load(tmp_path / "c.yaml", {})
+    assert "found a NUL character in it" in caught.value.report()
+    assert MARK not in caught.value.report()
+
+
 @pytest.mark.parametrize(
     ("variable", "value"),
     [

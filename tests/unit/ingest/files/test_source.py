@@ -6,6 +6,7 @@ import os
 import random
 import sys
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -473,3 +474,51 @@ def test_events_may_be_read_in_part(tmp_path: Path) -> None:
     events = read_events(write(tmp_path / "log", (encode(EVENT) + b"\n") * 10), batch_size=3)
     assert len(next(events)) == 3
     events.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, zstandard.compress])
+def test_a_line_of_many_megabytes_in_a_compressed_file_is_cut_and_those_around_it_are_read(
+    tmp_path: Path, compress: Callable[[bytes], bytes]
+) -> None:
+    long = b"{" + b" " * 60 * 2**20
+    source = FileSource(write(tmp_path / "log", compress(b"1\n" + long + b"\n2\n")))
+    tracemalloc.start()
+    try:
+        first, cut, last = values(drain(source))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (first, last) == (b"1", b"2")
+    assert cut is not None
+    (rejected,) = JsonDecoder().decode_batch([cut]).rejected
+    assert (rejected.reason, rejected.detail) == ("malformed", f"a line of {len(long)} bytes, more than the limit")
+    assert peak < 60 * 2**20
+
+
+def test_a_read_returns_a_limited_amount_of_text_however_small_the_compressed_file_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "MAX_READ_BYTES", 10_000)
+    texts = [b"%04d" % number + b" " * 996 for number in range(500)]
+    frames = b"".join(zstandard.compress(text + b"\n") for text in texts)  # twenty to fifty of them are read at once
+    source, read = FileSource(write(tmp_path / "log", frames), batch=500), []
+    while records := source.poll(0.0):
+        read.append(values(records))
+    assert [line for some in read for line in some] == texts
+    assert max(map(len, read)) <= 100
+
+
+def test_the_work_for_a_long_line_grows_with_its_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte is searched for the end of the line once."""
+    monkeypatch.setattr(lines, "CHUNK_BYTES", 1000)
+    searched = 0
+
+    class Text(bytearray):
+        def find(self, sought: Any, *where: int) -> int:  # type: ignore[override]
+            nonlocal searched
+            searched += len(self) - (where[0] if where else 0)
+            return super().find(sought, *where)
+
+    monkeypatch.setattr(lines, "bytearray", Text, raising=False)
+    assert values(drain(FileSource(write(tmp_path / "log", b"x" * 500_000 + b"\n1\n")))) == [b"x" * 500_000, b"1"]
+    assert 500_000 <= searched < 600_000

@@ -680,3 +680,31 @@ def test_a_cell_that_cannot_be_read_rejects_its_row_alone(tmp_path: Path, cell: 
     (batch,) = read_events(path, policies=["p"])
     assert len(batch) == 1
     assert len(batch.rejected) == 1
+
+
+def test_rows_with_lists_of_millions_of_values_in_a_small_parquet_file_are_rejected_unread(tmp_path: Path) -> None:
+    """Equal values take no bytes of the file, and each takes eight bytes of memory."""
+    offsets, repeated = [0, 2, 3, 3 + 30_000_000], np.full(30_000_003, 0.5)
+    repeated[2] = 1
+    names = pa.ListArray.from_arrays(pa.array(offsets[:3], pa.int32()), pa.array(["a", "b", "a"]))
+    lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(repeated))
+    table = pa.table(
+        {
+            "timestamp": [1.0, 2.0, 3.0],
+            "action": ["a", "a", "a"],
+            "reward": [1.0, 0.0, 1.0],
+            "actions": pa.concat_arrays([names, pa.array([["a"]])]),
+            "propensities": lists,
+        }
+    )
+    file = parquet_file(tmp_path / "x.parquet", table, row_group_size=2)
+    assert file.stat().st_size < 100_000
+    del table, lists, repeated
+    before = pa.total_allocated_bytes()
+    peak = pa.default_memory_pool().max_memory() or 0
+    (batch,) = [EventBatch.concat(list(read_events(file, policies=[])))]
+    assert len(batch) == 2
+    (rejected,) = batch.rejected
+    assert (rejected.reason, rejected.detail[:8]) == ("malformed", "30000000")
+    assert pa.total_allocated_bytes() <= before + 2**20
+    assert (pa.default_memory_pool().max_memory() or 0) == peak

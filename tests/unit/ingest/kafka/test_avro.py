@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from streameval.events import EventBatch
 from streameval.ingest.base import NotYetReadableError
 from streameval.ingest.kafka import registry as registries
 from streameval.ingest.kafka.settings import KafkaSettings
+from support.factories import wait_until
 from support.schema_registry import (
     EVENT_COLUMNS,
     EVENT_SCHEMA,
@@ -169,3 +171,170 @@ def test_without_its_packages_the_error_names_the_extra(monkeypatch: pytest.Monk
 def test_mistakes_in_the_format_are_refused(form: dict[str, str], problem: str) -> None:
     with pytest.raises(ValidationError, match=problem):
         KafkaSettings.model_validate({"topic": "decisions", "format": form})
+
+
+def with_field(kind: Any) -> dict[str, Any]:
+    return EVENT_SCHEMA | {"fields": [*EVENT_SCHEMA["fields"], {"name": "more", "type": kind}]}
+
+
+NODE = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
+
+
+def test_a_record_that_is_nested_too_deeply_is_rejected(registry: Registry) -> None:
+    """The compiled reader of fastavro would crash the process, at twenty kilobytes."""
+    registry.register(8, with_field(NODE))
+    shallow = encoded(event(0, more={"next": {"next": None}}), 8, with_field(NODE))
+    deep = shallow[:-2] + b"\2" * 20_000 + b"\0"
+    batch = decode(registry.url, shallow, deep, encoded(event(1), 7))
+    assert len(batch) == 2
+    assert [(rejected.place, rejected.reason, rejected.detail) for rejected in batch.rejected] == [
+        (1, "malformed", "nested too deeply")
+    ]
+
+
+def doubled(levels: int) -> dict[str, Any]:
+    """Return a schema of records that hold two of the next level each, and no byte."""
+    schema: dict[str, Any] = {"type": "record", "name": "L0", "fields": [{"name": "none", "type": "null"}]}
+    for level in range(1, levels):
+        fields = [{"name": "one", "type": schema}, {"name": "other", "type": f"L{level - 1}"}]
+        schema = {"type": "record", "name": f"L{level}", "fields": fields}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ({"type": "array", "items": "null"}, b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01\0"),
+        ({"type": "array", "items": {"type": "fixed", "name": "Nothing", "size": 0}}, b"\x80\x80\x80\x80\x80\x08\0"),
+        (doubled(40), b""),
+        ({"type": "array", "items": NODE | {"fields": [{"name": "bits", "type": "boolean"}]}}, b"\0" * 2 * 2**20),
+    ],
+)
+def test_a_message_that_may_become_a_record_of_gigabytes_is_rejected(
+    registry: Registry, kind: Any, data: bytes
+) -> None:
+    """Items of some types take no byte of the message, so that eleven bytes are a list without an end."""
+    registry.register(8, with_field(kind))
+    batch = decode(registry.url, encoded(event(0), 7)[:4] + b"\x08" + encoded(event(0), 7)[5:] + data)
+    ((reason, detail),) = [(rejected.reason, rejected.detail) for rejected in batch.rejected]
+    assert reason == "malformed"
+    assert "bytes, more than the limit of" in detail
+
+
+def test_lists_and_maps_of_ordinary_records_are_read(registry: Registry) -> None:
+    banner = {"type": "record", "name": "Banner", "fields": [{"name": "id", "type": "long"}]}
+    schema = with_field({"type": "array", "items": ["null", {"type": "map", "values": banner}]})
+    registry.register(8, schema)
+    assert len(decode(registry.url, encoded(event(0, more=[None, {"a": {"id": 1}}] * 1000), 8, schema))) == 1
+
+
+class Clock:
+    """Replace the monotonic clock, which passes a minute whenever it is asked to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.passed, clock = 0.0, registries.time.monotonic
+        monkeypatch.setattr(registries.time, "monotonic", lambda: clock() + self.passed)
+
+
+def decoded_at_last(decoder: Any, messages: list[bytes], clock: Clock, waits: int) -> EventBatch:
+    """Decode messages that cannot be decoded for a number of times."""
+    for _ in range(waits):
+        with pytest.raises(NotYetReadableError, match="the schema registry"):
+            decoder.decode_batch(messages)
+        clock.passed += 60
+    batch: EventBatch = decoder.decode_batch(messages)
+    return batch
+
+
+@pytest.mark.parametrize("status", [400, 403, 422, 500])
+def test_a_message_whose_schema_is_refused_is_rejected_after_some_attempts(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    registry.refusals["/schemas/ids/8"] = status, {"error_code": 50001, "message": "no"}
+    clock, decoder = Clock(monkeypatch), configured(registry.url).event_format()
+    messages = [encoded(event(0), 7), encoded(event(1), 8), encoded(event(2), 7)]
+    batch = decoded_at_last(decoder, messages, clock, registries.ATTEMPTS - 1)
+    assert [(rejected.place, rejected.reason, rejected.detail) for rejected in batch.rejected] == [
+        (1, "malformed", f"the schema registry has no schema 8: {status}: no")
+    ]
+    assert registry.requests.count("/schemas/ids/8") == registries.ATTEMPTS
+    assert len(decoder.decode_batch(messages)) == 2, "without a request"
+    registry.register(8)
+    registry.refusals.clear()
+    clock.passed += registries.UNKNOWN_SCHEMA_SECONDS
+    assert len(decoder.decode_batch(messages)) == 3
+
+
+def test_a_refused_schema_is_requested_again_after_a_pause_only(registry: Registry) -> None:
+    registry.refusals["/schemas/ids/8"] = 500, {"message": "no"}
+    decoder = configured(registry.url).event_format()
+    for _ in range(3):
+        with pytest.raises(NotYetReadableError, match="500: no"):
+            decoder.decode_batch([encoded(event(0), 8)])
+    assert registry.requests == ["/schemas/ids/8"]
+
+
+@pytest.mark.parametrize("answer", [b"not JSON", b"[]", b"null"])
+def test_an_answer_that_is_no_schema_is_a_refusal(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    registry.refusals["/schemas/ids/8"] = 200, answer
+    decoder = configured(registry.url).event_format()
+    batch = decoded_at_last(decoder, [encoded(event(0), 8)], Clock(monkeypatch), registries.ATTEMPTS - 1)
+    assert [rejected.reason for rejected in batch.rejected] == ["malformed"]
+
+
+@pytest.mark.parametrize("status", [401, 429, 503])
+def test_while_the_registry_answers_nobody_no_message_is_rejected(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    registry.refusals["/schemas/ids/7"] = status, {"message": "later"}
+    clock, decoder = Clock(monkeypatch), configured(registry.url).event_format()
+    with pytest.raises(NotYetReadableError, match=f"{status}: later"):
+        decoded_at_last(decoder, [encoded(event(0), 7)], clock, 3 * registries.ATTEMPTS)
+    registry.refusals.clear()
+    assert len(decoder.decode_batch([encoded(event(0), 7)])) == 1
+
+
+def test_by_option_no_message_without_a_schema_is_rejected(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry.refusals["/schemas/ids/8"] = 422, {"message": "no"}
+    clock = Clock(monkeypatch)
+    decoder = configured(registry.url, on_missing_schema="wait").event_format()
+    for number in (8, 9):
+        with pytest.raises(NotYetReadableError):
+            decoded_at_last(decoder, [encoded(event(0), number)], clock, 3 * registries.ATTEMPTS)
+
+
+def test_a_redirect_carries_the_login_to_no_other_host(registry: Registry) -> None:
+    with schema_registry() as other:
+        other.register(7)
+        registry.refusals["/schemas/ids/7"] = 307, f"{other.url}/schemas/ids/7"
+        with pytest.raises(NotYetReadableError, match="307"):
+            decode(registry.url, encoded(event(0), 7), username=USER, password=PASSWORD)
+        assert other.requests == []
+
+
+def test_an_answer_that_comes_byte_by_byte_is_given_up_and_no_thread_waits_for_it(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registries, "LOOP_WAIT_SECONDS", 0.01)
+    registry.refusals["/schemas/ids/7"] = 200, None
+    clock, decoder = Clock(monkeypatch), configured(registry.url).event_format()
+    for _ in range(2):
+        with pytest.raises(NotYetReadableError, match="it has not answered yet"):
+            decoder.decode_batch([encoded(event(0), 7)])
+    clock.passed += registries.ANSWER_TIMEOUT_SECONDS
+    with pytest.raises(NotYetReadableError, match="no whole answer within 10 s"):
+        decoder.decode_batch([encoded(event(0), 7)])
+    wait_until(lambda: not [one for one in threading.enumerate() if one.name == "streameval-background"])
+    registry.refusals.clear()
+    monkeypatch.setattr(registries, "LOOP_WAIT_SECONDS", 5.0)
+    assert len(decoder.decode_batch([encoded(event(0), 7)])) == 1
+
+
+def test_schemas_that_refer_to_each_other_are_refused(registry: Registry) -> None:
+    reference = {"name": "Choice", "subject": "choice", "version": 1}
+    registry.register(9, with_field("Other"), subject="choice", references=[reference])
+    (rejected,) = decode(registry.url, encoded(event(0), 9)).rejected
+    assert rejected.detail.startswith("the schema 9: it cannot be used")
+    assert len(registry.requests) == 2

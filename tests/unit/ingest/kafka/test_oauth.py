@@ -58,6 +58,29 @@ def test_a_provider_that_does_not_answer_is_named() -> None:
         ClientCredentials(url, CLIENT, SECRET).token()
 
 
+def test_a_redirect_carries_the_secret_to_no_other_host() -> None:
+    with identity_provider() as provider, identity_provider() as other:
+        provider.redirect = other.url
+        with pytest.raises(SaslAuthenticationFailedError, match=f"no token from {provider.url}: 302"):
+            ClientCredentials(provider.url, CLIENT, SECRET).token()
+    assert other.requests == []
+
+
+def test_an_answer_that_comes_byte_by_byte_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oauth, "TIMEOUT_SECONDS", 0.2)
+    with identity_provider() as provider:
+        provider.is_slow = True
+        with pytest.raises(SaslAuthenticationFailedError, match="no whole answer"):
+            ClientCredentials(provider.url, CLIENT, SECRET).token()
+
+
+def test_an_answer_that_is_longer_than_any_token_is_given_up() -> None:
+    with identity_provider() as provider:
+        provider.answer = b" " * 2**21
+        with pytest.raises(SaslAuthenticationFailedError, match="no whole answer"):
+            ClientCredentials(provider.url, CLIENT, SECRET).token()
+
+
 def test_both_clients_get_the_settings() -> None:
     settings = KafkaSettings.model_validate(SETTINGS)
     options = kafka_python.consumer_options(settings)

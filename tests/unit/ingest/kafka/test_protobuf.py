@@ -163,3 +163,36 @@ def test_a_file_without_the_type_or_without_schemas_is_refused(tmp_path: Path) -
     (tmp_path / "schemas.pb").write_bytes(b"message Decision {}")
     with pytest.raises(InputError, match="holds no set of schemas"):
         config.event_format()
+
+
+def nested(levels: int) -> bytes:
+    """Return the bytes of a list of one list of one list, ..."""
+    value = b""
+    for _ in range(levels):
+        for tag in (b"\x0a", b"\x32"):  # ListValue.values, Value.list_value
+            value = tag + _length(value) + value
+    return value
+
+
+def _length(value: bytes) -> bytes:
+    length, digits = len(value), b""
+    while length > 127:
+        length, digits = length >> 7, digits + bytes([length & 127 | 128])
+    return digits + bytes([length])
+
+
+def test_messages_that_are_nested_too_deeply_are_rejected(tmp_path: Path) -> None:
+    decoder = described(tmp_path).event_format()
+    entry = [b"\x0a\x01a\x12" + _length(value) + value for value in (nested(10), nested(5_000))]
+    contexts = [b"\x52" + _length(field) + field for field in (b"\x0a" + _length(text) + text for text in entry)]
+    batch = decoder.decode_batch([decision(0).SerializeToString() + context for context in contexts])
+    assert [(rejected.place, rejected.reason) for rejected in batch.rejected] == [(1, "malformed")]
+
+
+def test_a_message_that_may_become_a_record_of_gigabytes_is_rejected(tmp_path: Path) -> None:
+    """Five million empty texts take ten megabytes here, and Python objects much more."""
+    message = decision(0).SerializeToString()
+    batch = described(tmp_path).event_format().decode_batch([message, message + b"\x42\0" * 5_000_000])
+    ((place, detail),) = [(rejected.place, rejected.detail) for rejected in batch.rejected]
+    assert place == 1
+    assert "bytes, more than the limit of" in detail

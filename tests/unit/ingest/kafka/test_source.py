@@ -616,6 +616,7 @@ def test_the_consumer_never_commits_and_never_jumps() -> None:
     assert options["enable.auto.commit"] is False
     assert options["auto.offset.reset"] == "error"
     assert options["fetch.max.bytes"] == 16 * 1024 * 1024
+    assert options["receive.message.max.bytes"] == 64 * 1024 * 1024, "of a batch that is unpacked"
 
 
 def test_options_that_are_not_set_are_left_to_the_client() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streameval import Evaluator
-from streameval.events import EventBatch
+from streameval.events import EventBatch, JsonDecoder
 from streameval.ope.core import Cumulative, Mixture
 from streameval.ope.estimators import DM, StratifiedDR, StratifiedIPS
 from streameval.ope.reward_models import Ridge
@@ -200,3 +200,38 @@ def test_many_features_take_the_memory_of_few_blocks() -> None:
 def test_parameters_out_of_their_range_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"horiz|penalty"):
         Ridge(**wrong)
+
+
+def lists(*shapes: tuple[int, int]) -> LoggedActions:
+    """Return events with these numbers of actions and features, and rewards of 1."""
+    rows = [ragged_event(actions, features) for actions, features in shapes]
+    sets = JsonDecoder([]).decode_rows(rows).action_sets
+    assert sets is not None
+    return LoggedActions(sets, np.ones(len(rows)), np.ones(len(rows)), len(rows), (0.0, 1.0))
+
+
+def ragged_event(actions: int, features: int) -> dict[str, Any]:
+    names = list(range(actions))
+    event = {"event_id": "", "timestamp": 0.0, "action": 0, "reward": 1}
+    lists = {"actions": names, "features": [[0.5] * features] * actions, "propensities": [1 / actions] * actions}
+    return event | lists
+
+
+@pytest.mark.parametrize(
+    ("model", "odd", "usual"),
+    [
+        (Ridge(), (1, 4096), (2, 3)),
+        (Ridge(per_action=True), (60, 300), (2, 3)),
+        (Ridge(per_action=True), (1001, 1), (2, 3)),
+    ],
+)
+def test_a_first_event_does_not_fill_the_memory_with_regressions(
+    model: Ridge, odd: tuple[int, int], usual: tuple[int, int]
+) -> None:
+    """A few kilobytes of features would become matrices of a gigabyte, for good."""
+    _, state = model.fold(model.start(), lists(odd))
+    assert model.coefficients(state) is None
+    for log in (lists(odd, usual), lists(usual, odd)):  # however the events were cut
+        coefficients = model.coefficients(model.fold(state, log)[1])
+        assert coefficients is not None
+        assert coefficients.shape == (2 if model.per_action else 1, 4)

@@ -257,6 +257,8 @@ def test_a_token_written_in_place_of_its_file_is_not_repeated() -> None:
     [
         ("", "expected a token, found none"),
         ("# only this", "expected a token, found none"),
+        ("0123456789\0abcdef-0123", "line 1: expected a token, found a NUL in it"),
+        ("0123456789\x7fabcdef-0123", "line 1: expected a token, found a control character in it"),
         ("sesame-sesame", "line 1: expected a token"),
         (f"{TOKEN}\nopen sesame, if you please", "line 2: expected a token"),
         ("sésamesésamesésamesésame", "line 1: expected a token"),
