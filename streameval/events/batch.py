@@ -459,7 +459,8 @@ class EventBatch(Batch):
 
         Args:
             clicks: [n, L] 1 if the item that production showed at this rank was clicked, else 0, NaN without an item
-            ranks: by policy, [n, L] its rank of this item, from 1, infinite below the cut. A row of NaN = missing
+            ranks: by policy, [n, L] its rank of this item, from 1, infinite below the cut. A row of NaN = missing, so
+                give pages without clicks their ranks, too, or any others: they do not count
             propensities: [n, L] the probability that the user looks at the item
             swap: [n, 2] the two ranks with items that were exchanged by chance, 0 without an exchange
             marginals: [n, L, 2] the probabilities that production shows the item at this rank and at the next one

@@ -240,6 +240,7 @@ class Rankings(Ragged):
 
 
 NO_PLACEMENT = Placement()
+NO_RANKS: Mapping[str, int] = {}
 
 
 def ranking_columns(
@@ -254,6 +255,9 @@ def ranking_columns(
     shape, pages = (len(events), len(names)), [event.ranking for event in events]
     lists: list[Any] = [cell.ranking for cell in cells]
     tables: list[Any] = [cell.ranks for cell in cells]
+    if tables.count(None):
+        pairs = zip(cells, [page for page in pages for _ in names], strict=True)
+        tables = [NO_RANKS if _has_nothing_to_rank(cell, page) else cell.ranks for cell, page in pairs]
     lengths: list[int | None] = lists
     if lists.count(None) < len(lists):
         lengths = [None if items is None else _length(items) for items in lists]
@@ -283,6 +287,11 @@ def ranking_columns(
         clicked = [float(item in page.clicked) for page, row in zip(pages, items, strict=True) for item in row]
         rankings = _without_unknown_ranks(replace(rankings, clicked=floats(clicked)))
     return names, placed, rankings
+
+
+def _has_nothing_to_rank(cell: Placement, page: Page) -> bool:
+    """Tell whether a policy is in a page without clicks: an empty placement then has all ranks, and is not missing."""
+    return cell is not NO_PLACEMENT and cell.ranks is None and cell.ranking is None and not page.clicked
 
 
 def _placements(
