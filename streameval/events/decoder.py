@@ -35,7 +35,6 @@ from streameval.events.validation import (
     first_faults,
     list_fault,
     rejection,
-    rounded_to_one,
     seconds_rule,
 )
 
@@ -58,6 +57,9 @@ class JsonDecoder:
         segments: the fields that split estimates
         named: whether to add the names of the logged actions
         estimated: whether propensities are estimated. Logged ones are then ignored
+
+    Attributes:
+        clipped_events: events so far with a number beyond its range by rounding alone
 
     >>> decoder = JsonDecoder(["bts"], reward_range=(0, 1))
     >>> message = b'{"event_id":1, "timestamp":0, "action":7, "propensity":0.5, "reward":1, "policies":{"bts":0.75}}'
@@ -87,6 +89,7 @@ class JsonDecoder:
         self.scores = None if scores is None else tuple(scores)
         self.rewarded, self.identified, self.named, self.estimated = rewarded, identified, named, estimated
         self.further, self.segments = tuple(further), tuple(segments)
+        self.clipped_events = 0
         fields = tuple(reward.field for reward in self.further)
         roots = tuple(segment.root for segment in self.segments)
         self._any_fields = tuple(dict.fromkeys((*(self.scores or ()), *roots))) if roots else self.scores
@@ -95,6 +98,13 @@ class JsonDecoder:
         self._score_attributes = {field: self._attributes[field] for field in self.scores or ()}
         self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(self._event_type).decode
         self._diagnosis = Diagnosis(self._event_type, self.policies)
+
+    def clipped(self, batch: EventBatch) -> EventBatch:
+        """Set numbers that exceed their range by rounding alone to its ends. Adds to `clipped_events`."""
+        further = () if self.reward_range is None else self.further
+        batch, are_clipped = batch.clipped(self.reward_range if self.rewarded else None, further)
+        self.clipped_events += int(np.count_nonzero(are_clipped))
+        return batch
 
     @property
     def reads_columns(self) -> bool:
@@ -169,6 +179,7 @@ class JsonDecoder:
         if self.segments:
             batch = replace(batch, segments=read_segments(self.segments, self._attributes, events))
         ranges = () if self.reward_range is None else self.further
+        batch = self.clipped(batch)
         broken = batch.faults(
             self.reward_range,
             rewarded=self.rewarded,
@@ -235,7 +246,7 @@ class RankingDecoder(JsonDecoder):
             propensity=np.ones(len(events)),
             reward=rankings.clicks,
             timestamp=seconds([event.timestamp for event in events]),
-            sampling_probability=rounded_to_one(floats_or([event.sampling_probability for event in events], 1.0)),
+            sampling_probability=floats_or([event.sampling_probability for event in events], 1.0),
             unit=name_fingerprints([event.unit for event in events]),
             rankings=rankings,
         )

@@ -18,7 +18,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from msgspec.structs import astuple
 from numpy.typing import ArrayLike
 
-from streameval.common.arrays import Array, floats
+from streameval.common.arrays import Array, floats, is_positive_probability
 from streameval.common.text import counted
 from streameval.events.action_sets import Columns, Features, Index, Ragged, cumulative_offsets
 from streameval.events.from_arrays import column
@@ -174,14 +174,14 @@ def _mismatches(event: RankingEvent) -> Iterator[Fault]:
                 "malformed", f"{field}: {counted(len(values), 'entry')} for {counted(len(items), 'item')} {which}"
             )
     for index, propensity in enumerate(page.propensities or ()):
-        if not 0 < propensity <= 1:
+        if not is_positive_probability(propensity):
             yield Fault("propensity_range", f"ranking.propensities[{index}]: {propensity:.10g} is not in (0, 1]")
     if page.swap is not None and (len(set(page.swap)) != 2 or max(page.swap) > len(page.shown)):
         yield Fault("malformed", f"ranking.swap: not two ranks of the {counted(len(page.shown), 'item')} shown")
     for index, pair in enumerate(page.marginals or ()):
         if len(pair) != 2:
             yield Fault("malformed", f"ranking.marginals[{index}]: {counted(len(pair), 'entry')}, expected 2")
-        elif not (0 < pair[0] <= 1 and 0 <= pair[1] <= 1):
+        elif not (is_positive_probability(pair[0]) and (pair[1] == 0 or is_positive_probability(pair[1]))):
             entries = ", ".join(f"{entry:.10g}" for entry in pair)
             yield Fault("propensity_range", f"ranking.marginals[{index}]: {entries} are not in (0, 1] and [0, 1]")
     widths = set(map(len, features))
@@ -220,6 +220,7 @@ class Rankings(Ragged):
         "offsets": ("rank", "clicked", "propensity", "next_ratio", "ranks")
     }
     PARTS: ClassVar[Mapping[str, type[Columns]]] = {"features": Features}
+    PROBABILITIES: ClassVar[Sequence[str]] = ("propensity", "support")
 
     shown: Index
     swap_from: Index

@@ -34,7 +34,13 @@ B = TypeVar("B", EventBatch, RewardBatch)
 
 
 class Decoder(Protocol):
-    """Decode message values into columns."""
+    """Decode message values into columns.
+
+    Attributes:
+        clipped_events: events so far with a number beyond its range by rounding alone
+    """
+
+    clipped_events: int
 
     def decode_batch(self, values: Iterable[bytes | None], origin: Origin | None = None) -> EventBatch:
         """Decode messages. `origin` tells where they come from, if anything needs it."""
@@ -74,6 +80,7 @@ class EventPipeline:
         self._reward_field, self._reward_range, self._further = reward_field, reward_range, tuple(further)
         self._rewards = RewardDecoder(reward_field, self._further)
         self._clock = ReaderClock(self._settings.clock_tolerance)
+        self._clipped_joined = 0
         self._duplicates = self._deduplication()
         self._order: EventOrder | None = None
         self._later_duplicates: Deduplication | None = None
@@ -84,6 +91,11 @@ class EventPipeline:
     def ahead_of_clock(self) -> int:
         """Count the events and rewards that were dated too far ahead of the reader's clock."""
         return self._clock.ahead
+
+    @property
+    def clipped_events(self) -> int:
+        """Count the events with a number beyond its range by rounding alone, which was set to the end of the range."""
+        return self.events.clipped_events + self._clipped_joined
 
     @property
     def mostly_ahead(self) -> bool:
@@ -133,6 +145,9 @@ class EventPipeline:
 
     def _finished(self, batch: EventBatch) -> EventBatch:
         """Return the events that count, from events in their order."""
+        if self._settings.reward_topic is not None:  # decoders count the other rewards
+            batch, are_clipped = batch.clipped(self._reward_range, self._further)
+            self._clipped_joined += int(np.count_nonzero(are_clipped))
         batch = batch.with_rewards_in(*self._reward_range, self._further)
         return batch if self._later_duplicates is None else self._later_duplicates.take(batch)
 

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from msgspec import structs
 from numpy.typing import NDArray
 
 from streameval.common.arrays import Array, Mask, State, from_plain, to_plain
@@ -288,7 +287,7 @@ class RewardStore:
     def state(self) -> State:
         """Return all that is remembered, as a plain value."""
         runs = {"waiting": {"runs": self._waiting.runs}, "released": {"runs": self._released.runs}}
-        more = {"recent": structs.asdict(self._recent), "first": self._first}
+        more = {"recent": {"accepted": self._recent.accepted, "rejected": self._recent.rejected}, "first": self._first}
         return {"counts": asdict(self.counts), **more, **to_plain(runs)}
 
     def restore(self, state: State) -> None:
