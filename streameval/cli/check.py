@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from streameval.cli.configuration import configuration_table
-from streameval.cli.log_warnings import remedy
+from streameval.cli.log_warnings import MULTILINE_HINT, remedy, spanning_rows
 from streameval.cli.terminal import console, say, silence_logs
 from streameval.common.problems import did_you_mean
 from streameval.common.text import counted, duration_text
@@ -27,6 +27,7 @@ from streameval.errors import InputError, SourceError, StreamevalError
 from streameval.events import EventBatch, Rejected, RewardDecoder
 from streameval.events.origin import Origin
 from streameval.ingest.base import Source, SourceStatus
+from streameval.ingest.files.source import FileSettings
 from streameval.ingest.kafka.client import ClientError
 from streameval.ingest.kafka.connection import CONFLUENT, KafkaConnection
 from streameval.ingest.kafka.formats import DescribedProtobuf
@@ -86,12 +87,13 @@ class Finding:
             say(f"{self.level}: {self.message}\nhint: {self.hint}")
 
 
-def run_check(path: Path, *, with_surroundings: bool, as_json: bool) -> int:
+def run_check(path: Path, *, with_surroundings: bool, multiline: bool = False, as_json: bool) -> int:
     """Check a configuration, and print what it would run.
 
     Args:
         path: the configuration
         with_surroundings: also try the source, the port, directories and topics
+        multiline: rows of CSV may take several lines, also if the source does not say so
         as_json: print the findings as JSON instead
 
     Returns:
@@ -103,6 +105,8 @@ def run_check(path: Path, *, with_surroundings: bool, as_json: bool) -> int:
     silence_logs()
     try:
         config = Config.load(path)
+        if multiline and isinstance(config.source, FileSettings):
+            config = config.model_copy(update={"source": config.source.model_copy(update={"multiline": True})})
         findings = list(check_configuration(config))
     except InputError as error:
         if not as_json:
@@ -348,6 +352,9 @@ def check_events(config: Config) -> Iterator[Finding]:
         )
     events = config.event_format().decode_batch(sample.values)
     yield from _usable("source", "event", len(events), events.rejected)
+    if sample.status.spanning_rows:
+        finding, hint = spanning_rows(sample.status.spanning_rows), MULTILINE_HINT.format("source.multiline: true")
+        yield Finding("source.multiline", finding, "warning", hint)
     if not len(events):
         return
     order = source.event_order(len(sample.status.partitions))

@@ -76,6 +76,15 @@ def decompressor_of(first_bytes: bytes) -> Members | None:
     return None
 
 
+def newline_of(text: bytes) -> bytes | None:
+    """Return the end of the lines in the start of a file, None while it has none. Old programs end them with CR alone.
+
+    >>> newline_of(b"a\\r\\nb"), newline_of(b"a\\rb"), newline_of(b"a\\r")
+    (b'\\n', b'\\r', None)
+    """
+    return b"\n" if b"\n" in text else b"\r" if b"\r" in text[:-1] else None
+
+
 class FileIdentity(msgspec.Struct, frozen=True):
     """Hold a position in a file, and digests that identify the file. Names and inodes pass from one file to the next.
 
@@ -136,7 +145,13 @@ class TailedFile:
         path: the file
         follow: whether to wait at the end of a plain file for more lines
         start: the position of the first byte or line to read
+
+    Attributes:
+        spanning: rows so far that took several lines
     """
+
+    spanning = 0
+    _newline: bytes | None
 
     def __init__(self, path: str, *, follow: bool = False, start: FileIdentity = START) -> None:
         self.path = path
@@ -149,6 +164,7 @@ class TailedFile:
         self.bytes_read = 0
         self.lines_to_skip = start.lines if start.compressed else 0
         if start.bytes and not start.compressed:
+            self._newline = newline_of(os.pread(self._stream.fileno(), CHUNK_BYTES, 0))
             self._stream.seek(start.bytes)
             self.bytes_read = self._bytes = start.bytes
             self._lines, self._is_untouched = start.lines, False
@@ -159,6 +175,7 @@ class TailedFile:
         self._text = b""  # read and not returned
         self._cut = 0  # bytes missing in `_text`, which is the start of a line that is too long
         self._members: Members | None = None
+        self._newline = None
         self._is_untouched, self._is_replaced = True, False
 
     def read(self, most: int, timeout: float) -> list[bytes]:
@@ -220,7 +237,7 @@ class TailedFile:
                 self._failure = "is cut off", "the compressed data ends in the middle"
             else:
                 self.ended = True
-                self._text += b"\n" if self._text else b""
+                self._text += (self._newline or b"\n") if self._text else b""
         except (zlib.error, zstandard.ZstdError) as error:
             self._failure = "is damaged", str(error)
         except OSError as error:
@@ -235,10 +252,12 @@ class TailedFile:
         for text in self._members.feed(chunk) if self._members else [chunk]:
             self._text += text
             self._bytes += len(text)
+            self._newline = self._newline or newline_of(self._text)
 
     def _split(self, most: int) -> list[bytes]:
         """Remove and return up to `most` lines that have ended, after skipping lines."""
-        *lines, self._text = self._text.split(b"\n", self.lines_to_skip + most)
+        newline = self._newline or b"\n"
+        *lines, self._text = self._text.split(newline, self.lines_to_skip + most)
         if lines:
             if self._cut:
                 size = len(lines[0]) + self._cut
@@ -246,7 +265,7 @@ class TailedFile:
             if self._lines == 0:
                 lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)
             self._lines += len(lines)
-        if len(self._text) > MAX_LINE_BYTES and b"\n" not in self._text:
+        if len(self._text) > MAX_LINE_BYTES and newline not in self._text:
             self._cut += len(self._text) - EXCERPT_BYTES
             self._text = self._text[:EXCERPT_BYTES]
         skipped = min(self.lines_to_skip, len(lines))
@@ -257,7 +276,7 @@ class TailedFile:
         current, opened = _stat(self.path), os.fstat(self._stream.fileno())
         if current is not None and self._is_replaced:
             if self._text:
-                self._text += b"\n"
+                self._text += self._newline or b"\n"
             else:
                 self._stream.close()
                 self._start(_open(self.path))
