@@ -315,15 +315,25 @@ class EventLogger:
         fields = {"scored": outcome, "unit": unit, "context": context}
         return self._log("scored", event_id, timestamp, fields)
 
-    def reward(self, event_id: str | int, value: Rewards, *, timestamp: float | None = None) -> None:
+    def reward(
+        self,
+        event_id: str | int,
+        value: Rewards,
+        *,
+        timestamp: float | None = None,
+        reward_id: str | int | None = None,
+    ) -> None:
         """Log the reward of an earlier decision, or several by their fields: `{"click": 1, "revenue": 12.5}`.
 
         Args:
             event_id: the id of the decision
             value: the reward, or some of several rewards. The others may come in another message
             timestamp: time in seconds since 1970, now by default
+            reward_id: an id that no other reward of the decision has, random by default. Copies of the message, such as
+                an attempt after a lost answer, then count once
         """
-        self._log("reward", event_id, timestamp, {"reward": value})
+        reward_id = uuid.uuid4().hex if reward_id is None else reward_id
+        self._log("reward", event_id, timestamp, {"reward": value, "reward_id": reward_id})
 
     @property
     def counts(self) -> Counts:

@@ -92,13 +92,15 @@ class RewardBatch(Batch):
         timestamp: [n] time of the reward, in seconds since 1970
         origin: partitions and offsets of the messages, and fingerprints of the decisions' event ids
         further: the further rewards, None if there is one reward
+        reward_id: [n] fingerprints of the ids of the rewards, 0 without one, None if no reward has one
     """
 
-    EVENTS: ClassVar[Mapping[str, Any]] = {**Batch.EVENTS, "further": None}
+    EVENTS: ClassVar[Mapping[str, Any]] = {**Batch.EVENTS, "further": None, "reward_id": NO_IDENTITY}
     PARTS: ClassVar[Mapping[str, type[Columns]]] = {"origin": Origin, "further": FurtherRewards}
 
     origin: Origin
     further: FurtherRewards | None = None
+    reward_id: Identity | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)

@@ -283,7 +283,8 @@ class RewardDecoder:
         further = further_rewards(self._further, rewards) if self._further else None
         broken = first_faults((*self._rules(amounts, further), seconds_rule(times)))
         rows = np.delete(np.arange(len(rewards)), list(broken))
-        identity = fingerprints([message.event_id for message in _without(rewards, broken, faults)])
+        kept_rewards = _without(rewards, broken, faults)
+        identity = fingerprints([message.event_id for message in kept_rewards])
         kept = origin.take(np.delete(np.arange(len(messages)), list(faults)))
         return RewardBatch(
             amounts[rows],
@@ -291,6 +292,7 @@ class RewardDecoder:
             replace(kept, identity=identity),
             _rejected(faults, messages, origin),
             further and further.take(rows),
+            name_fingerprints([getattr(message, "reward_id", None) for message in kept_rewards]),
         )
 
     def _rules(self, rewards: Array, further: FurtherRewards | None) -> Iterator[BrokenRule]:

@@ -375,7 +375,7 @@ class RewardTopic(StrictModel):
     combine: Literal["first", "sum", "last"] = Field(
         default="first",
         description="Which of several rewards of a decision counts, or their sum (a reward sent twice then counts "
-        "twice).",
+        "once if it has a `reward_id`, else twice).",
     )
 
 

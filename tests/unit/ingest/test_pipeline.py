@@ -517,3 +517,13 @@ def test_each_message_of_an_unreadable_batch_is_rejected(order: str) -> None:
         ("malformed", 4),
     ]
     assert [rejection.detail for rejection in rejected][1:3] == ["codec 7"] * 2
+
+
+@pytest.mark.parametrize(("duplicates", "repeated", "count"), [("off", 3, 6), (100, 0, 3)])
+def test_events_that_repeat_an_id_are_counted_if_they_count_again(duplicates: Any, repeated: int, count: int) -> None:
+    pipeline = start_fresh(config(duplicates=duplicates, order="arrival")).pipeline
+    polls = [Records(TOPIC, 0, range(first, first + 3), [event(number) for number in range(3)]) for first in (0, 3)]
+    batches = [pipeline.take([poll], {(TOPIC, 0): None}) for poll in polls]
+    assert sum(map(len, batches)) == count
+    assert pipeline.repeated_events == repeated
+    assert all(batch.origin is None for batch in batches) == (duplicates == "off")
