@@ -19,7 +19,7 @@ Topics: TypeAlias = Mapping[MessageKind, str]
 Done: TypeAlias = Callable[[Exception | None], None]
 
 DELIVERY_TIMEOUT_MS = 600_000
-CLOSE_SECONDS = 1.0
+CLOSE_SECONDS = 0.5
 
 
 class Message(NamedTuple):

@@ -435,3 +435,27 @@ def test_each_message_is_counted_once_while_a_sink_waits_for_answers() -> None:
     done[0](None)
     assert tuple(logger.counts) == (1, 0, 0, 20, 0)
     logger.close()
+
+
+@pytest.mark.parametrize("timeout", [3.0, 0.02])
+def test_closing_waits_no_longer_than_its_timeout_for_a_sink_that_blocks(
+    timeout: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked, released, waits = threading.Event(), threading.Event(), list[float]()
+
+    def block(_: Message) -> None:
+        blocked.set()
+        released.wait()
+
+    def join(thread: threading.Thread, seconds: float) -> None:
+        waits.append(seconds)
+
+    logger = EventLogger.to_function(block)
+    logger.decision(*CHOICE, reward=0)
+    assert blocked.wait(60)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "join", join)
+        logger.close(timeout)
+    assert 0.9 * timeout <= sum(waits) < timeout
+    assert logger.counts.dropped == 1
+    released.set()
