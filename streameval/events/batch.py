@@ -281,7 +281,7 @@ class EventBatch(Batch):
 
     def with_rewards_in(self, low: float, high: float, further: Sequence[RewardField] = ()) -> EventBatch:
         """Reject events with rewards outside [low, high], or outside the ranges of `further` rewards."""
-        batch, _ = self.clipped((low, high), further)
+        batch = self if self.rankings is not None else self._with_clipped_rewards(low, high, further)[0]
         faults = first_faults(batch._range_rules(low, high, further))
         return batch.reject(np.array(sorted(faults), dtype=np.int64), "reward_range", lambda row: faults[row].detail)
 

@@ -146,7 +146,7 @@ def read_snapshot(path: Path) -> Snapshot:
         schema = document.get("schema")
         if not isinstance(schema, int) or not FIRST_SCHEMA <= schema <= SCHEMA:
             raise StateError(
-                f"{path} has schema {schema}, this version reads {FIRST_SCHEMA} to {SCHEMA}",
+                f"{path} has schema {schema}, this version reads {SCHEMA}, and earlier ones from {FIRST_SCHEMA} on",
                 hint=f"use the version that wrote it, or start from zero: {WAYS_OUT}",
             )
         for migrate in MIGRATIONS[schema - FIRST_SCHEMA :]:
