@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from streameval.common.appended import open_to_append
+from streameval.ingest.appended import open_to_append
 
 MessageKind: TypeAlias = Literal["decision", "reward"]
 Topics: TypeAlias = Mapping[MessageKind, str]

@@ -16,10 +16,10 @@ from typing import ClassVar
 import msgspec
 import structlog
 
-from streameval.common.appended import open_to_append
 from streameval.config.model import AnyDeadLetters, DeadLetterFile
 from streameval.errors import InputError
 from streameval.events import Rejected
+from streameval.ingest.appended import open_to_append
 from streameval.ingest.background import RetryError, Sink, Worker, WorkerStatus
 from streameval.ingest.base import Records
 from streameval.ingest.kafka.connection import KafkaConnection

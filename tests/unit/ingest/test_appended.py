@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-from streameval.common.appended import open_to_append
+from streameval.ingest.appended import open_to_append
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, ""), ("", ""), ("one\n", "one\n"), ("one\ntw", "one\ntw\n")])
@@ -40,7 +40,7 @@ def test_a_disk_that_is_full_leaves_no_descriptor_open(tmp_path: Path) -> None:
     path.write_text("half")
     opened = len(os.listdir("/proc/self/fd"))
     with (
-        patch("streameval.common.appended.os.write", side_effect=OSError(28, "full")),
+        patch("streameval.ingest.appended.os.write", side_effect=OSError(28, "full")),
         pytest.raises(OSError, match="full"),
     ):
         open_to_append(path)
