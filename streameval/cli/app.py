@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NoReturn
 
 import typer
 
-from streameval.cli.arguments import DEFAULT_CONFIG, AsJson, ConfigAndFiles, ConfigPath, EventsFormat, Seed
+from streameval.cli.arguments import DEFAULT_CONFIG, AsJson, ConfigAndFiles, ConfigPath, EventsFormat, Multiline, Seed
 from streameval.cli.terminal import Commands, run_app
 from streameval.errors import InputError
 from streameval.service.process import set_up_process
@@ -146,6 +146,7 @@ def replay(
         ),
     ] = None,
     events_format: EventsFormat = None,
+    multiline: Multiline = False,
     as_json: AsJson = False,
     everything: Annotated[
         bool, typer.Option("--all", help="Print the estimates by all estimators on all averages.")
@@ -183,6 +184,7 @@ def replay(
         candidates,
         events_format,
         PlotOptions(plot, plot_estimator, plot_average, plot_title, truth) if plot else None,
+        multiline=multiline,
         as_json=as_json,
         everything=everything,
         decisions=decisions,
@@ -226,6 +228,7 @@ def check(
         Path | None,
         typer.Option(metavar="FILE", help="Only compare the propensities of a log with its choices of actions."),
     ] = None,
+    multiline: Multiline = False,
     as_json: AsJson = False,
 ) -> None:
     """Validate a configuration and try everything that `run` uses.
@@ -236,10 +239,10 @@ def check(
     if propensities is None:
         from streameval.cli.check import run_check
 
-        raise typer.Exit(run_check(config, with_surroundings=broker, as_json=as_json))
+        raise typer.Exit(run_check(config, with_surroundings=broker, multiline=multiline, as_json=as_json))
     from streameval.cli.propensities import run_check_propensities
 
-    raise typer.Exit(run_check_propensities(propensities, as_json=as_json))
+    raise typer.Exit(run_check_propensities(propensities, multiline=multiline, as_json=as_json))
 
 
 @app.command()

@@ -31,6 +31,10 @@ EventsFormat = Annotated[
         "--format", help="Format of the events. Default: from the file extension, else from the source settings."
     ),
 ]
+Multiline = Annotated[
+    bool,
+    typer.Option("--multiline", help="Cells of CSV hold line breaks: do not warn of rows that take several lines."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Seed = Annotated[int, typer.Option(min=0, help="Random seed; equal seeds give equal events.")]
 

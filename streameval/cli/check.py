@@ -18,19 +18,22 @@ import msgspec
 import numpy as np
 
 from streameval.cli.configuration import configuration_table
-from streameval.cli.log_warnings import remedy
+from streameval.cli.log_warnings import MULTILINE_HINT, REJECTION_HINTS, remedy, spanning_rows
 from streameval.cli.terminal import console, say, silence_logs
 from streameval.common.problems import did_you_mean
 from streameval.common.text import counted, duration_text
 from streameval.config.model import Config, DeadLetterFile, DeadLetterTopic, DecisionTopic
 from streameval.errors import InputError, SourceError, StreamevalError
 from streameval.events import EventBatch, Rejected, RewardDecoder
-from streameval.events.origin import Origin
+from streameval.events.origin import NO_IDENTITY, Origin
 from streameval.ingest.base import Source, SourceStatus
+from streameval.ingest.files.source import FileSettings
 from streameval.ingest.kafka.client import ClientError
 from streameval.ingest.kafka.connection import CONFLUENT, KafkaConnection
 from streameval.ingest.kafka.formats import DescribedProtobuf
 from streameval.ingest.kafka.settings import KafkaSettings, reader_of
+from streameval.ingest.stages import Deduplication
+from streameval.ingest.stages.reward_store import repeated_rows
 from streameval.ope.core import COMPILE_HINT, NOT_COMPILED
 from streameval.ope.core.kernel import compiled
 from streameval.service.dead_letters import unwritable
@@ -86,12 +89,13 @@ class Finding:
             say(f"{self.level}: {self.message}\nhint: {self.hint}")
 
 
-def run_check(path: Path, *, with_surroundings: bool, as_json: bool) -> int:
+def run_check(path: Path, *, with_surroundings: bool, multiline: bool = False, as_json: bool) -> int:
     """Check a configuration, and print what it would run.
 
     Args:
         path: the configuration
         with_surroundings: also try the source, the port, directories and topics
+        multiline: rows of CSV may take several lines, also if the source does not say so
         as_json: print the findings as JSON instead
 
     Returns:
@@ -103,6 +107,8 @@ def run_check(path: Path, *, with_surroundings: bool, as_json: bool) -> int:
     silence_logs()
     try:
         config = Config.load(path)
+        if multiline and isinstance(config.source, FileSettings):
+            config = config.model_copy(update={"source": config.source.model_copy(update={"multiline": True})})
         findings = list(check_configuration(config))
     except InputError as error:
         if not as_json:
@@ -157,7 +163,7 @@ def check_surroundings(config: Config) -> Iterator[Finding]:
         findings += _tried("source.format", schema_findings(config, source))
     yield from findings
     if not exit_code(findings):
-        yield from _tried("source", chain(check_events(config), _rewards(config)))
+        yield from _tried("source", chain(check_events(config), check_rewards(config)))
 
 
 def _tried(part: str, findings: Iterator[Finding]) -> Iterator[Finding]:
@@ -346,10 +352,18 @@ def check_events(config: Config) -> Iterator[Finding]:
         yield Finding(
             "source.client", message, "warning", f"source.client: confluent is several times faster ({CONFLUENT})"
         )
-    events = config.event_format().decode_batch(sample.values)
+    origin = Origin.from_parts("", [(0, range(len(sample.values)))])
+    events = config.event_format().decode_batch(sample.values, origin)
     yield from _usable("source", "event", len(events), events.rejected)
+    if sample.status.spanning_rows:
+        finding, hint = spanning_rows(sample.status.spanning_rows), MULTILINE_HINT.format("source.multiline: true")
+        yield Finding("source.multiline", finding, "warning", hint)
     if not len(events):
         return
+    repeated = len(events) - len(Deduplication(SAMPLED_EVENTS).take(events))
+    if repeated and not source.dedupe_window:
+        message = f"{repeated} of the first {counted(len(events), 'event')} repeat the event_id of another one"
+        yield Finding("source.duplicates", message, "warning", REJECTION_HINTS["duplicate"])
     order = source.event_order(len(sample.status.partitions))
     delay = 0.0 if events.rejected else float(np.nanmax(np.array(sample.written) - events.timestamp, initial=0.0))
     if order is not None and delay > order.max_lateness:
@@ -373,7 +387,7 @@ def _lacking(config: Config, events: EventBatch) -> Iterator[Finding]:
         yield Finding("estimators", str(missing), "error" if missing.is_lost else "warning", missing.hint)
 
 
-def _rewards(config: Config) -> Iterator[Finding]:
+def check_rewards(config: Config) -> Iterator[Finding]:
     """Yield the number of rewards that arrive separately, and the defects of the first ones."""
     source, rewards = config.required_source(), config.reward_topic
     if rewards is None or not isinstance(source, KafkaSettings):
@@ -385,6 +399,13 @@ def _rewards(config: Config) -> Iterator[Finding]:
     primary, *further = config.reward_fields
     batch = RewardDecoder(primary.field, further).decode_batch(sample.values, origin)
     yield from _usable("source.rewards", "reward", len(batch), batch.rejected)
+    assert batch.origin.identity is not None
+    has_id = np.zeros(len(batch), dtype=bool) if batch.reward_id is None else batch.reward_id != NO_IDENTITY
+    alike = repeated_rows(batch.reward, batch.timestamp, has_id, batch.origin.identity) & ~has_id
+    if rewards.combine == "sum" and alike.any():
+        message = f"{np.count_nonzero(alike)} of the first rewards have the event_id, time and value of another one"
+        hint = "log a reward_id with each reward: of several messages with the same one, one counts"
+        yield Finding("source.rewards", message, "warning", hint)
 
 
 def _usable(part: str, noun: str, usable: int, rejected: tuple[Rejected, ...]) -> Iterator[Finding]:

@@ -31,6 +31,7 @@ PERCENT_RANGE = (50.0, 200.0)
 """Mean weights, or their inverses, that show that one of two probabilities is in percent."""
 
 REWARD_HINT = "set reward.min and reward.max to the smallest and largest possible reward"
+MULTILINE_HINT = "look for stray quotes, which hide rows; if cells hold line breaks, {} says so"
 EVENT_HINT = "`streameval schema` prints what an event looks like"
 REJECTION_HINTS = {
     "malformed": EVENT_HINT,
@@ -49,7 +50,7 @@ TRUST_HINTS = {
     "mean_weight": "log the probability with which the shown action was chosen, and give every action some probability",
     "effective_sample_size": "log more events, explore more, or choose a candidate closer to production",
     "largest_share": "log more events, or give rarely shown actions a larger probability",
-    "rejected_share": "correct the events that are rejected",
+    "rejected_share": f"correct the events that are rejected; for rewards, {REWARD_HINT}",
     "reward_range": REWARD_HINT,
     "examination": "wait until the learned curve has followed a new layout, or shorten ranking.examination.horizon",
     "unsupported": "show some of the items that the candidate would show, or choose a candidate closer to production",
@@ -120,6 +121,8 @@ class LogCounts:
         furthest: the most seconds by which an event is dated before an earlier one
         repeated: events with the id of a recent one
         outside: rewards below and above `reward_range`
+        spanning: rows of CSV that take several lines
+        clipped: events with a number beyond its range by rounding alone
         rewards: smallest and largest reward
         identified: whether any event has an id
     """
@@ -131,6 +134,8 @@ class LogCounts:
     furthest: float = 0.0
     repeated: int = 0
     outside: tuple[int, int] = (0, 0)
+    spanning: int = 0
+    clipped: int = 0
     rewards: tuple[float, float] = (math.inf, -math.inf)
     identified: bool = False
     _ids: Deduplication = field(default_factory=lambda: Deduplication(MAX_IDS))
@@ -155,6 +160,10 @@ class LogCounts:
         self.outside = self.outside[0] + int(below), self.outside[1] + int(above)
         self.rewards = rewards.min(initial=self.rewards[0]).item(), rewards.max(initial=self.rewards[1]).item()
 
+    def add_spanning(self, rows: int) -> None:
+        """Count rows that take several lines."""
+        self.spanning += rows
+
     def absent_fields(self) -> list[str]:
         """List `event_id` and `timestamp` if no event has them."""
         present = {"event_id": self.identified, "timestamp": self.newest > -math.inf}
@@ -175,6 +184,11 @@ class LogCounts:
         if self.repeated > least:
             hint = f"give each decision its own event_id; `run` drops copies with source.duplicates: {MAX_IDS}"
             yield warning(f"event_id: {self.repeated:,} of {number} repeat the id of an earlier one", hint)
+        if self.spanning:
+            yield warning(spanning_rows(self.spanning), MULTILINE_HINT.format("--multiline"))
+        if self.clipped:
+            finding = f"{self.clipped:,} of {number} have a reward or probability beyond its range by rounding alone"
+            yield warning(f"{finding}; it counts as the end of the range", "clip what is logged, e.g. min(score, 1.0)")
         yield from self._reward_warnings(number)
 
     def _reward_warnings(self, number: str) -> Iterator[str]:
@@ -188,6 +202,11 @@ class LogCounts:
                 finding += f"; the {extremes[index]} is {self.rewards[index]:g}"
                 hint = f"set {names[index].split()[1]} to the {extremes[index]} possible reward"
                 yield warning(f"reward: {finding}", hint)
+
+
+def spanning_rows(rows: int) -> str:
+    """Say that rows of CSV take several lines."""
+    return f"{counted(rows, 'row')} of CSV {'takes' if rows == 1 else 'take'} several lines, which count as one event"
 
 
 def missing_warnings(report: Report) -> Iterator[str]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
 from streameval.cli.check import Finding, exit_code, to_json
+from streameval.cli.log_warnings import MULTILINE_HINT, LogCounts, spanning_rows
 from streameval.common.text import counted
 from streameval.errors import InputError
 from streameval.events import EventBatch, JsonDecoder
+from streameval.events.tables import ColumnNames
 from streameval.ingest.files.lines import table_format
-from streameval.ingest.files.reading import read_events
 from streameval.ingest.files.source import read_lines
+from streameval.ingest.files.tables import read_table
 from streameval.ope.evidence.frequencies import Frequencies
 
 HINT = (
@@ -31,32 +34,44 @@ def _findings(frequencies: Frequencies) -> Iterator[Finding]:
         )
 
 
-def check_propensities(path: Path) -> list[Finding]:
+def check_propensities(path: Path, multiline: bool = False) -> list[Finding]:
     """Check the propensities of a log in NDJSON, CSV or Parquet.
+
+    Args:
+        path: the log
+        multiline: rows of CSV may take several lines
 
     Raises:
         InputError: The file is missing or damaged, or has no event.
     """
-    frequencies, events, rejected = Frequencies(), 0, 0
-    for batch in _batches(path):
+    frequencies, counts, events, rejected = Frequencies(), LogCounts((-math.inf, math.inf)), 0, 0
+    for batch in _batches(path, counts):
         fields = [] if batch.raw_fields is None else batch.raw_fields.values
         frequencies.add(batch, [event.get("action") for event in fields], [event.get("actions") for event in fields])
         events, rejected = events + len(batch), rejected + len(batch.rejected)
     if not events:
         raise InputError(f"{path} has no event, and {rejected:,} rejected lines", hint="`replay` gives the reasons")
-    return list(_findings(frequencies))
+    findings = list(_findings(frequencies))
+    if counts.spanning and not multiline:
+        hint = MULTILINE_HINT.format("--multiline")
+        findings.append(Finding("propensities", spanning_rows(counts.spanning), "warning", hint))
+    return findings
 
 
-def _batches(path: Path) -> Iterator[EventBatch]:
-    if table_format(str(path)) is not None:
-        return read_events(path, policies=[], scores=["action"])
+def _batches(path: Path, counts: LogCounts) -> Iterator[EventBatch]:
+    form = table_format(str(path))
+    if form is not None:
+        rows = JsonDecoder([], scores=["action"])
+        return read_table(
+            str(path), form, ColumnNames(), rows, lambda read, total: None, timed=False, spans=counts.add_spanning
+        )
     decoder = JsonDecoder([], scores=["action"], rewarded=False)
     return map(decoder.decode_batch, read_lines(str(path), batch=2000))
 
 
-def run_check_propensities(path: Path, *, as_json: bool) -> int:
+def run_check_propensities(path: Path, *, multiline: bool = False, as_json: bool) -> int:
     """Print the findings about a log, and return 1 if an action or a bucket is off."""
-    findings = check_propensities(path)
+    findings = check_propensities(path, multiline)
     if as_json:
         print(to_json(findings))
     else:

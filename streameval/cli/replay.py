@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import typer
 from pydantic import ValidationError
 
@@ -27,7 +28,7 @@ from streameval.events import EventBatch, JsonDecoder
 from streameval.events.origin import Origin
 from streameval.events.segments import OTHER
 from streameval.ingest.files.lines import check, table_format
-from streameval.ingest.files.source import Advance, read_records
+from streameval.ingest.files.source import Advance, FileSettings, read_records
 from streameval.ingest.files.tables import read_table
 from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.evaluator import Evaluator
@@ -57,6 +58,7 @@ def run_replay(
     events_format: str | None,
     plot: PlotOptions | None,
     *,
+    multiline: bool,
     as_json: bool,
     everything: bool,
     decisions: bool,
@@ -75,7 +77,7 @@ def run_replay(
         raise InputError(f"promotion is off: {lost}", hint=hint)
     figure = None if plot is None else _figure(config, files, plot, decisions)
     trace = Trace(figure.choices if figure else ())
-    replay = Replay(config, timed=candidates is None)
+    replay = Replay(config, timed=candidates is None, multiline=multiline)
     if figure:
         replay.update = lambda batch: trace.update(replay.evaluator, batch, replay.share)
     report = replay.read(files, events_format)
@@ -170,19 +172,23 @@ class Replay:
         config: the configuration
         evaluator: the evaluator, by default a new one
         timed: rows of tables must have a timestamp
+        multiline: rows of CSV may take several lines, also if the source does not say so
 
     Attributes:
         update: takes each batch. By default it updates the evaluator
         share: share of the files read by now, None if unknown
     """
 
-    def __init__(self, config: Config, evaluator: Evaluator | None = None, timed: bool = True) -> None:
+    def __init__(
+        self, config: Config, evaluator: Evaluator | None = None, timed: bool = True, multiline: bool = False
+    ) -> None:
         self.config, self._timed = config, timed
         self.evaluator = evaluator or Evaluator.from_config(config.evaluator_config())
         self.update: Callable[[EventBatch], object] = self.evaluator.update
         self.share: float | None = None
         primary, *self._further = config.reward_fields
         self._counts = LogCounts((primary.low, primary.high) if config.ranking is None else (-math.inf, math.inf))
+        self._multiline = multiline or (isinstance(config.source, FileSettings) and config.source.multiline)
         self._rejections = Rejections()
         self._first_lines: Sequence[bytes | None] = ()
         self._missing: list[MissingField] | None = None
@@ -219,6 +225,8 @@ class Replay:
         return report
 
     def _take(self, batch: EventBatch) -> None:
+        batch, are_clipped = batch.clipped(self._counts.reward_range, self._further)
+        self._counts.clipped += int(np.count_nonzero(are_clipped))
         self._counts.add(batch)
         batch = replace(batch.with_rewards_in(*self._counts.reward_range, self._further), origin=None)
         self._rejections.add(batch.rejected)
@@ -229,12 +237,14 @@ class Replay:
     def _batches(self, file: str, written: str, advance: Advance) -> Iterator[EventBatch]:
         if written == "parquet" or written == "csv":
             events = self.config.event_format("json", is_log=True)
-            yield from read_table(file, written, self.config.columns, events, advance, timed=self._timed)
-            return
-        events = self.config.event_format(written, is_log=True)
-        for lines in read_records([file], advance=advance):
-            self._first_lines = self._first_lines or lines.values
-            yield events.decode_batch(lines.values, Origin.from_parts(file, [(0, lines.offsets)]))
+            spans = (lambda rows: None) if self._multiline else self._counts.add_spanning
+            yield from read_table(file, written, self.config.columns, events, advance, timed=self._timed, spans=spans)
+        else:
+            events = self.config.event_format(written, is_log=True)
+            for lines in read_records([file], advance=advance):
+                self._first_lines = self._first_lines or lines.values
+                yield events.decode_batch(lines.values, Origin.from_parts(file, [(0, lines.offsets)]))
+        self._counts.clipped += events.clipped_events
 
     def _advance(self, advance: Advance, before: int, total: int | None, read: int, _: int | None) -> None:
         self.share = (before + read) / total if total else None

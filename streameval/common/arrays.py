@@ -22,6 +22,8 @@ State = dict[str, Any]
 _MARK = "__array__"
 LARGE = 65536  # bytes
 ROUNDING = 1e-12  # a variance or a difference below this share of its terms is rounding
+ROUNDING_UNITS = 8  # of the last place, by which a sum of a few numbers may exceed its range
+PROBABILITY_EXCESS = 1e-9  # counts as rounding: each step of a calculation adds an error of 1e-16
 
 
 def split_blocks(columns: Array, blocks: int) -> Array:
@@ -87,6 +89,56 @@ def ratio(numerator: Array, denominator: Array) -> Array:
     """Return the quotient. It is NaN if the denominator is 0, and infinite if the denominator is too near to 0."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         return np.asarray(numerator / np.where(denominator != 0, denominator, np.nan))
+
+
+def within(values: Array, low: float, high: float, tolerance: float = 0.0) -> tuple[Array, Mask]:
+    """Set values that exceed a range by rounding alone to its ends.
+
+    They exceed it by a few units in the last place of the larger end. A unit is one of float32 if a float32 can hold
+    the value, which then has most likely been one, else one of float64.
+
+    Args:
+        values: any shape
+        low: the lower end of the range
+        high: the upper end of the range
+        tolerance: the excess over `high` that counts as rounding in any case
+
+    Returns:
+        The values, copied if one is set, and a mask of those that are.
+
+    >>> within(np.array([1.0, 0.05 + 0.55 + 0.3 + 0.1, -1e-17, 1 + 1e-9, np.float32(1.0000001)]), 0, 1)[1]
+    array([False,  True,  True, False,  True])
+    """
+    outside = (values < low) | (values > high)
+    if not outside.any():
+        return values, outside
+    exceeding = values[outside]
+    ends = np.clip(exceeding, low, high)
+    scale = max((abs(end) for end in (low, high) if np.isfinite(end)), default=0.0)
+    allowed = np.maximum(ROUNDING_UNITS * scale * _unit(exceeding), np.where(exceeding > high, tolerance, 0.0))
+    outside[outside] = np.abs(exceeding - ends) <= allowed
+    if not outside.any():
+        return values, outside
+    copy = values.copy(order="K")
+    copy[outside] = np.clip(values[outside], low, high)
+    return copy, outside
+
+
+def _unit(values: Array) -> Array:
+    """Return the relative distance between numbers of the type that the values seem to have had [n]."""
+    with np.errstate(over="ignore", under="ignore"):
+        is_single = values.astype(np.float32) == values
+    return np.where(is_single, np.finfo(np.float32).eps, np.finfo(np.float64).eps)
+
+
+def probabilities_within(values: Array) -> tuple[Array, Mask]:
+    """Set probabilities that exceed [0, 1] by rounding alone to its ends, see `within`."""
+    return within(values, 0.0, 1.0, PROBABILITY_EXCESS)
+
+
+def is_positive_probability(value: float) -> bool:
+    """Tell whether a number is in (0, 1], up to rounding above 1."""
+    return value > 0 and bool(probabilities_within(np.array([value]))[0][0] <= 1)
 
 
 def clear_rounding(square: Array, size: Array) -> Array:

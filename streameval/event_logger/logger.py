@@ -40,7 +40,8 @@ Rewards: TypeAlias = float | Mapping[str, float]
 
 PAUSE_SECONDS = 0.02  # in which messages gather
 MAX_BATCH = 2_000  # messages that are checked and written together
-ABORT_SECONDS = 5.0
+ABORT_SECONDS = 1.0  # at most, and half of the time to close: for a call that waits to be aborted
+SHARE_TO_ABORT = 0.9  # of that time, as what is around the waits takes time, too
 OVERHEAD_BYTES = 200  # of a buffered message, besides its value
 WARNING_SECONDS = 60.0  # between two warnings with the same cause
 MAX_BYTES = 32 * 2**20
@@ -315,15 +316,25 @@ class EventLogger:
         fields = {"scored": outcome, "unit": unit, "context": context}
         return self._log("scored", event_id, timestamp, fields)
 
-    def reward(self, event_id: str | int, value: Rewards, *, timestamp: float | None = None) -> None:
+    def reward(
+        self,
+        event_id: str | int,
+        value: Rewards,
+        *,
+        timestamp: float | None = None,
+        reward_id: str | int | None = None,
+    ) -> None:
         """Log the reward of an earlier decision, or several by their fields: `{"click": 1, "revenue": 12.5}`.
 
         Args:
             event_id: the id of the decision
             value: the reward, or some of several rewards. The others may come in another message
             timestamp: time in seconds since 1970, now by default
+            reward_id: an id that no other reward of the decision has, random by default. Copies of the message, such as
+                an attempt after a lost answer, then count once
         """
-        self._log("reward", event_id, timestamp, {"reward": value})
+        reward_id = uuid.uuid4().hex if reward_id is None else reward_id
+        self._log("reward", event_id, timestamp, {"reward": value, "reward_id": reward_id})
 
     @property
     def counts(self) -> Counts:
@@ -353,15 +364,17 @@ class EventLogger:
     def close(self, timeout: float = 10.0) -> None:
         """Write buffered messages, and drop later ones.
 
-        After an error, what is buffered is written again until the timeout. A logger is closed when Python exits, with
-        a timeout of 10 seconds, unless it has been closed before.
+        After an error, what is buffered is written again until the timeout. The last second of it, or its last half, is
+        for a sink that has to give up. One that still waits is left alone in its thread. A logger is closed when Python
+        exits, with a timeout of 10 seconds, unless it has been closed before.
 
         Args:
-            timeout: seconds after which messages that are still buffered are dropped
+            timeout: seconds after which this returns. Messages that are still buffered are dropped
         """
         self._writer.closing.set()
         with suppress(RuntimeError):  # closed by the function that writes, in the thread
-            self._worker.close(timeout, ABORT_SECONDS, keeps_trying=True)
+            abort_timeout = min(ABORT_SECONDS, timeout / 2)
+            self._worker.close(timeout - abort_timeout, SHARE_TO_ABORT * abort_timeout, keeps_trying=True)
         self._is_closed = True
         atexit.unregister(self.close)
 

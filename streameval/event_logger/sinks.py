@@ -12,12 +12,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from streameval.ingest.appended import open_to_append
+
 MessageKind: TypeAlias = Literal["decision", "reward"]
 Topics: TypeAlias = Mapping[MessageKind, str]
 Done: TypeAlias = Callable[[Exception | None], None]
 
 DELIVERY_TIMEOUT_MS = 600_000
-CLOSE_SECONDS = 1.0
+CLOSE_SECONDS = 0.5
 
 
 class Message(NamedTuple):
@@ -60,10 +62,19 @@ class FunctionSink(MessageSink):
 
 
 class LineSink(MessageSink):
-    """Append lines. A line that could not be written whole is completed by the next attempt."""
+    """Append lines. A line that could not be written whole is completed by the next attempt.
+
+    What another process has left of a line is ended first, see `open_to_append`.
+    """
 
     def __init__(self, paths: Mapping[MessageKind, str | os.PathLike[str]]) -> None:
-        self._files = {kind: os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) for kind, path in paths.items()}
+        self._files: dict[MessageKind, int] = {}
+        try:
+            for kind, path in paths.items():
+                self._files[kind] = open_to_append(path)
+        except OSError:
+            self.close()
+            raise
         self._rest = b""
 
     def send(self, message: Message, done: Done) -> None:

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streameval.common.arrays import Array, Mask, floats
+from streameval.common.arrays import Array, Mask, floats, probabilities_within
 from streameval.events.schema import Event
 
 Index = NDArray[np.int64]
@@ -34,11 +34,13 @@ class Columns:
             class of the column defines it, None = no column if an event is without it
         ROWS: by field of offsets, the fields with one entry per row. Event i owns the rows `offsets[i]:offsets[i + 1]`
         PARTS: the fields that are `Columns`, and their classes
+        PROBABILITIES: the fields that are probabilities, with one entry per event or row, or also one per policy
     """
 
     EVENTS: ClassVar[Mapping[str, Any]] = {}
     ROWS: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     PARTS: ClassVar[Mapping[str, type[Columns]]] = {}
+    PROBABILITIES: ClassVar[Sequence[str]] = ()
 
     @property
     def nbytes(self) -> int:
@@ -86,6 +88,34 @@ class Columns:
             rows = [getattr(part, offsets)[-1] for part in present]
             columns |= {name: _concatenated(name, [getattr(part, name) for part in present], rows) for name in names}
         return replace(present[0], **columns)
+
+    def clip_probabilities(self, events: int) -> tuple[Self, Mask]:
+        """Set probabilities that exceed [0, 1] by rounding alone to its ends, see `within`.
+
+        Args:
+            events: number of events
+
+        Returns:
+            The columns, and whether a probability of each event was set [events].
+        """
+        clipped, changed = dict[str, Any](), np.zeros(events, dtype=bool)
+        for name in (*self.PROBABILITIES, *self.PARTS):
+            column = getattr(self, name)
+            offsets = next((key for key, names in self.ROWS.items() if name in names), None)
+            if column is None:
+                continue
+            if isinstance(column, Columns):
+                rows = events if offsets is None else int(getattr(self, offsets)[-1])
+                clipped[name], which = column.clip_probabilities(rows)
+            else:
+                clipped[name], entries = probabilities_within(column)
+                which = entries if entries.ndim == 1 else np.logical_or.reduce(entries, axis=1)
+            if which.any():
+                if offsets is None:
+                    changed |= which
+                else:
+                    changed[np.repeat(np.arange(events), np.diff(getattr(self, offsets)))[which]] = True
+        return replace(self, **clipped) if changed.any() else self, changed
 
     def to_state(self) -> Any:
         """Return the columns by name. Columns by policy have the order of their memory, [P, ...]."""
@@ -193,6 +223,7 @@ class ActionSets(Ragged):
     EVENTS: ClassVar[Mapping[str, Any]] = {"index": -1, "features": ...}
     ROWS: ClassVar[Mapping[str, tuple[str, ...]]] = {"offsets": ("propensities", "probabilities", "items", "scores")}
     PARTS: ClassVar[Mapping[str, type[Columns]]] = {"features": Features}
+    PROBABILITIES: ClassVar[Sequence[str]] = ("propensities", "probabilities")
 
     index: Index
     propensities: Array
@@ -280,6 +311,7 @@ class ScoredOutcomes(Ragged):
     """
 
     ROWS: ClassVar[Mapping[str, tuple[str, ...]]] = {"offsets": ("propensity", "outcomes", "revealed")}
+    PROBABILITIES: ClassVar[Sequence[str]] = ("propensity",)
 
     propensity: Array
     outcomes: Array

@@ -26,7 +26,7 @@ from streameval.events.batch import EventBatch
 from streameval.events.decoder import JsonDecoder
 from streameval.events.origin import Origin, fingerprints, name_fingerprints
 from streameval.events.tables import IDENTIFIERS, ColumnNames, Row, TableLayout, to_seconds, without_nan
-from streameval.events.validation import MAX_FEATURES, rounded_to_one
+from streameval.events.validation import MAX_FEATURES
 
 NUMBERS = ("integer", "float")
 KINDS: Mapping[str, Sequence[str]] = {
@@ -111,6 +111,7 @@ def decode_columns(
     if len(kept) < len(all_rows):
         fields = {key: column.take(pa.array(kept)) for key, column in fields.items()}
     batch, is_valid = _batch(fields, decoder, len(kept))
+    batch = decoder.clipped(batch)
     is_valid[list(batch.faults(decoder.reward_range))] = False
     batch, kept = batch.take(is_valid).trimmed(), kept[is_valid]
     identity = None
@@ -189,10 +190,10 @@ def _batch(fields: Fields, decoder: JsonDecoder, count: int) -> tuple[EventBatch
     batch = EventBatch(
         policies=policies,
         probabilities=np.array([numbers("policies", policy) for policy in policies]).reshape(len(policies), count).T,
-        propensity=rounded_to_one(numbers("propensity")),
+        propensity=numbers("propensity"),
         reward=numbers(decoder.reward_field),
         timestamp=numbers("timestamp", absent=0.0),
-        sampling_probability=rounded_to_one(np.where(np.isnan(sampling), 1.0, sampling)),
+        sampling_probability=np.where(np.isnan(sampling), 1.0, sampling),
         unit=name_fingerprints(_identifiers(fields, "unit")),
         logging_policy=name_fingerprints(_identifiers(fields, "logging_policy")),
     )
@@ -233,7 +234,7 @@ def _action_sets(fields: Fields, policies: Sequence[str]) -> tuple[ActionSets, M
     sets = ActionSets(
         offsets=offsets,
         index=index,
-        propensities=rounded_to_one(entries("propensities")),
+        propensities=entries("propensities"),
         features=features,
         probabilities=probabilities.reshape(len(policies), len(codes)).T,
     )

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from streameval.common.arrays import Array, Mask, State, from_plain, require_fit, to_plain
+from streameval.common.arrays import Array, Mask, State, from_plain, require_fit, to_plain, within
 from streameval.common.text import counted
 from streameval.errors import InputError
 from streameval.events.action_sets import ActionNames, ActionSets, Columns, Index, RawFields, ScoredOutcomes
@@ -38,7 +38,6 @@ from streameval.events.validation import (
     outcome_rules,
     outcomes_within,
     reward_within,
-    rounded_to_one,
     seconds_rule,
     single_choices,
     slate_rules,
@@ -93,13 +92,15 @@ class RewardBatch(Batch):
         timestamp: [n] time of the reward, in seconds since 1970
         origin: partitions and offsets of the messages, and fingerprints of the decisions' event ids
         further: the further rewards, None if there is one reward
+        reward_id: [n] fingerprints of the ids of the rewards, 0 without one, None if no reward has one
     """
 
-    EVENTS: ClassVar[Mapping[str, Any]] = {**Batch.EVENTS, "further": None}
+    EVENTS: ClassVar[Mapping[str, Any]] = {**Batch.EVENTS, "further": None, "reward_id": NO_IDENTITY}
     PARTS: ClassVar[Mapping[str, type[Columns]]] = {"origin": Origin, "further": FurtherRewards}
 
     origin: Origin
     further: FurtherRewards | None = None
+    reward_id: Identity | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
@@ -145,6 +146,8 @@ class EventBatch(Batch):
         "further": FurtherRewards,
         "segments": SegmentColumns,
     }
+
+    PROBABILITIES: ClassVar[Sequence[str]] = ("propensity", "probabilities", "sampling_probability")
 
     policies: tuple[str, ...]
     probabilities: Array
@@ -278,8 +281,40 @@ class EventBatch(Batch):
 
     def with_rewards_in(self, low: float, high: float, further: Sequence[RewardField] = ()) -> EventBatch:
         """Reject events with rewards outside [low, high], or outside the ranges of `further` rewards."""
-        faults = first_faults(self._range_rules(low, high, further))
-        return self.reject(np.array(sorted(faults), dtype=np.int64), "reward_range", lambda row: faults[row].detail)
+        batch = self if self.rankings is not None else self._with_clipped_rewards(low, high, further)[0]
+        faults = first_faults(batch._range_rules(low, high, further))
+        return batch.reject(np.array(sorted(faults), dtype=np.int64), "reward_range", lambda row: faults[row].detail)
+
+    def clipped(
+        self, reward_range: tuple[float, float] | None = None, further: Sequence[RewardField] = ()
+    ) -> tuple[EventBatch, Mask]:
+        """Set probabilities and rewards that exceed their range by rounding alone to its ends, see `within`.
+
+        Args:
+            reward_range: smallest and largest reward, None = any
+            further: ranges of further rewards
+
+        Returns:
+            The events, and whether a number of each was set [n].
+        """
+        batch, events = self.clip_probabilities(len(self))
+        if reward_range is not None and self.rankings is None:
+            batch, which = batch._with_clipped_rewards(*reward_range, further)
+            events |= which
+        return batch, events
+
+    def _with_clipped_rewards(self, low: float, high: float, ranges: Sequence[RewardField]) -> tuple[EventBatch, Mask]:
+        """Set rewards and outcomes. The rewards of slots have rules of their own."""
+        reward, events = within(self.reward, low, high)
+        scored, further = self.scored, self.further
+        if scored is not None:
+            outcomes, which = within(scored.outcomes, low, high)
+            events = events | (np.bincount(scored.owner[which.any(axis=1)], minlength=len(self)) > 0)
+            scored = replace(scored, outcomes=outcomes)
+        if further is not None:
+            further, which = further.clipped(ranges)
+            events = events | which
+        return (replace(self, reward=reward, scored=scored, further=further) if events.any() else self), events
 
     @classmethod
     def concat(cls, batches: Iterable[EventBatch]) -> EventBatch:
@@ -367,7 +402,7 @@ class EventBatch(Batch):
             propensity=logged,
             reward=values,
             timestamp=np.full(n, np.nan) if timestamp is None else column("timestamp", timestamp, n),
-            sampling_probability=rounded_to_one(kept),
+            sampling_probability=kept,
             action_sets=sets,
             slates=slates,
             actions=named_actions(action, n) if estimated and action is not None and sets is None else None,
@@ -384,9 +419,10 @@ class EventBatch(Batch):
         Raises:
             ValueError: A row breaks a rule. Names the first such row.
         """
-        for row, fault in sorted(self.faults(estimated=estimated).items()):
+        batch, _ = self.clipped()
+        for row, fault in sorted(batch.faults(estimated=estimated).items()):
             raise ValueError(f"row {row}: {fault.reason}: {fault.detail}")
-        return self
+        return batch
 
     @classmethod
     def from_frame(
@@ -459,7 +495,8 @@ class EventBatch(Batch):
 
         Args:
             clicks: [n, L] 1 if the item that production showed at this rank was clicked, else 0, NaN without an item
-            ranks: by policy, [n, L] its rank of this item, from 1, infinite below the cut. A row of NaN = missing
+            ranks: by policy, [n, L] its rank of this item, from 1, infinite below the cut. A row of NaN = missing, so
+                give pages without clicks their ranks, too, or any others: they do not count
             propensities: [n, L] the probability that the user looks at the item
             swap: [n, 2] the two ranks with items that were exchanged by chance, 0 without an exchange
             marginals: [n, L, 2] the probabilities that production shows the item at this rank and at the next one

@@ -36,7 +36,6 @@ from streameval.events.slates import (
     as_one_action,
     fill_marginals,
 )
-from streameval.events.validation import rounded_to_one
 
 PolicyNames: TypeAlias = tuple[str, ...]
 Choices: TypeAlias = Sequence[Event] | Sequence[Slot]
@@ -113,7 +112,7 @@ def _batch(
         propensity=propensity,
         reward=floats_or([event.reward for event in events], NAN),  # rewards may arrive separately
         timestamp=seconds([event.timestamp for event in events]),
-        sampling_probability=rounded_to_one(floats_or([event.sampling_probability for event in events], 1.0)),
+        sampling_probability=floats_or([event.sampling_probability for event in events], 1.0),
         action_sets=sets,
         unit=name_fingerprints([event.unit for event in events]),
         logging_policy=name_fingerprints([event.logging_policy for event in events]),
@@ -158,7 +157,7 @@ def with_further_rewards(batch: EventBatch, fields: Sequence[RewardField], event
 
 
 def _propensity(choices: Choices) -> Array:
-    return rounded_to_one(floats_or([choice.propensity for choice in choices], NAN))
+    return floats_or([choice.propensity for choice in choices], NAN)
 
 
 def _cells(choices: Sequence[Any], policies: PolicyNames | None) -> tuple[PolicyNames, Rows]:
@@ -202,7 +201,7 @@ def _action_sets(choices: Choices, columns: Cells) -> ActionSets:
     return ActionSets(
         offsets=cumulative_offsets(sizes),
         index=np.array([_index_of(choice.action, choice.actions or []) for choice in choices]),
-        propensities=rounded_to_one(_end_to_end([choice.propensities for choice in choices], sizes)),
+        propensities=_end_to_end([choice.propensities for choice in choices], sizes),
         features=Features.from_tables([choice.features for choice in choices]),
         probabilities=np.array([_end_to_end(column, sizes) for column in columns]).reshape(len(columns), sizes.sum()).T,
     )
@@ -262,7 +261,7 @@ def _with_outcomes(
     outcomes = np.array(list(rows()), dtype=np.float64).reshape(len(scored), len(names))
     columns = ScoredOutcomes(
         offsets=cumulative_offsets(is_scored.astype(np.int64)),
-        propensity=rounded_to_one(floats_or([outcome.propensity for outcome in scored], NAN)),
+        propensity=floats_or([outcome.propensity for outcome in scored], NAN),
         outcomes=np.asfortranarray(outcomes),
         revealed=np.array([outcome.revealed for outcome in scored]),
     )
@@ -311,9 +310,7 @@ def _listed(events: Sequence[Any]) -> ListedSlates:
     return ListedSlates(
         offsets=cumulative_offsets(sizes),
         logged=np.array(list(map(_index_of, shown, lists)), dtype=np.int64),
-        probability=rounded_to_one(
-            np.array(list(chain.from_iterable(event.slate_propensities for event in with_lists)))
-        ),
+        probability=np.array(list(chain.from_iterable(event.slate_propensities for event in with_lists))),
         place_offsets=cumulative_offsets(sizes * np.array(list(map(len, shown)))),
         place=np.array(list(chain.from_iterable(map(_slot_indices, with_lists))), dtype=np.int64),
     )

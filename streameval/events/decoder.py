@@ -36,7 +36,6 @@ from streameval.events.validation import (
     first_faults,
     list_fault,
     rejection,
-    rounded_to_one,
     seconds_rule,
 )
 
@@ -59,6 +58,9 @@ class JsonDecoder:
         segments: the fields that split estimates
         named: whether to add the names of the logged actions
         estimated: whether propensities are estimated. Logged ones are then ignored
+
+    Attributes:
+        clipped_events: events so far with a number beyond its range by rounding alone
 
     >>> decoder = JsonDecoder(["bts"], reward_range=(0, 1))
     >>> message = b'{"event_id":1, "timestamp":0, "action":7, "propensity":0.5, "reward":1, "policies":{"bts":0.75}}'
@@ -88,6 +90,7 @@ class JsonDecoder:
         self.scores = None if scores is None else tuple(scores)
         self.rewarded, self.identified, self.named, self.estimated = rewarded, identified, named, estimated
         self.further, self.segments = tuple(further), tuple(segments)
+        self.clipped_events = 0
         fields = tuple(reward.field for reward in self.further)
         roots = tuple(segment.root for segment in self.segments)
         self._any_fields = tuple(dict.fromkeys((*(self.scores or ()), *roots))) if roots else self.scores
@@ -108,6 +111,13 @@ class JsonDecoder:
             return decode(message)
 
         return decode_shallow
+
+    def clipped(self, batch: EventBatch) -> EventBatch:
+        """Set numbers that exceed their range by rounding alone to its ends. Adds to `clipped_events`."""
+        further = () if self.reward_range is None else self.further
+        batch, are_clipped = batch.clipped(self.reward_range if self.rewarded else None, further)
+        self.clipped_events += int(np.count_nonzero(are_clipped))
+        return batch
 
     @property
     def reads_columns(self) -> bool:
@@ -182,6 +192,7 @@ class JsonDecoder:
         if self.segments:
             batch = replace(batch, segments=read_segments(self.segments, self._attributes, events))
         ranges = () if self.reward_range is None else self.further
+        batch = self.clipped(batch)
         broken = batch.faults(
             self.reward_range,
             rewarded=self.rewarded,
@@ -250,7 +261,7 @@ class RankingDecoder(JsonDecoder):
             propensity=np.ones(len(events)),
             reward=rankings.clicks,
             timestamp=seconds([event.timestamp for event in events]),
-            sampling_probability=rounded_to_one(floats_or([event.sampling_probability for event in events], 1.0)),
+            sampling_probability=floats_or([event.sampling_probability for event in events], 1.0),
             unit=name_fingerprints([event.unit for event in events]),
             rankings=rankings,
         )
@@ -287,7 +298,8 @@ class RewardDecoder:
         further = further_rewards(self._further, rewards) if self._further else None
         broken = first_faults((*self._rules(amounts, further), seconds_rule(times)))
         rows = np.delete(np.arange(len(rewards)), list(broken))
-        identity = fingerprints([message.event_id for message in _without(rewards, broken, faults)])
+        kept_rewards = _without(rewards, broken, faults)
+        identity = fingerprints([message.event_id for message in kept_rewards])
         kept = origin.take(np.delete(np.arange(len(messages)), list(faults)))
         return RewardBatch(
             amounts[rows],
@@ -295,6 +307,7 @@ class RewardDecoder:
             replace(kept, identity=identity),
             _rejected(faults, messages, origin),
             further and further.take(rows),
+            name_fingerprints([getattr(message, "reward_id", None) for message in kept_rewards]),
         )
 
     def _rules(self, rewards: Array, further: FurtherRewards | None) -> Iterator[BrokenRule]:

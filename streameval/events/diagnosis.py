@@ -158,6 +158,8 @@ def explain(error: Exception) -> str:
         return "nested too deeply"
     if isinstance(error, UnicodeDecodeError | UnicodeEncodeError):
         return f"not UTF-8: {error.reason} at byte {error.start}"
+    if not isinstance(error, msgspec.DecodeError):
+        return f"not JSON: {error}" if isinstance(error, json.JSONDecodeError) else str(error) or type(error).__name__
     if not isinstance(error, msgspec.ValidationError):
         return f"not JSON: {error}"
     message = _DECODER_MESSAGE.fullmatch(str(error).replace("`", "").replace(" | null", ""))

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from streameval.common.arrays import is_positive_probability
 from streameval.common.text import counted
 from streameval.events.decoder import JsonDecoder
 from streameval.events.diagnosis import Diagnosis
@@ -153,7 +154,7 @@ class DsjsonDecoder(JsonDecoder):
         self._require_activated(line)
         if not self.rewarded and line.event_id is None:
             raise _UnusableError("missing_field", "EventId: missing, and rewards are joined by it")
-        if line.dropped is not None and not 0 <= line.dropped < 1:
+        if line.dropped is not None and not is_positive_probability(1.0 - line.dropped):
             raise _UnusableError("propensity_range", f"pdrop: {line.dropped:.10g} is not in [0, 1)")
         if line.outcomes is None:
             return self._bandit(line)

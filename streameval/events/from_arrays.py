@@ -15,7 +15,6 @@ from streameval.events.further_rewards import FurtherRewards
 from streameval.events.origin import Identity, name_fingerprints
 from streameval.events.schema import Identifier
 from streameval.events.slates import FACTORED, UNIFORM_RANKING, ListedSlates, SlateColumns, as_one_action
-from streameval.events.validation import rounded_to_one
 
 
 def column(name: str, values: ArrayLike, *shape: int | None) -> Array:
@@ -146,7 +145,7 @@ def choice_columns(
             per_choice[row] = column(f"policies[{name!r}]", values, *shape).ravel()
         else:
             sets.probabilities[:, row] = column(f"policies[{name!r}]", values, *logged.shape).ravel()
-    propensity_of_logged = rounded_to_one(logged).ravel()
+    propensity_of_logged = logged.ravel()
     if sets is not None:
         reconcile(sets, per_choice.T, sets.probabilities)
         propensity_of_logged = sets.propensities[sets.logged[1]]
@@ -192,7 +191,7 @@ def _action_sets(
     return ActionSets(
         offsets=np.arange(choices + 1) * actions,
         index=_logged_index(action, shape, actions),
-        propensities=rounded_to_one(propensities).ravel(),
+        propensities=propensities.ravel(),
         features=rows,
         probabilities=np.full((policies, choices * actions), np.nan).T,
     )

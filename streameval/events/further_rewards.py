@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from streameval.common.arrays import Array
+from streameval.common.arrays import Array, Mask, within
 from streameval.events.action_sets import Columns
 from streameval.events.validation import BrokenRule, finite, reward_within
 
@@ -44,6 +44,17 @@ class FurtherRewards(Columns):
         """Return the reward of this name, [n], NaN without such a column."""
         index = self.index(name)
         return np.full(len(self.values), np.nan) if index is None else np.asarray(self.values[:, index])
+
+    def clipped(self, ranges: Sequence[RewardField]) -> tuple[FurtherRewards, Mask]:
+        """Set rewards that exceed their range by rounding alone to its ends, and return the events with one [n]."""
+        values, events = self.values, np.zeros(len(self.values), dtype=bool)
+        for reward in ranges:
+            index = self.index(reward.name)
+            if index is not None:
+                column, which = within(values[:, index], reward.low, reward.high)
+                values = np.column_stack([values[:, :index], column, values[:, index + 1 :]]) if which.any() else values
+                events |= which
+        return replace(self, values=values), events
 
     def infinite(self) -> Iterator[BrokenRule]:
         """Yield a rule per reward: no value is infinite."""

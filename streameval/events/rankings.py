@@ -18,7 +18,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from msgspec.structs import astuple
 from numpy.typing import ArrayLike
 
-from streameval.common.arrays import Array, floats
+from streameval.common.arrays import Array, floats, is_positive_probability
 from streameval.common.text import counted
 from streameval.events.action_sets import Columns, Features, Index, Ragged, cumulative_offsets
 from streameval.events.from_arrays import column
@@ -177,14 +177,14 @@ def _mismatches(event: RankingEvent) -> Iterator[Fault]:
                 "malformed", f"{field}: {counted(len(values), 'entry')} for {counted(len(items), 'item')} {which}"
             )
     for index, propensity in enumerate(page.propensities or ()):
-        if not 0 < propensity <= 1:
+        if not is_positive_probability(propensity):
             yield Fault("propensity_range", f"ranking.propensities[{index}]: {propensity:.10g} is not in (0, 1]")
     if page.swap is not None and (len(set(page.swap)) != 2 or max(page.swap) > len(page.shown)):
         yield Fault("malformed", f"ranking.swap: not two ranks of the {counted(len(page.shown), 'item')} shown")
     for index, pair in enumerate(page.marginals or ()):
         if len(pair) != 2:
             yield Fault("malformed", f"ranking.marginals[{index}]: {counted(len(pair), 'entry')}, expected 2")
-        elif not (0 < pair[0] <= 1 and 0 <= pair[1] <= 1):
+        elif not (is_positive_probability(pair[0]) and (pair[1] == 0 or is_positive_probability(pair[1]))):
             entries = ", ".join(f"{entry:.10g}" for entry in pair)
             yield Fault("propensity_range", f"ranking.marginals[{index}]: {entries} are not in (0, 1] and [0, 1]")
     widths = set(map(len, features))
@@ -223,6 +223,7 @@ class Rankings(Ragged):
         "offsets": ("rank", "clicked", "propensity", "next_ratio", "ranks")
     }
     PARTS: ClassVar[Mapping[str, type[Columns]]] = {"features": Features}
+    PROBABILITIES: ClassVar[Sequence[str]] = ("propensity", "support")
 
     shown: Index
     swap_from: Index
@@ -244,6 +245,7 @@ class Rankings(Ragged):
 
 NO_PLACEMENT = Placement()
 FEW_ITEMS = 8  # are found one by one, faster than through a dictionary of all items of the page
+NO_RANKS: Mapping[str, int] = {}
 
 
 def ranking_columns(
@@ -258,6 +260,9 @@ def ranking_columns(
     shape, pages = (len(events), len(names)), [event.ranking for event in events]
     lists: list[Any] = [cell.ranking for cell in cells]
     tables: list[Any] = [cell.ranks for cell in cells]
+    if tables.count(None):
+        pairs = zip(cells, [page for page in pages for _ in names], strict=True)
+        tables = [NO_RANKS if _has_nothing_to_rank(cell, page) else cell.ranks for cell, page in pairs]
     lengths: list[int | None] = lists
     if lists.count(None) < len(lists):
         lengths = [None if items is None else _length(items) for items in lists]
@@ -288,6 +293,11 @@ def ranking_columns(
         clicked = [float(item in chosen) for chosen, row in zip(clicks, items, strict=True) for item in row]
         rankings = _without_unknown_ranks(replace(rankings, clicked=floats(clicked)))
     return names, placed, rankings
+
+
+def _has_nothing_to_rank(cell: Placement, page: Page) -> bool:
+    """Tell whether a policy is in a page without clicks: an empty placement then has all ranks, and is not missing."""
+    return cell is not NO_PLACEMENT and cell.ranks is None and cell.ranking is None and not page.clicked
 
 
 def _placements(

@@ -143,6 +143,8 @@ def _row_of_cells(message: bytes) -> Any:
         row = msgspec.json.decode(message)
     except DECODE_ERRORS:
         row = parse(message.decode())[0]
+    if isinstance(row, str):
+        return Fault("malformed", row)
     if isinstance(row, list):
         return Fault("malformed", f"{counted(len(row), 'cell')}, and the header has another number of columns")
     return row

@@ -229,7 +229,10 @@ def attributes(form: type[msgspec.Struct]) -> Mapping[str, str]:
 
 @lru_cache(maxsize=16)
 def reward_type(reward_field: str, further_fields: tuple[str, ...] = ()) -> type[msgspec.Struct]:
-    """Return the type of a message with rewards that arrive separately. With `further_fields` all are optional."""
+    """Return the type of a message with rewards that arrive separately. With `further_fields` all are optional.
+
+    Messages have no `reward_id` if a reward has that name.
+    """
     optional: Any = RewardValue | None | UnsetType
     rewards: list[Any] = [("reward", RewardValue, msgspec.field(name=reward_field))]
     if further_fields:
@@ -237,7 +240,13 @@ def reward_type(reward_field: str, further_fields: tuple[str, ...] = ()) -> type
             (f"reward{index or ''}", optional, msgspec.field(name=name, default=UNSET))
             for index, name in enumerate((reward_field, *further_fields))
         ]
+    reward_id: Any = Annotated[
+        Identifier | None,
+        described("Identifies the reward. Of several messages with the same `event_id` and `reward_id` one counts."),
+    ]
     fields: list[Any] = [("event_id", Identifier), ("timestamp", Timestamp), *rewards]
+    if "reward_id" not in (reward_field, *further_fields):
+        fields.append(("reward_id", reward_id, None))
     return msgspec.defstruct("RewardMessage", fields, frozen=True, gc=False, module=__name__)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from functools import cached_property
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array
+from streameval.common.arrays import ROUNDING_UNITS, Array
 from streameval.common.component import strict
 from streameval.events.action_sets import Columns
 from streameval.events.origin import NO_IDENTITY, Identity, fingerprints, name_fingerprints
@@ -129,13 +130,14 @@ def require_known_before(field: SegmentField) -> None:
 def label_of(value: object) -> str:
     """Return the value of a segment as text, "" for a value of another type.
 
-    >>> label_of("de"), label_of(3.0), label_of(True), label_of(None), label_of([1])
-    ('de', '3', 'true', '', '')
+    >>> label_of("de"), label_of(3.0), label_of(3 * 1.1 - 0.3), label_of(True), label_of(None), label_of([1])
+    ('de', '3', '3', 'true', '', '')
     """
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
-        return str(int(value)) if value.is_integer() else ""
+        whole = round(value) if math.isfinite(value) else 0
+        return str(whole) if abs(value - whole) <= ROUNDING_UNITS * math.ulp(max(1.0, abs(whole))) else ""
     return str(value) if isinstance(value, str | int) else ""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
@@ -36,6 +36,7 @@ class ListedSlates(Ragged):
 
     EVENTS: ClassVar[Mapping[str, Any]] = {"logged": -1}
     ROWS: ClassVar[Mapping[str, tuple[str, ...]]] = {"offsets": ("probability",), "place_offsets": ("place",)}
+    PROBABILITIES: ClassVar[Sequence[str]] = ("probability",)
 
     logged: Index
     probability: Array
@@ -68,6 +69,7 @@ class SlateColumns(Ragged):
         "offsets": ("propensity", "reward", "further", "probabilities", "actions")
     }
     PARTS: ClassVar[Mapping[str, type[Columns]]] = {"actions": ActionSets, "listed": ListedSlates}
+    PROBABILITIES: ClassVar[Sequence[str]] = ("propensity", "probabilities")
 
     propensity: Array
     reward: Array
@@ -304,8 +306,9 @@ def as_one_action(slates: SlateColumns) -> tuple[Array, Array]:
         [n] by the logging policy, [n, P] by the policies.
     """
     is_slate = slates.sizes > 0
-    targets = np.where(is_slate[:, None], slates.product(slates.probabilities), np.nan)
-    logging = np.maximum(slates.product(slates.conditional_propensity[:, None])[:, 0], _MIN_PROPENSITY)
+    targets = np.where(is_slate[:, None], slates.product(np.minimum(slates.probabilities, 1.0)), np.nan)
+    propensity = np.minimum(slates.conditional_propensity, 1.0)  # rules about slots reject what exceeds 1 by more
+    logging = np.maximum(slates.product(propensity[:, None])[:, 0], _MIN_PROPENSITY)
     listed = slates.listed
     shown = np.flatnonzero(listed.logged >= 0)
     logging[shown] = listed.probability[listed.offsets[shown] + listed.logged[shown]]

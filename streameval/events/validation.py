@@ -92,7 +92,6 @@ def rejection(
 
 SMALLER_UNITS = {"milliseconds": 1e14, "microseconds": 1e17, "nanoseconds": 1e20}  # the largest time in each unit
 PROPENSITY_TOLERANCE = 1e-6  # relative difference between `propensity` and the logged action's entry of `propensities`
-MAX_PROPENSITY = 1.0 + 1e-9  # larger propensities are invalid; each step of a calculation adds an error of 1e-16
 MAX_FEATURES = 4096  # per action: models of the reward need a matrix of this size squared
 MAX_SLATE_ACTIONS = 500  # in all slots, with listed slates or scores: estimates need a matrix of this size squared
 MAX_SLATE_PAIRS = 4_000_000  # of slots, in all listed slates: the probability of each pair of actions is summed
@@ -108,12 +107,6 @@ def tolerance(actions: NDArray[np.int64]) -> Array:
     array([2.0e-06, 1.1e-05])
     """
     return np.asarray(NOISE + ROUNDING_ERROR * actions, dtype=np.float64)
-
-
-def rounded_to_one(values: Array) -> Array:
-    """Set values that exceed 1 by rounding alone to 1, in place."""
-    values[(values > 1.0) & (values <= MAX_PROPENSITY)] = 1.0
-    return values
 
 
 # --- Lists of one event, which must fit together before they can become columns ---
@@ -467,7 +460,8 @@ def slot_rewards_within(slates: SlateColumns, low: float, high: float) -> Broken
     """Require that the positive rewards of slots sum to at most `high`, and the negative ones to at least `low`."""
     rewards = np.nan_to_num(slates.reward)
     gains, losses = slates.per_event(np.stack([np.maximum(rewards, 0.0), np.minimum(rewards, 0.0)], axis=1)).T
-    too_high, too_low = gains > max(high, 0.0) * (1 + NOISE), losses < min(low, 0.0) * (1 + NOISE)
+    noise = NOISE * max((abs(end) for end in (low, high) if np.isfinite(end)), default=0.0)
+    too_high, too_low = gains > max(high, 0.0) + noise, losses < min(low, 0.0) - noise
     return (
         too_high | too_low,
         "reward_range",

@@ -123,6 +123,7 @@ class SourceStatus:
         rebuilds: how often the client was replaced
         lost: messages that were gone before they could be read, as far as they can be counted
         gaps: how often messages were lost, by kind (see `GAPS`)
+        spanning_rows: rows of CSV that took several lines, unless that is expected
     """
 
     reached: bool
@@ -132,6 +133,7 @@ class SourceStatus:
     rebuilds: int = 0
     lost: int = 0
     gaps: Mapping[str, int] = field(default_factory=dict)
+    spanning_rows: int = 0
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
@@ -373,7 +375,7 @@ class RewardTopic(StrictModel):
     combine: Literal["first", "sum", "last"] = Field(
         default="first",
         description="Which of several rewards of a decision counts, or their sum (a reward sent twice then counts "
-        "twice).",
+        "once if it has a `reward_id`, else twice).",
     )
 
 

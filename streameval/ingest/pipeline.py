@@ -31,11 +31,22 @@ ID_BUFFERS = {
 }
 """What the buffers in a state hold, for people."""
 
+WATCHED_IDS = 100_000
+"""Latest events among which a repeated id is recognised, although it counts."""
+
 B = TypeVar("B", EventBatch, RewardBatch)
 
 
 class Decoder(Protocol):
-    """Decode message values into columns."""
+    """Decode message values into columns.
+
+    Attributes:
+        clipped_events: events so far with a number beyond its range by rounding alone
+        identified: whether events with an origin have the fingerprint of their id
+    """
+
+    clipped_events: int
+    identified: bool
 
     def decode_batch(self, values: Iterable[bytes | None], origin: Origin | None = None) -> EventBatch:
         """Decode messages. `origin` tells where they come from, if anything needs it."""
@@ -58,6 +69,9 @@ class EventPipeline:
         reward_range: the range of joined rewards. Decoders check the other rewards
         further: further rewards, with their fields and ranges
         located: events keep their origin, even if no stage needs it
+
+    Attributes:
+        repeated_events: events so far that count although an event of the last 100,000 has their id
     """
 
     def __init__(
@@ -75,7 +89,9 @@ class EventPipeline:
         self._reward_field, self._reward_range, self._further = reward_field, reward_range, tuple(further)
         self._rewards = RewardDecoder(reward_field, self._further)
         self._clock = ReaderClock(self._settings.clock_tolerance)
+        self._clipped_joined = self.repeated_events = 0
         self._duplicates = self._deduplication()
+        self._watched = Deduplication(WATCHED_IDS)  # not in the state: it only counts
         self._order: EventOrder | None = None
         self._later_duplicates: Deduplication | None = None
         self._left = HeldEvents()  # from an order by time before a restart, until the next events come
@@ -85,6 +101,11 @@ class EventPipeline:
     def ahead_of_clock(self) -> int:
         """Count the events and rewards that were dated too far ahead of the reader's clock."""
         return self._clock.ahead
+
+    @property
+    def clipped_events(self) -> int:
+        """Count the events with a number beyond its range by rounding alone, which was set to the end of the range."""
+        return self.events.clipped_events + self._clipped_joined
 
     @property
     def mostly_ahead(self) -> bool:
@@ -124,6 +145,9 @@ class EventPipeline:
         batch, rewards = self._clock.redated(batch, now), [self._clock.redated(part, now) for part in rewards]
         if self._duplicates is not None:
             batch = self._duplicates.take(batch)
+        elif batch.origin is not None and batch.origin.identity is not None:
+            self.repeated_events += len(batch) - len(self._watched.take(batch))
+            batch = batch if self._is_located else replace(batch, origin=None)
         if self._order is not None:
             self._order.expect(partitions)
             ended = {partition: time for partition, time in partitions.items() if time is not None}
@@ -134,6 +158,9 @@ class EventPipeline:
 
     def _finished(self, batch: EventBatch) -> EventBatch:
         """Return the events that count, from events in their order."""
+        if self._settings.reward_topic is not None:  # decoders count the other rewards
+            batch, are_clipped = batch.clipped(self._reward_range, self._further)
+            self._clipped_joined += int(np.count_nonzero(are_clipped))
         batch = batch.with_rewards_in(*self._reward_range, self._further)
         return batch if self._later_duplicates is None else self._later_duplicates.take(batch)
 
@@ -201,6 +228,10 @@ class EventPipeline:
     def _deduplications(self) -> dict[str, Deduplication | None]:
         return {"duplicates": self._duplicates, "later_duplicates": self._later_duplicates}
 
+    @property
+    def _is_located(self) -> bool:
+        return self.located or self._duplicates is not None or self._order is not None
+
     def _decide(self, partitions: int) -> None:
         """Compose the stages for this many partitions."""
         self._is_decided = True
@@ -222,8 +253,7 @@ class EventPipeline:
         ]
         if not decisions:
             return EventBatch.concat([]), rewards
-        located = self.located or self._duplicates is not None or self._order is not None
-        origin = _origin(decisions) if located else None
+        origin = _origin(decisions) if self._is_located or self.events.identified else None
         values = list(chain.from_iterable(part.values for part in decisions))
         return _with_unreadable(_decoded(self.events, values, origin), decisions), rewards
 

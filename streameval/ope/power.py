@@ -172,6 +172,7 @@ class LogSummary:
             )
             self._timed += len(timestamps)
         low, high = self.reward_range
+        batch, _ = batch.clipped((low, high))
         batch = batch.take((batch.reward >= low) & (batch.reward <= high))
         if not len(batch):
             return

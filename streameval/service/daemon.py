@@ -33,6 +33,10 @@ STALL_SECONDS = 60.0  # without a turn of the loop, after which the daemon is un
 REPORT_INTERVAL_SECONDS = 60.0  # a Report is made again without new events, since it may have become stale
 MAX_WITHHELD = 10_000  # messages that wait while the clock of this machine seems to be behind
 MOSTLY_AHEAD = "nearly all events are dated ahead of this machine's clock and count as events of now: check that clock"
+NO_EVENTS = "the source has ended, and no message was an event or was rejected: check that it is the right one"
+EVENTS_TWICE = "events repeat the id of a recent one and count again: set source.duplicates, if they were sent twice"
+REWARDS_TWICE = "rewards have the time and value of another one of their decision and count again: log a reward_id"
+SPANNING_HINT = "look for stray quotes, which hide rows; if cells hold line breaks, set source.multiline: true"
 FOLD_INTERVAL_SECONDS = 0.1  # between two updates with pending blocks while the daemon keeps up with the stream
 MIN_FOLDED_BLOCKS = 20
 """The evaluator itself waits for more blocks, which stops the loop for far longer."""
@@ -95,6 +99,8 @@ class DaemonLoop(ABC, Generic[Reporting]):
         self._summaries = LogSummaries()
         self.published = DaemonStatus(source=source.status(), at=clock())
         self._late, self._mostly_ahead = 0, False
+        self._spanning, self._is_empty = 0, False
+        self._twice: Mapping[str, int] = {}
         self._withheld: list[Records] = []
         self._withheld_because = ""
         self._accepted, self._rejected = 0, dict.fromkeys(REASONS, 0)
@@ -275,7 +281,10 @@ class DaemonLoop(ABC, Generic[Reporting]):
             at=at,
             report=report,
             ready=status.reached and report is not None and not failure,
-            detail=failure or _reason_unready(status, report) or (MOSTLY_AHEAD if self._pipeline.mostly_ahead else ""),
+            detail=failure
+            or _reason_unready(status, report)
+            or (MOSTLY_AHEAD if self._pipeline.mostly_ahead else NO_EVENTS if _is_empty(status, report) else "")
+            or "; ".join(f"{count:,} {what}" for what, count in self._delivered_twice(buffered).items() if count),
             accepted=self._accepted,
             rejected=dict(self._rejected),
             batch_duration=self._batch_duration,
@@ -286,6 +295,8 @@ class DaemonLoop(ABC, Generic[Reporting]):
             decisions=None if self._decisions is None else self._decisions.status(),
             buffered=buffered,
             ahead_of_clock=self._pipeline.ahead_of_clock,
+            repeated_events=self._pipeline.repeated_events,
+            clipped_events=self._pipeline.clipped_events,
             history=self.published.history.after(at, report),
             margin=self._evaluator.config.margin,
             engine=self._engine_status(at),
@@ -294,6 +305,8 @@ class DaemonLoop(ABC, Generic[Reporting]):
         self._log_reached(status)
         self._log_ahead()
         self._log_late(buffered)
+        self._log_oddities(status, report)
+        self._log_delivered_twice(buffered)
         self._summaries.write_when_due(report)
         return status
 
@@ -321,6 +334,27 @@ class DaemonLoop(ABC, Generic[Reporting]):
             hint = f"increase source.max_lateness to {buffered.sufficient_lateness}s to keep the order"
             log.warning("events_late", count=buffered.late - self._late, seconds=round(lateness, 1), hint=hint)
         self._late = 0 if buffered is None else buffered.late
+
+    def _log_oddities(self, status: SourceStatus, report: Report | None) -> None:
+        """Log what would otherwise lose events in silence: rows over several lines, and a source without any event."""
+        if status.spanning_rows > self._spanning:
+            log.warning("rows_over_several_lines", count=status.spanning_rows - self._spanning, hint=SPANNING_HINT)
+        if _is_empty(status, report) and not self._is_empty:
+            log.warning("no_events", detail=NO_EVENTS)
+        self._spanning, self._is_empty = status.spanning_rows, _is_empty(status, report)
+
+    def _delivered_twice(self, buffered: BufferStatus | None) -> dict[str, int]:
+        """Count what seems to have been delivered more than once, and counts each time."""
+        repeats = None if buffered is None else buffered.repeats
+        return {EVENTS_TWICE: self._pipeline.repeated_events, REWARDS_TWICE: repeats.suspicious if repeats else 0}
+
+    def _log_delivered_twice(self, buffered: BufferStatus | None) -> None:
+        """Log each kind of repeated messages once."""
+        twice = self._delivered_twice(buffered)
+        for what, count in twice.items():
+            if count and not self._twice.get(what):
+                log.warning("delivered_twice", count=count, detail=what)
+        self._twice = twice
 
 
 class Daemon(DaemonLoop[Evaluator]):
@@ -350,6 +384,11 @@ class Daemon(DaemonLoop[Evaluator]):
             self._to_publish = self._source.status()
         else:
             self._publish()
+
+
+def _is_empty(status: SourceStatus, report: Report | None) -> bool:
+    """Tell whether a source has ended without an event, accepted or rejected."""
+    return status.exhausted and report is not None and not (report.events.accepted or any(report.events.rejected))
 
 
 def _reason_unready(status: SourceStatus, report: Report | None) -> str:

@@ -19,6 +19,7 @@ import structlog
 from streameval.config.model import AnyDeadLetters, DeadLetterFile
 from streameval.errors import InputError
 from streameval.events import Rejected
+from streameval.ingest.appended import open_to_append
 from streameval.ingest.background import RetryError, Sink, Worker, WorkerStatus
 from streameval.ingest.base import Records
 from streameval.ingest.kafka.connection import KafkaConnection
@@ -204,11 +205,9 @@ class FileSink:
         """Do nothing: no file is open between two writes."""
 
     def _append(self, lines: bytes) -> None:
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o640)
+        descriptor = open_to_append(self._path, 0o640)
         try:
             size = os.fstat(descriptor).st_size
-            if size and os.pread(descriptor, 1, size - 1) != b"\n":  # a crash in the middle of a line
-                lines = b"\n" + lines
             rest = memoryview(lines)
             try:
                 while rest:

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -25,9 +25,11 @@ import numpy as np
 import structlog
 import zstandard
 
-from streameval.common.arrays import State
+from streameval.common.arrays import State, from_plain, to_plain
 from streameval.errors import DamagedError, StateError, StreamevalError
+from streameval.events.origin import NO_IDENTITY
 from streameval.ingest.base import Offsets
+from streameval.ingest.stages import RewardRepeats
 from streameval.service.status import SnapshotStatus
 
 __all__ = ["Snapshot", "SnapshotStore", "complete_file", "read_newest", "read_snapshot", "require_usable"]
@@ -35,7 +37,8 @@ __all__ += ["snapshot_files", "write_snapshot"]
 
 MAX_SNAPSHOTS = 3
 SUFFIX, DAMAGED, BEFORE_RESET, WRITING = ".snapshot", ".damaged", ".before-reset", ".writing"
-SCHEMA = 13
+FIRST_SCHEMA = 13
+"""The oldest layout that can be read."""
 OLD_FORMAT = b"streameval snapshot 1\n"
 """First bytes of the files of development versions."""
 PROCESS_ID_BYTES = 20
@@ -61,6 +64,23 @@ LOST = (
 T = TypeVar("T")
 
 log = structlog.get_logger("streameval.snapshots")
+
+
+def _with_ids_of_rewards(document: State) -> State:
+    """Add the ids of rewards that wait, which have none, and the counts of repeated ones."""
+    order = document["pipeline"].get("order", {})
+    rewards = order.get("rewards")
+    if rewards is None:
+        return document
+    waiting = from_plain(rewards["waiting"]["runs"])
+    runs = [run | {"reward_id": np.full(len(run["identity"]), NO_IDENTITY)} for run in waiting]
+    more = {"waiting": {"runs": to_plain(runs)}, "repeats": asdict(RewardRepeats())}
+    return document | {"pipeline": document["pipeline"] | {"order": order | {"rewards": rewards | more}}}
+
+
+MIGRATIONS: list[Callable[[State], State]] = [_with_ids_of_rewards]
+"""Number n takes a document from schema `FIRST_SCHEMA + n` to the next. None is ever removed."""
+SCHEMA = FIRST_SCHEMA + len(MIGRATIONS)
 
 
 class Snapshot(msgspec.Struct, kw_only=True):
@@ -106,7 +126,7 @@ def write_snapshot(file: BinaryIO, snapshot: object) -> None:
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """Read a snapshot of this version.
+    """Read a snapshot of this version, or of an earlier one from `FIRST_SCHEMA` on.
 
     Raises:
         DamagedError: The content differs from what was written, or lacks a part.
@@ -123,13 +143,16 @@ def read_snapshot(path: Path) -> Snapshot:
         if not decompressor.eof or decompressor.unused_data:
             raise DamagedError("it is not one complete zstd frame", hint=OLDER)
         document = msgspec.msgpack.decode(content, type=dict[str, Any])
-        if document.get("schema") != SCHEMA:
+        schema = document.get("schema")
+        if not isinstance(schema, int) or not FIRST_SCHEMA <= schema <= SCHEMA:
             raise StateError(
-                f"{path} has schema {document.get('schema')}, this version reads {SCHEMA}",
+                f"{path} has schema {schema}, this version reads {SCHEMA}, and earlier ones from {FIRST_SCHEMA} on",
                 hint=f"use the version that wrote it, or start from zero: {WAYS_OUT}",
             )
-        return msgspec.convert(document, Snapshot)
-    except (zstandard.ZstdError, msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        for migrate in MIGRATIONS[schema - FIRST_SCHEMA :]:
+            document = migrate(document)
+        return msgspec.convert(document | {"schema": SCHEMA}, Snapshot)
+    except (zstandard.ZstdError, *WRONG_CONTENT) as error:
         raise DamagedError(f"wrong content: {error}", hint=OLDER) from error
 
 

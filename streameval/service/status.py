@@ -257,6 +257,8 @@ class DaemonStatus:
         dead_letters: None if rejected messages are only counted.
         decisions: None if no decisions are sent.
         ahead_of_clock: Events and rewards dated too far ahead of this machine's clock.
+        repeated_events: Events that count although a recent event has their id.
+        clipped_events: Events with a number beyond its range by rounding alone, which was set to the end of the range.
         buffered: None if events count as they arrive.
         history: Estimates since the start of the process.
         margin: What a lift must exceed for promotion, None without promotion.
@@ -277,6 +279,8 @@ class DaemonStatus:
     dead_letters: WorkerStatus | None = None
     decisions: WorkerStatus | None = None
     ahead_of_clock: int = 0
+    repeated_events: int = 0
+    clipped_events: int = 0
     buffered: BufferStatus | None = None
     history: History = NO_HISTORY
     margin: float | None = None

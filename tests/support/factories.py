@@ -257,6 +257,8 @@ def records(*values: bytes | None, partition: int = 0) -> Records:
 class NumberFormat:
     """Decode `b"5"` into an event of reward 5 at time 5, and reject everything else as malformed."""
 
+    clipped_events, identified = 0, False
+
     def decode_batch(self, values: Iterable[bytes | None], origin: Origin | None = None) -> EventBatch:
         """Return numbers as events, and the rest as rejections."""
         taken = [value or b"" for value in values]

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import msgspec
 
@@ -18,15 +18,60 @@ from streameval.ingest.files.lines import START, FileIdentity, TailedFile
 NEXT_LINE_SECONDS = 1.0  # to wait for the next line of a row that has not ended
 
 
-def row_texts(lines: deque[bytes], refill: Callable[[], bool]) -> Iterator[str]:
-    """Take lines one by one for a CSV reader.
+class CsvRow(NamedTuple):
+    """Hold the cells of a row.
+
+    Attributes:
+        cells: the cells, or the one that the reader refused
+        lines: number of lines of the row
+        fault: why these are not the cells of a row, or empty
+    """
+
+    cells: list[str]
+    lines: int
+    fault: str = ""
+
+
+def next_row(lines: deque[bytes], refill: Callable[[], bool]) -> CsvRow:
+    """Take the next row from lines.
+
+    A row takes several lines if a quote opens in one and closes in another, right before a separator. Any other quote
+    that opens is a stray one, which spoils its own line only.
 
     Args:
-        lines: the lines
-        refill: adds lines when all are taken, as a row may continue, and returns whether there is one
+        lines: at least one line
+        refill: adds further lines, as the row may continue, and returns whether there are some
     """
-    while refill():
-        yield lines.popleft().decode(errors="surrogateescape") + "\n"
+    first = _text(lines[0])
+    reader = csv.reader(iter((first, "")))
+    try:
+        cells = next(reader)
+    except csv.Error as error:
+        lines.popleft()
+        return CsvRow([first], 1, f"not CSV: {error}")
+    if reader.line_num == 1:
+        lines.popleft()
+        return CsvRow(cells, 1)
+    reader = csv.reader(_texts(lines, refill), strict=True)
+    try:
+        row = CsvRow(next(reader), reader.line_num)
+    except csv.Error:
+        row = CsvRow(cells, 1, "a quote is not closed")
+    for _ in range(row.lines):
+        lines.popleft()
+    return row
+
+
+def _texts(lines: deque[bytes], refill: Callable[[], bool]) -> Iterator[str]:
+    """Yield lines and leave them where they are."""
+    count = 0
+    while count < len(lines) or refill():
+        yield _text(lines[count])
+        count += 1
+
+
+def _text(line: bytes) -> str:
+    return line.decode(errors="surrogateescape") + "\n"
 
 
 class CsvFile(TailedFile):
@@ -58,23 +103,20 @@ class CsvFile(TailedFile):
             header, number = self._header, self._lines - len(lines)
 
         def refill() -> bool:
-            if not lines:
-                lines.extend(super(CsvFile, self).read(1, NEXT_LINE_SECONDS))
-            return bool(lines)
+            more = super(CsvFile, self).read(1, NEXT_LINE_SECONDS)
+            lines.extend(more)
+            return bool(more)
 
-        rows = csv.reader(row_texts(lines, refill))
         messages: list[bytes] = []
         while lines:
-            before = rows.line_num
-            try:
-                cells = next(rows)
-            except csv.Error as error:
-                cells = [str(error)]
+            row = next_row(lines, refill)
+            self.spanning += row.lines > 1
             if header:
-                messages.append(self._message(header, cells, number + before + 1))
+                messages.append(self._message(header, row, number + len(messages) + 1))
             else:
-                header = self._header = self._names(cells)
-            messages += [b""] * (rows.line_num - len(messages))
+                header = self._header = self._names(row.cells)
+                messages.append(b"")
+            messages += [b""] * (row.lines - 1)
         return messages
 
     def _start(self, stream: BinaryIO) -> None:
@@ -87,15 +129,15 @@ class CsvFile(TailedFile):
             raise InputError(f"{self.path} has two columns '{repeated[0]}'", hint="rename or remove one of them")
         return cells
 
-    def _message(self, header: Sequence[str], cells: list[str], number: int) -> bytes:
-        """Return the row as an object, or as a list if it lacks a cell for each column."""
-        if not cells:
+    def _message(self, header: Sequence[str], row: CsvRow, number: int) -> bytes:
+        """Return the row as an object, as a list if it lacks a cell for each column, or as text if it is not one."""
+        if not row.cells:
             return b""
-        row: object = cells
-        if len(cells) == len(header):
+        message: object = row.fault or row.cells
+        if not row.fault and len(row.cells) == len(header):
             defaults = {"event_id": f"{Path(self.path).name}:{number}", "timestamp": str(time.time())}
-            row = defaults | dict(zip(header, cells, strict=True))
+            message = defaults | dict(zip(header, row.cells, strict=True))
         try:
-            return msgspec.json.encode(row)
+            return msgspec.json.encode(message)
         except UnicodeEncodeError:  # bytes that are not UTF-8; the decoder rejects them
-            return json.dumps(row).encode()
+            return json.dumps(message).encode()

@@ -77,6 +77,15 @@ def decompressor_of(first_bytes: bytes) -> Members | None:
     return None
 
 
+def newline_of(text: bytes | bytearray) -> bytes | None:
+    """Return the end of the lines in the start of a file, None while it has none. Old programs end them with CR alone.
+
+    >>> newline_of(b"a\\r\\nb"), newline_of(b"a\\rb"), newline_of(b"a\\r")
+    (b'\\n', b'\\r', None)
+    """
+    return b"\n" if b"\n" in text else b"\r" if b"\r" in text[:-1] else None
+
+
 class FileIdentity(msgspec.Struct, frozen=True):
     """Hold a position in a file, and digests that identify the file. Names and inodes pass from one file to the next.
 
@@ -137,7 +146,13 @@ class TailedFile:
         path: the file
         follow: whether to wait at the end of a plain file for more lines
         start: the position of the first byte or line to read
+
+    Attributes:
+        spanning: rows so far that took several lines
     """
+
+    spanning = 0
+    _newline: bytes | None
 
     def __init__(self, path: str, *, follow: bool = False, start: FileIdentity = START) -> None:
         self.path = path
@@ -150,6 +165,7 @@ class TailedFile:
         self.bytes_read = 0
         self.lines_to_skip = start.lines if start.compressed else 0
         if start.bytes and not start.compressed:
+            self._newline = newline_of(os.pread(self._stream.fileno(), CHUNK_BYTES, 0))
             self._stream.seek(start.bytes)
             self.bytes_read = self._bytes = start.bytes
             self._lines, self._is_untouched = start.lines, False
@@ -161,6 +177,7 @@ class TailedFile:
         self._searched = 0  # bytes of it without the end of a line
         self._cut = 0  # bytes missing in `_text`, which is the start of a line that is too long
         self._members: Members | None = None
+        self._newline = None
         self._is_untouched, self._is_replaced = True, False
         self._chunk_bytes = SMALL_CHUNK_BYTES  # the first bytes tell whether the file is compressed
 
@@ -225,7 +242,7 @@ class TailedFile:
                 self._failure = "is cut off", "the compressed data ends in the middle"
             else:
                 self.ended = True
-                self._text += b"\n" if self._text else b""
+                self._text += (self._newline or b"\n") if self._text else b""
         except (zlib.error, zstandard.ZstdError) as error:
             self._failure = "is damaged", str(error)
         except OSError as error:
@@ -241,6 +258,8 @@ class TailedFile:
         for text in self._members.feed(chunk) if self._members else [chunk]:
             self._text += text
             self._bytes += len(text)
+        if self._newline is None and (self._bytes > SMALL_CHUNK_BYTES or len(chunk) < self._chunk_bytes):
+            self._newline, self._searched = newline_of(self._text), 0
         is_much = self._bytes - before > CHUNK_BYTES
         self._chunk_bytes = (
             CHUNK_BYTES if not self._members else SMALL_CHUNK_BYTES if is_much else COMPRESSED_CHUNK_BYTES
@@ -248,9 +267,10 @@ class TailedFile:
 
     def _split(self, most: int) -> list[bytes]:
         """Remove and return up to `most` lines that have ended, after skipping lines."""
-        if self._text.find(b"\n", self._searched) < 0:
+        newline = self._newline or b"\n"
+        if self._text.find(newline, self._searched) < 0:
             return self._cut_long()
-        *parts, self._text = self._text.split(b"\n", self.lines_to_skip + most)
+        *parts, self._text = self._text.split(newline, self.lines_to_skip + most)
         sizes = [len(parts[0]) + self._cut, *map(len, parts[1:])]
         self._searched = self._cut = 0
         lines = [
@@ -276,7 +296,7 @@ class TailedFile:
         current, opened = _stat(self.path), os.fstat(self._stream.fileno())
         if current is not None and self._is_replaced:
             if self._text:
-                self._text += b"\n"
+                self._text += self._newline or b"\n"
             else:
                 self._stream.close()
                 self._start(_open(self.path))

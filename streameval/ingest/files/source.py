@@ -49,6 +49,9 @@ class FileSettings(LogSettings):
     format: Literal["json", "dsjson", "csv"] = Field(
         "json", description=f"{JSON_FORMATS}, or csv, the default for files with `.csv` in their names."
     )
+    multiline: bool = Field(
+        default=False, description="Cells of CSV hold line breaks: rows that take several lines are not reported."
+    )
     follow: bool = Field(default=False, description="Wait for more lines at the end of the last file.")
     on_lost_offsets: OnLostOffsets = Field(
         default="continue",
@@ -93,7 +96,12 @@ class FileSettings(LogSettings):
     def open(self, offsets: SourceOffsets | None = None) -> Source:
         rows = CsvFile if self.format == "csv" else TailedFile
         return FileSource(
-            self.path, follow=self.follow, offsets=offsets, loss_reaction=self.on_lost_offsets, opened=rows
+            self.path,
+            follow=self.follow,
+            offsets=offsets,
+            loss_reaction=self.on_lost_offsets,
+            opened=rows,
+            multiline=self.multiline,
         )
 
     def backfill_start(self, text: str) -> BackfillStart:
@@ -146,6 +154,7 @@ class FileSource(Source):
             now, it is read from its start, and line numbers continue. Pipes are read from where they are.
         loss_reaction: whether unread lines of a replaced file are counted as lost or stop the source
         opened: the reader of one file
+        multiline: whether rows of several lines are expected, and not counted
     """
 
     def __init__(
@@ -157,8 +166,10 @@ class FileSource(Source):
         offsets: SourceOffsets | None = None,
         loss_reaction: OnLostOffsets = "continue",
         opened: type[TailedFile] = TailedFile,
+        multiline: bool = False,
     ) -> None:
-        self._opened = opened
+        self._opened, self._multiline = opened, multiline
+        self._spanning = 0  # in the files before the present one
         several = [paths] if isinstance(paths, str | os.PathLike) else paths
         self._paths = [os.fspath(path) for path in several]
         sizes = [check(path) for path in self._paths]
@@ -202,7 +213,8 @@ class FileSource(Source):
         )
         gaps: Counter[str] = sum((loss.gaps for loss in self._losses.values()), Counter())
         exhausted = self._index == len(self._paths)
-        return SourceStatus(reached=True, exhausted=exhausted, partitions=partitions, gaps=gaps)
+        spanning = 0 if self._multiline else self._spanning + (self._file.spanning if self._file else 0)
+        return SourceStatus(reached=True, exhausted=exhausted, partitions=partitions, gaps=gaps, spanning_rows=spanning)
 
     def offsets(self) -> SourceOffsets:
         """Return the next line of each file that was opened, and the identity of the file."""
@@ -237,6 +249,7 @@ class FileSource(Source):
             self._losses[file.path].record("cut", 0, line=line, lines_missing=file.lines_to_skip)
         self._identities[self._index] = file.identity()
         self._bytes_before += file.bytes_read
+        self._spanning += file.spanning
         file.close()
         self._file = None
         self._index += 1

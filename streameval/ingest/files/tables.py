@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -19,7 +18,7 @@ from streameval.events.diagnosis import DECODE_ERRORS, refusal
 from streameval.events.origin import Origin
 from streameval.events.records import read_cell
 from streameval.events.tables import ColumnNames, Row, TableLayout
-from streameval.ingest.files.csv_rows import row_texts
+from streameval.ingest.files.csv_rows import CsvRow, next_row
 from streameval.ingest.files.lines import check
 from streameval.ingest.files.source import Advance, read_lines
 
@@ -43,12 +42,14 @@ class TableChunk(NamedTuple):
         size: number of rows
         rows: return rows by index as Python values
         columns: one Arrow array per field, None if rows must be read one by one
+        spanning: number of rows that take several lines
     """
 
     layout: TableLayout
     size: int
     rows: Callable[[Index], Sequence[Row]]
     columns: Sequence[Any] | None = None
+    spanning: int = 0
 
 
 def read_table(
@@ -60,6 +61,7 @@ def read_table(
     *,
     timed: bool = True,
     batch_rows: int = BATCH_ROWS,
+    spans: Callable[[int], None] = lambda rows: None,
 ) -> Iterator[EventBatch]:
     """Decode the rows of a table. The first row has the offset 1.
 
@@ -71,12 +73,16 @@ def read_table(
         advance: called with the bytes read so far and in total
         timed: whether rows must have a timestamp
         batch_rows: maximum number of rows in a batch
+        spans: called with the number of rows in a batch that take several lines of CSV, if there are some
 
     Raises:
         InputError: The file cannot be read, or lacks a required column.
     """
     first, layout_of = 1, partial(TableLayout.from_names, path, columns=columns, decoder=decoder, timed=timed)
-    for layout, size, rows, arrays in _read_chunks(path, kind, layout_of, advance, batch_rows, decoder.reads_columns):
+    chunks = _read_chunks(path, kind, layout_of, advance, batch_rows, decoder.reads_columns)
+    for layout, size, rows, arrays, spanning in chunks:
+        if spanning:
+            spans(spanning)
         origin = Origin.from_parts(path, [(0, range(first, first + size))])
         first += size
         if arrays is None:
@@ -186,53 +192,47 @@ def _read_csv(
     lines = deque[bytes]()  # of the current block; the first one starts a row
 
     def refill() -> bool:
-        if not lines:
-            lines.extend(line or b"" for line in next(blocks, ()))
-        return bool(lines)
+        more = [line or b"" for line in next(blocks, ())]
+        lines.extend(more)
+        return bool(more)
 
-    reader = csv.reader(row_texts(lines, refill))
-    try:
-        header = next(reader)
-    except StopIteration:
+    if not refill():
         return
-    except csv.Error as error:
+    header, _, fault = next_row(lines, refill)
+    if fault:
         raise InputError(
-            f"{path} cannot be read as CSV: {error}", hint="the first line must have the names of the columns"
-        ) from error
-    layout, all_cells = layout_of(header), _check_cells(reader, len(header))
-    while refill():
-        block = list(lines)
+            f"{path} cannot be read as CSV: {fault}", hint="the first line must have the names of the columns"
+        )
+    layout = layout_of(header)
+    while lines or refill():
+        block, spanning = list(lines), 0
         columns = None if parse_lines is None else parse_lines(block, header, layout)
         if columns is None:
             some: list[Cells] = []
             while lines and len(some) < len(block):
-                some.append(next(all_cells))
-            yield TableChunk(layout, len(some), partial(_rows_of_cells, some, header, layout))
+                row = next_row(lines, refill)
+                spanning += row.lines > 1
+                some.append(_checked(row, len(header)))
+            yield TableChunk(layout, len(some), partial(_rows_of_cells, some, header, layout), spanning=spanning)
         else:
             lines.clear()
             yield TableChunk(layout, len(block), partial(_rows_of_lines, block, header, layout), columns)
 
 
-def _check_cells(reader: Iterator[list[str]], width: int) -> Iterator[Cells]:
-    """Read the cells of rows."""
-    while True:
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            yield Fault("malformed", f"not CSV: {error}")
-            continue
-        if len(cells) == width:
-            yield cells
-        else:
-            yield Fault("malformed", f"{counted(len(cells), 'cell')} for {counted(width, 'column')}")
+def _checked(row: CsvRow, width: int) -> Cells:
+    """Return the cells of a row, or the reason why there is not one per column."""
+    if row.fault.startswith("not CSV"):
+        return Fault("malformed", row.fault)
+    if len(row.cells) != width:
+        also = f", and {row.fault}" if row.fault else ""
+        return Fault("malformed", f"{counted(len(row.cells), 'cell')} for {counted(width, 'column')}{also}")
+    return Fault("malformed", row.fault) if row.fault else row.cells
 
 
 def _rows_of_lines(lines: Sequence[bytes], header: Sequence[str], layout: TableLayout, indices: Index) -> list[Row]:
     """Return rows by index, from lines that are one row each."""
-    texts = (lines[index].decode(errors="surrogateescape") + "\n" for index in indices.tolist())
-    cells = list(_check_cells(csv.reader(texts), len(header)))
+    wanted = deque(lines[index] for index in indices.tolist())
+    cells = [_checked(next_row(wanted, lambda: False), len(header)) for _ in indices]
     return _rows_of_cells(cells, header, layout, np.arange(len(indices)))
 
 

@@ -18,7 +18,6 @@ from typing import Any, TypeAlias
 from confluent_kafka.schema_registry import Schema
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
@@ -38,9 +37,26 @@ RUNTIME = {
     for name in ("any", "descriptor", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
 }
 """Modules of the schemas that come with the runtime of Protobuf. Each schema stands alone."""
-JSON_LIKE = {f"{GOOGLE}{name}" for name in ("ListValue", "Struct", "Value")}
 
 Convert: TypeAlias = Callable[[Any], Any]
+
+
+def _plain_value(value: Any) -> Any:
+    """Return a google.protobuf.Value. `MessageToDict` refuses numbers that are not finite, which the rules judge."""
+    kind = value.WhichOneof("kind")
+    if kind in (None, "null_value"):
+        return None
+    content = getattr(value, kind)
+    read = JSON_LIKE.get(content.DESCRIPTOR.full_name) if kind in ("struct_value", "list_value") else None
+    return content if read is None else read(content)
+
+
+JSON_LIKE: dict[str, Convert] = {
+    f"{GOOGLE}Struct": lambda struct: {name: _plain_value(value) for name, value in struct.fields.items()},
+    f"{GOOGLE}ListValue": lambda values: list(map(_plain_value, values.values)),
+    f"{GOOGLE}Value": _plain_value,
+}
+"""Functions that turn types with values of JSON into plain values, by name."""
 
 
 class Records:
@@ -85,7 +101,7 @@ class Records:
         if kind == f"{GOOGLE}Timestamp":
             return lambda moment: moment.seconds + moment.nanos / 1e9
         if kind in JSON_LIKE:
-            return lambda value: MessageToDict(value)
+            return JSON_LIKE[kind]
         if kind.startswith(GOOGLE) and kind.endswith("Value") and "value" in field.message_type.fields_by_name:
             return lambda wrapper: wrapper.value
         return self.record

@@ -10,7 +10,7 @@ in its own partition, and within `max_lateness + idle_timeout` after the events 
 from streameval.ingest.stages.deduplication import Deduplication
 from streameval.ingest.stages.event_order import BufferStatus, EventOrder, PartitionEnds
 from streameval.ingest.stages.reader_clock import ClockBehindError, ReaderClock
-from streameval.ingest.stages.reward_store import RewardCounts, RewardStore
+from streameval.ingest.stages.reward_store import RewardCounts, RewardRepeats, RewardStore
 from streameval.ingest.stages.watermark import TopicPartition
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "PartitionEnds",
     "ReaderClock",
     "RewardCounts",
+    "RewardRepeats",
     "RewardStore",
     "TopicPartition",
 ]

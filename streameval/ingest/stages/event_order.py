@@ -13,7 +13,7 @@ import numpy as np
 from streameval.common.arrays import State
 from streameval.events import EventBatch, Rejected, RewardBatch
 from streameval.ingest.stages.buffer import HeldEvents
-from streameval.ingest.stages.reward_store import RewardCounts, RewardStore
+from streameval.ingest.stages.reward_store import RewardCounts, RewardRepeats, RewardStore
 from streameval.ingest.stages.watermark import NEVER, TopicPartition, Watermarks
 
 SWEEPS = 16
@@ -37,6 +37,7 @@ class BufferStatus:
         released_early: events released before the watermark passed them because the buffer was full
         lateness: by partition, the most seconds by which recent events came after the watermark
         rewards: counts of separate rewards by outcome
+        repeats: counts of separate rewards that seem to have been delivered more than once
         window: seconds that an event waits for its rewards
         unmatched_share: the share of recent rewards without a decision
         max_lateness: seconds that an event waits for others of its partition
@@ -48,6 +49,7 @@ class BufferStatus:
     released_early: int = 0
     lateness: Mapping[TopicPartition, float] = field(default_factory=dict)
     rewards: RewardCounts | None = None
+    repeats: RewardRepeats | None = None
     window: float = 0.0
     unmatched_share: float | None = None
     max_lateness: float = 0.0
@@ -210,6 +212,7 @@ class EventOrder:
             self.released_early,
             self._watermarks.lateness(),
             None if self._rewards is None else self._rewards.counts,
+            None if self._rewards is None else self._rewards.repeats,
             self._window,
             None if self._rewards is None else self._rewards.unmatched_share,
             self.max_lateness,

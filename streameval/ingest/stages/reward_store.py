@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from msgspec import structs
 from numpy.typing import NDArray
 
 from streameval.common.arrays import Array, Mask, State, from_plain, to_plain
@@ -94,6 +93,33 @@ def _concatenated(runs: Sequence[Run]) -> Run:
     return {name: np.concatenate([run[name] for run in runs]) for name in runs[0]}
 
 
+def repeated_rows(*columns: Column) -> Mask:
+    """Return which rows repeat an earlier row in all of these columns [n]."""
+    order = np.lexsort(columns)
+    alike = np.logical_and.reduce([column[order][1:] == column[order][:-1] for column in columns])
+    repeated = np.zeros(len(order), dtype=bool)
+    repeated[order[1:][alike]] = True
+    return repeated
+
+
+def _seconds_after(later: Array, earlier: Array) -> Array:
+    """Return differences in whole microseconds, as rounding would leave out a reward at the end of its window."""
+    return np.round(later - earlier, 6)
+
+
+@dataclass(frozen=True)
+class RewardRepeats:
+    """Count reward messages that seem to have been delivered more than once.
+
+    Attributes:
+        repeated: have the `reward_id` of another reward of their decision, and did not count
+        suspicious: have no id, and the time and value of another reward of their decision. They count in its sum
+    """
+
+    repeated: int = 0
+    suspicious: int = 0
+
+
 @dataclass(frozen=True)
 class RewardCounts:
     """Count reward messages by outcome.
@@ -121,7 +147,7 @@ class RewardCounts:
 class RewardStore:
     """Join rewards to decisions by their ids, and remember released decisions to recognise late rewards.
 
-    A reward takes 42 bytes, a remembered decision 16. A message with several rewards has a row for each.
+    A reward takes 50 bytes, a remembered decision 16. A message with several rewards has a row for each.
 
     Args:
         topic: the topic of the rewards
@@ -147,7 +173,7 @@ class RewardStore:
         self._default, self._combine = default, combine
         self._max_lateness, self._max_remembered_bytes = max_lateness, REMEMBERED_SHARE * max_bytes
         self._waiting, self._released = SortedRuns(), SortedRuns()
-        self.counts, self._recent = RewardCounts(), start_arrivals()
+        self.counts, self.repeats, self._recent = RewardCounts(), RewardRepeats(), start_arrivals()
         self._newest = -math.inf  # or an earlier one, which is no longer here
         self._remembered = max(REMEMBERED_WINDOWS * window, REMEMBERED_SECONDS)
         self._first = math.inf  # the time of the first decision
@@ -170,10 +196,12 @@ class RewardStore:
         message, which_reward = np.nonzero(~np.isnan(values))
         fate = np.full(len(named), WAITS, dtype=np.int8)
         for which, released, rows in self._released.find(identity):
-            after = named.timestamp[which] - released["timestamp"][rows]
+            after = _seconds_after(named.timestamp[which], released["timestamp"][rows])
             fate[which[(after >= -self._max_lateness) & (after <= self._remembered)]] = LATE
         columns: Run = {"identity": identity, "timestamp": named.timestamp, "fate": fate}
         columns |= {"partition": named.origin.partition, "offset": named.origin.offset}
+        no_ids = np.full(len(named), NO_IDENTITY)
+        columns |= {"reward_id": no_ids if named.reward_id is None else named.reward_id}
         waiting: Run = {name: column[message] for name, column in columns.items()}
         waiting |= {"reward": values[message, which_reward], "which": which_reward.astype(np.int8)}
         self._waiting.add(waiting)
@@ -203,26 +231,47 @@ class RewardStore:
         self._first = min(self._first, float(timestamp.min(initial=math.inf)))
         which, joined = [], []
         for decision, rewards, rows in self._waiting.find(identity):
-            after = rewards["timestamp"][rows] - timestamp[decision]
+            after = _seconds_after(rewards["timestamp"][rows], timestamp[decision])
             inside = (after >= -self._max_lateness) & (after <= self.window)
             beyond = (after > self.window) & (after <= self._remembered)
             fate, counted = rewards["fate"], rows[inside]
-            newly = np.unique(counted[fate[counted] != JOINED])
+            is_new = fate[counted] != JOINED
+            newly = np.unique(counted[is_new])
             self.count(joined=len(newly))
             fate[rows[beyond]] = np.maximum(fate[rows[beyond]], LATE)
             fate[newly] = JOINED
             which.append(decision[inside])
-            joined.append({name: column[rows[inside]] for name, column in rewards.items()})
+            joined.append({name: column[counted] for name, column in rewards.items()} | {"is_new": is_new})
         self._released.add({"identity": identity, "timestamp": timestamp})
         if self._released.nbytes > self._max_remembered_bytes:
             self._forget(self._released.median_time())
         columns = np.full((1 if further is None else 1 + len(further.names), len(identity)), self._default)
         if which:
-            decisions, rewards = np.concatenate(which), _concatenated(joined)
+            decisions, rewards = self._withoutrepeated_rows(np.concatenate(which), _concatenated(joined))
             for index, column in enumerate(columns):
                 rows = rewards["which"] == index
                 self._combine_into(column, decisions[rows], {name: values[rows] for name, values in rewards.items()})
         return columns[0], further and replace(further, values=columns[1:].T)
+
+    def _withoutrepeated_rows(self, decisions: Index, rewards: Run) -> tuple[Index, Run]:
+        """Return the rewards of decisions in their order, each id once, and count what is delivered more than once."""
+        order = np.lexsort((rewards["offset"], rewards["partition"], rewards["timestamp"], decisions))
+        decisions, rewards = decisions[order], {name: column[order] for name, column in rewards.items()}
+        which, has_id = rewards["which"], rewards["reward_id"] != NO_IDENTITY
+        repeated, alike = np.zeros(len(order), dtype=bool), np.zeros(len(order), dtype=bool)
+        if has_id.any():
+            repeated = repeated_rows(rewards["reward_id"], which, decisions) & has_id
+        if self._combine == "sum" and not has_id.all():
+            alike = repeated_rows(rewards["reward"], rewards["timestamp"], has_id, which, decisions) & ~has_id
+
+        def number(rows: Mask) -> int:
+            rows = rows & rewards["is_new"]
+            return len(set(zip(rewards["partition"][rows].tolist(), rewards["offset"][rows].tolist(), strict=True)))
+
+        before, counts = self.repeats, self.counts
+        self.repeats = RewardRepeats(before.repeated + number(repeated), before.suspicious + number(alike))
+        self.counts = replace(counts, joined=counts.joined - int(np.count_nonzero(repeated & rewards["is_new"])))
+        return decisions[~repeated], {name: column[~repeated] for name, column in rewards.items()}
 
     def _combine_into(self, reward: Array, which: Index, rewards: Run) -> None:
         """Write the combination of rewards [m] to the rows `which` [m] of `reward` [n]."""
@@ -288,13 +337,15 @@ class RewardStore:
     def state(self) -> State:
         """Return all that is remembered, as a plain value."""
         runs = {"waiting": {"runs": self._waiting.runs}, "released": {"runs": self._released.runs}}
-        more = {"recent": structs.asdict(self._recent), "first": self._first}
-        return {"counts": asdict(self.counts), **more, **to_plain(runs)}
+        recent = {"accepted": self._recent.accepted, "rejected": self._recent.rejected}
+        counts = {"counts": asdict(self.counts), "repeats": asdict(self.repeats)}
+        return {**counts, "recent": recent, "first": self._first, **to_plain(runs)}
 
     def restore(self, state: State) -> None:
         """Continue from a state."""
         self._waiting.runs = from_plain(state["waiting"]["runs"])
         self._released.runs = from_plain(state["released"]["runs"])
         self.counts, self._recent = RewardCounts(**state["counts"]), ArrivalState(**state["recent"])
+        self.repeats = RewardRepeats(**state["repeats"])
         self._first = state["first"]
         self._newest = max((float(run["timestamp"].max()) for run in self._waiting.runs), default=-math.inf)

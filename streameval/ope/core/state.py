@@ -20,7 +20,14 @@ T = TypeVar("T")
 FIRST_SCHEMA = 30
 """The oldest schema that can be read."""
 
-MIGRATIONS: list[Callable[[Any], Any]] = []
+
+def _with_rejections_by_reward(plain: Any) -> Any:
+    """Add the decayed number of events that were rejected for their reward, 0 because it was not counted."""
+    events = plain["events"]
+    return {**plain, "events": {**events, "arrivals": {**events["arrivals"], "by_reward": 0.0}}}
+
+
+MIGRATIONS: list[Callable[[Any], Any]] = [_with_rejections_by_reward]
 """Number n takes the plain state of an evaluator from schema `FIRST_SCHEMA + n` to the next. None is ever removed."""
 STATE_SCHEMA = FIRST_SCHEMA + len(MIGRATIONS)
 

@@ -21,7 +21,7 @@ ERROR = 0.01
 MIN_CHOSEN = 20
 """Choices of an action, expected or logged, before it is judged."""
 BUCKET_EDGES = np.array([0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0])
-"""Bounds of the buckets of propensities. The lower bound belongs to the bucket below."""
+"""Bounds of the buckets of propensities. The lower bound belongs to the bucket below, also after rounding."""
 BUCKET_COUNT = len(BUCKET_EDGES) - 1
 
 SPAN = 200_000
@@ -186,7 +186,7 @@ def _listed(events: EventBatch, is_kept: Mask) -> tuple[Mask, Array, Array]:
 def _bucket(propensities: Array) -> Index:
     above = np.zeros(len(propensities), dtype=np.int8)
     for edge in BUCKET_EDGES[1:-1]:
-        above += propensities > edge
+        above += propensities > edge * (1 + PROPENSITY_TOLERANCE)  # 0.3 and 1 - 0.7 are in one bucket
     return above.astype(np.int64)
 
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from streameval.common.arrays import Array
+from streameval.common.arrays import ROUNDING_UNITS, Array
 from streameval.events import EventBatch
 from streameval.events.slates import LISTED, PLACKETT_LUCE
 from streameval.ope.evidence.actions import Actions
@@ -37,6 +37,8 @@ SPAN = 200_000
 """Events after which a generation ends. Averages that forget are limited by this generation and the one before."""
 NEARLY_SURE = 0.99
 """Propensity above which other actions are too rare to be seen soon themselves."""
+SURE = 1 - ROUNDING_UNITS * np.finfo(float).eps
+"""Propensity above which the rest to 1 is rounding."""
 FORGETTING = 40_000
 """Effective number of events up to which an average has nearly no weight on events before these generations."""
 
@@ -182,7 +184,7 @@ def _numbers(evidence: Evidence, batch: EventBatch, stretch: slice) -> Iterator[
     probability = evidence.importance_weight.T[:, stretch] * propensity  # 0 where an event lacks the policy
     yield Kind.RARITY, plain * rarity(propensity)[None]
     yield Kind.PROBABILITY, probability if actions is None else probability * plain
-    sure = np.flatnonzero((propensity > NEARLY_SURE) & (propensity < 1))
+    sure = np.flatnonzero((propensity > NEARLY_SURE) & (propensity < SURE))
     if len(sure):
         others = (
             (1 - probability[:, sure]) / (1 - propensity[sure]) * (evidence.sample_weight.T[:, stretch][:, sure] > 0)

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field, PositiveFloat
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array
+from streameval.common.arrays import Array, probabilities_within
 from streameval.common.component import Configurable, strict
 from streameval.common.text import counted
 from streameval.events import ActionSets, EventBatch, Fault, RawFields
@@ -221,6 +221,7 @@ def _checked(ask: Ask, sets: ActionSets, raw_fields: RawFields) -> tuple[Array, 
     without = np.flatnonzero(sets.index < 0).tolist()
     faults = dict.fromkeys(without, Fault("missing_field", "actions: missing"))
     rows, raised = ask(sets, raw_fields)
+    rows, _ = probabilities_within(rows)
     faults |= raised
     owner, events = sets.owner, len(sets.index)
     with np.errstate(invalid="ignore", over="ignore"):

@@ -22,13 +22,26 @@ SPAN = 200_000
 
 ARRIVALS_HORIZON = 100_000.0
 """Horizon in events of the share of rejected events."""
+REWARD_REASONS = ("reward_range",)
+"""Reasons of rejections that depend on the reward: without these events, every value is wrong by an unknown amount."""
+FORGOTTEN = math.exp(-1.0)
+"""Decayed number below which rejections are not among the latest events: one is for `ARRIVALS_HORIZON` events."""
+EDGE = 1e-9
+"""Relative difference to a limit that is rounding: 100 events of one weight are 100 effective ones."""
 
 
 class ArrivalState(Struct, frozen=True):
-    """Hold the decayed numbers of accepted and of rejected events, without duplicates."""
+    """Hold the decayed numbers of accepted and of rejected events, without duplicates.
+
+    Attributes:
+        accepted: accepted events
+        rejected: rejected events
+        by_reward: how many of the rejected events were rejected for their reward
+    """
 
     accepted: float = 0.0
     rejected: float = 0.0
+    by_reward: float = 0.0
 
 
 def start_arrivals() -> ArrivalState:
@@ -53,7 +66,9 @@ def fold_arrivals(state: ArrivalState, accepted: int, reasons: Mapping[str, int]
         return state
     fading = math.exp(-(accepted + rejected) / ARRIVALS_HORIZON)
     kept = ARRIVALS_HORIZON * (1.0 - fading) / (accepted + rejected)
-    return ArrivalState(state.accepted * fading + kept * accepted, state.rejected * fading + kept * rejected)
+    new = accepted, rejected, sum(reasons.get(reason, 0) for reason in REWARD_REASONS)
+    before = state.accepted, state.rejected, state.by_reward
+    return ArrivalState(*(old * fading + kept * number for old, number in zip(before, new, strict=True)))
 
 
 def rejected_share(arrivals: ArrivalState) -> float:
@@ -126,9 +141,9 @@ class WeightFigures(NamedTuple):
         return np.stack(
             [
                 self.surprise < math.log(1.0 / limits.error),
-                self.effective_sample_size >= limits.effective_sample_size,
-                np.fmax(self.weight_share, self.term_share) <= limits.largest_share,
-                ~(self.unsupported > limits.unsupported_share),
+                self.effective_sample_size >= limits.effective_sample_size * (1 - EDGE),
+                np.fmax(self.weight_share, self.term_share) <= limits.largest_share * (1 + EDGE),
+                ~(self.unsupported > limits.unsupported_share * (1 + EDGE)),
             ]
         )
 
@@ -198,10 +213,18 @@ def stream_checks(
 ) -> Iterator[tuple[str, bool, str]]:
     """Yield the checks of the stream for every policy: their names, whether they pass, and why."""
     share = rejected_share(arrivals)
-    ok, finding = share <= limits.rejected_share, f"{share:.1%} of the latest events were rejected"
-    yield "rejected_share", ok, finding if ok else f"{finding}, over {limits.rejected_share:.0%}"
+    ok, finding = share <= limits.rejected_share * (1 + EDGE), f"{share:.1%} of the latest events were rejected"
+    finding = finding if ok else f"{finding}, over {limits.rejected_share:.0%}"
+    if arrivals.by_reward >= FORGOTTEN:
+        share = arrivals.by_reward / (arrivals.accepted + arrivals.rejected)
+        ok, finding = False, f"{significant(100 * share)} % of the latest events were rejected for their reward"
+        finding = f"{finding}, and the others are no fair sample"
+    yield "rejected_share", ok, finding
     if unmatched_share is not None:
-        ok, finding = unmatched_share <= limits.unmatched_share, f"{unmatched_share:.1%} of rewards have no decision"
+        ok, finding = (
+            unmatched_share <= limits.unmatched_share * (1 + EDGE),
+            f"{unmatched_share:.1%} of rewards have no decision",
+        )
         yield "unmatched_share", ok, finding if ok else f"{finding}, over {limits.unmatched_share:.0%}"
     if limits.stale_after is not None and now is not None and newest is not None:
         ok, finding = now - newest <= limits.stale_after, f"the newest event is {duration_text(now - newest)} old"

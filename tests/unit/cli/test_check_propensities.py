@@ -98,3 +98,12 @@ def test_tables_are_read_and_a_file_without_events_is_refused(run: Run, tmp_path
     outcome = run("check", "--propensities", str(tmp_path / "empty.ndjson"))
     assert outcome.code == 2
     assert "has no event" in outcome.err
+
+
+def test_rows_over_several_lines_are_shown_unless_they_are_expected(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("action,propensity,reward,title\n" + 'a,0.5,1,"two\nlines"\nb,0.5,0,x\n' * 30)
+    outcome = run("check", "--propensities", str(path))
+    assert outcome.code == 0
+    assert "warning: 30 rows of CSV take several lines" in outcome.err
+    assert run("check", "--propensities", str(path), "--multiline").err == ""

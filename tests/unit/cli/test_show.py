@@ -132,7 +132,7 @@ def test_buffered_events_are_shown_with_number_times_and_size(run: Run, holding:
     events = "buffered events 45 2023-11-14 22:13:35 UTC 2023-11-14 22:14:19 UTC"
     assert "Buffers" in rows
     assert any(row.startswith(events) for row in rows)
-    assert "rewards whose event has not arrived 10 2023-11-14 22:14:11 UTC 2023-11-14 22:14:20 UTC 420" in rows
+    assert "rewards whose event has not arrived 10 2023-11-14 22:14:11 UTC 2023-11-14 22:14:20 UTC 500" in rows
     assert "ids of events, to recognise duplicates 10 – – 80" in rows
     assert "watermark 2023-11-14 22:13:35 UTC, 0 events released before their turn" in rows
     assert "rewards 2 joined, 0 late, 0 unmatched" in rows
@@ -150,7 +150,7 @@ def test_buffered_events_are_shown_as_json(run: Run, holding: Path) -> None:
         10,
         START + 51,
         START + 60,
-        420,
+        500,
     )
     assert (counted["count"], counted["oldest"], counted["newest"]) == (15, START, START + 14.0)
     assert (ids["count"], ids["oldest"], ids["bytes"]) == (later["count"], None, later["bytes"]) == (10, None, 80)

@@ -158,6 +158,18 @@ def test_files_hold_one_line_per_event_and_can_be_read(tmp_path: Path) -> None:
     assert len((tmp_path / "rewards.ndjson").read_text().splitlines()) == 2
 
 
+def test_half_a_line_of_an_earlier_process_costs_no_message(tmp_path: Path) -> None:
+    log, rewards = tmp_path / "log.ndjson", tmp_path / "rewards.ndjson"
+    log.write_text('{"event_id": "lost", "times')
+    rewards.write_text('{"event_id": "late", "timestamp": 0, "reward": 1}')  # whole, but for its end
+    with EventLogger.to_file(log, rewards) as logger:
+        logger.reward(logger.decision(*CHOICE, reward=0), 1)
+    assert logger.counts == (2, 0, 0, 0, 0)
+    (batch,) = read_events(log)
+    assert (len(batch), [rejected.value for rejected in batch.rejected]) == (1, [b'{"event_id": "lost", "times'])
+    assert len(rewards.read_text().splitlines()) == 2
+
+
 def test_without_a_destination_for_rewards_decisions_need_one(tmp_path: Path) -> None:
     with EventLogger.to_file(tmp_path / "log.ndjson") as logger:
         logger.decision(*CHOICE)
@@ -423,3 +435,27 @@ def test_each_message_is_counted_once_while_a_sink_waits_for_answers() -> None:
     done[0](None)
     assert tuple(logger.counts) == (1, 0, 0, 20, 0)
     logger.close()
+
+
+@pytest.mark.parametrize("timeout", [3.0, 0.02])
+def test_closing_waits_no_longer_than_its_timeout_for_a_sink_that_blocks(
+    timeout: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked, released, waits = threading.Event(), threading.Event(), list[float]()
+
+    def block(_: Message) -> None:
+        blocked.set()
+        released.wait()
+
+    def join(thread: threading.Thread, seconds: float) -> None:
+        waits.append(seconds)
+
+    logger = EventLogger.to_function(block)
+    logger.decision(*CHOICE, reward=0)
+    assert blocked.wait(60)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "join", join)
+        logger.close(timeout)
+    assert 0.9 * timeout <= sum(waits) < timeout
+    assert logger.counts.dropped == 1
+    released.set()

@@ -131,6 +131,12 @@ def test_a_message_without_a_ranking_is_rejected_and_a_policy_without_a_placemen
     np.testing.assert_array_equal(batch.probabilities, [[np.nan, 1.0]])
 
 
+def test_an_empty_placement_is_missing_only_if_there_are_clicks_to_rank() -> None:
+    cells: dict[str, Any] = {"empty": {}, "null": None, "ranks": {"ranks": {}}, "list": {"ranking": []}}
+    batch = decoded(page(0, cells, ranking={"clicked": []}), page(1, cells), policies=[*cells, "absent"])
+    np.testing.assert_array_equal(batch.probabilities, [[1, np.nan, 1, 1, np.nan], [np.nan, np.nan, 1, 1, np.nan]])
+
+
 def test_pages_with_clicks_must_have_propensities_if_these_are_the_examination() -> None:
     click = page(ranking={"propensities": [1, 0.5]})
     batch = decoded(page(1), click, page(2, ranking={"clicked": []}), with_propensities=True)

@@ -546,3 +546,13 @@ def test_long_messages_are_decoded_a_few_at_a_time_with_equal_results(
         assert cut.origin is not None
         assert whole.origin is not None
         np.testing.assert_array_equal(cut.origin.offset, whole.origin.offset)
+
+
+@pytest.mark.parametrize(("duplicates", "repeated", "count"), [("off", 3, 6), (100, 0, 3)])
+def test_events_that_repeat_an_id_are_counted_if_they_count_again(duplicates: Any, repeated: int, count: int) -> None:
+    pipeline = start_fresh(config(duplicates=duplicates, order="arrival")).pipeline
+    polls = [Records(TOPIC, 0, range(first, first + 3), [event(number) for number in range(3)]) for first in (0, 3)]
+    batches = [pipeline.take([poll], {(TOPIC, 0): None}) for poll in polls]
+    assert sum(map(len, batches)) == count
+    assert pipeline.repeated_events == repeated
+    assert all(batch.origin is None for batch in batches) == (duplicates == "off")

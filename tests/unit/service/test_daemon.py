@@ -16,7 +16,7 @@ from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.pipeline import EventPipeline
 from streameval.ingest.stages import BufferStatus
 from streameval.ope.report import Report
-from streameval.service.daemon import FEW_UNREAD, MIN_TURN_SECONDS, Daemon
+from streameval.service.daemon import FEW_UNREAD, MIN_TURN_SECONDS, NO_EVENTS, Daemon
 from streameval.service.logging import LogSummaries
 from streameval.service.reload import Change
 from streameval.service.status import NO_DELAYS, DaemonStatus, Histogram, SnapshotStatus
@@ -107,6 +107,15 @@ def test_an_empty_log_is_ready_as_soon_as_it_is_reached() -> None:
         source.reached = True
         wait_until(lambda: daemon.published.ready)
         assert daemon.published.detail == ""
+
+
+@pytest.mark.parametrize(("message", "detail"), [([], NO_EVENTS), ([records(b"1")], "")])
+def test_a_source_that_ends_without_an_event_is_reported_once(message: list[Any], detail: str) -> None:
+    daemon, _, _ = make_daemon([message, [], []], publish_interval=0.0)
+    with capture_logs() as logs:
+        daemon.run()
+    assert daemon.published.detail == detail
+    assert [entry["event"] for entry in logs].count("no_events") == (detail != "")
 
 
 def test_a_lost_source_makes_the_daemon_unready_and_keeps_the_report() -> None:

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from streameval.events import REASONS
 from streameval.ingest.base import SourceStatus
-from streameval.ingest.stages import BufferStatus, RewardCounts
+from streameval.ingest.stages import BufferStatus, RewardCounts, RewardRepeats
 from streameval.ope.report import Estimate, EventCounts, PropensityModel
 from streameval.service.metrics import METRICS, SECTIONS, metrics_text
 from streameval.service.status import DaemonStatus, SnapshotStatus
@@ -90,7 +90,8 @@ consumer_lag_events consumer_lost_events_total consumer_position_offset consumer
 decisions_sent_total decisions_waiting
 dead_letters_dropped_total dead_letters_waiting dead_letters_written_total event_delay_seconds
 engine_age_seconds engine_batch_duration_seconds engine_batch_events engine_executors_lost_total
-events_accepted_total events_held events_hurried_total events_late_total events_ahead_total source_lateness_seconds
+events_accepted_total events_held events_hurried_total events_late_total events_ahead_total
+events_clipped_total events_repeated_total source_lateness_seconds source_spanning_rows_total
 events_rejected_total events_since_start
 policy_bias_bound policy_guardrail_kept policy_guardrail_lift_bound policy_guardrail_max_loss
 last_event_timestamp_seconds policy_cap policy_decay_alpha policy_design_effect policy_drift_detections_total
@@ -108,7 +109,8 @@ segment_policy_lift segment_policy_lift_lower segment_policy_lift_upper
 ready reward_model_baseline_squared_error reward_model_failures_total
 slot_lift
 propensity_info propensity_log_loss propensity_baseline_log_loss propensity_unknown_total
-reward_model_squared_error rewards_late_share rewards_total rewards_unmatched_share rewards_window_seconds
+reward_model_squared_error rewards_late_share rewards_repeated_total rewards_suspicious_total
+rewards_total rewards_unmatched_share rewards_window_seconds
 snapshot_duration_seconds
 snapshot_failures_total snapshot_timestamp_seconds snapshots_damaged_total watermark_timestamp_seconds
 """
@@ -372,7 +374,9 @@ def test_buffered_and_late_events_are_shown_only_if_events_are_buffered() -> Non
     rewards = RewardCounts(joined=90, late=10, unmatched=3)
     samples = scrape(
         make_published(
-            buffered=BufferStatus(42, NOW, 5, 7, lateness=LATENESS, rewards=rewards, window=600.0, unmatched_share=0.03)
+            buffered=BufferStatus(
+                42, NOW, 5, 7, LATENESS, rewards, RewardRepeats(4, 2), window=600.0, unmatched_share=0.03
+            )
         )
     )
     assert one(samples, "streameval_events_held") == 42
@@ -382,6 +386,8 @@ def test_buffered_and_late_events_are_shown_only_if_events_are_buffered() -> Non
     assert one(samples, "streameval_events_hurried_total") == 7
     assert one(samples, "streameval_rewards_total", outcome="unmatched") == 3
     assert one(samples, "streameval_rewards_late_share") == 0.1
+    assert one(samples, "streameval_rewards_repeated_total") == 4
+    assert one(samples, "streameval_rewards_suspicious_total") == 2
     assert one(samples, "streameval_rewards_unmatched_share") == 0.03
     assert one(samples, "streameval_rewards_window_seconds") == 600
     early = scrape(make_published(buffered=BufferStatus(0, watermark=float("-inf"))))

@@ -22,6 +22,7 @@ from structlog.testing import capture_logs
 
 import streameval as se
 from streameval.errors import DamagedError, StateError, StreamevalError
+from streameval.ingest.stages import RewardRepeats
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.service.snapshots import (
     DAMAGED,
@@ -32,8 +33,10 @@ from streameval.service.snapshots import (
     read_snapshot,
     snapshot_files,
 )
+from support.arrivals import Arrival, batch_of, through_a_file
 from support.disk import STEPS, observed_calls
 from support.factories import wait_until
+from support.rewards import Earned, fresh, rewards_of
 from support.snapshots import make_snapshot
 
 
@@ -172,6 +175,21 @@ def test_a_file_of_another_version_stops_the_start_and_is_not_moved(
         newest(snapshots)
     assert "--reset starts from zero" in error.value.hint
     assert numbers(snapshots) == [1]
+
+
+def test_rewards_that_wait_in_a_snapshot_of_an_earlier_version_are_joined(snapshots: SnapshotStore) -> None:
+    waiting = fresh("sum")
+    waiting.take(rewards=[rewards_of([Earned(1.0, 0, number, "e-0") for number in range(2)])])
+    before = through_a_file(waiting.state())
+    del before["rewards"]["repeats"]
+    for run in before["rewards"]["waiting"]["runs"]:
+        del run["reward_id"]
+    earlier = snapshots.write(make_snapshot(1, schema=13, pipeline={"order": before}))
+    joining = fresh("sum")
+    joining.restore(read_snapshot(earlier).pipeline["order"])
+    joining.take(batch_of([Arrival(0.0, 0, 0, "e-0")]))
+    assert joining.flush().reward.tolist() == [2.0]
+    assert joining.buffered().repeats == RewardRepeats(suspicious=1)
 
 
 def test_half_written_files_of_a_killed_process_are_deleted(tmp_path: Path) -> None:

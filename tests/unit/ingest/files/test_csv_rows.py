@@ -66,6 +66,30 @@ def test_rows_have_the_number_of_their_first_line(opened: Opened, tmp_path: Path
     assert numbered(opened(tmp_path / "log.csv.gz")) == [(2, "a"), (3, "b\nb"), (6, "c"), (7, ["d"])]
 
 
+def test_a_stray_quote_costs_its_own_row_only_and_rows_over_several_lines_are_counted(
+    opened: Opened, tmp_path: Path
+) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(HEADER + 'a,"1\nb,1\n"c,1\nd,1\n"e\ne",0\nf,1\n"g')
+    source = opened(path)
+    odd = "a quote is not closed"
+    assert numbered(source) == [(2, odd), (3, "b"), (4, odd), (5, "d"), (6, "e\ne"), (8, "f"), (9, odd)]
+    assert source.status().spanning_rows == 1
+    expected = opened(path, multiline=True)
+    assert len(numbered(expected)) == 7
+    assert expected.status().spanning_rows == 0
+
+
+def test_carriage_returns_alone_end_lines_also_after_a_restart(opened: Opened, tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_bytes(b"action,reward\ra,1\rb,0\r")
+    source = opened(path, follow=True)
+    assert numbered(source) == [(2, "a"), (3, "b")]
+    with path.open("ab") as file:
+        file.write(b"c,1\rd")
+    assert numbered(opened(path, source.offsets(), follow=True)) == [(4, "c")]
+
+
 @pytest.mark.parametrize("name", ["log.csv", "log.csv.gz"])
 def test_a_restart_continues_with_the_next_row_and_the_same_header(opened: Opened, tmp_path: Path, name: str) -> None:
     text, path = (HEADER + "a,1\n" * 3000 + "z,1\n").encode(), tmp_path / name

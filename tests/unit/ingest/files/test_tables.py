@@ -8,6 +8,7 @@ import decimal
 import gzip
 import json
 import math
+from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from itertools import chain
@@ -29,6 +30,7 @@ from streameval.errors import ConfigError, InputError
 from streameval.events import EventBatch, Fault, JsonDecoder, Origin, fingerprints
 from streameval.events.tables import ColumnNames
 from streameval.ingest.files.reading import read_events
+from streameval.ingest.files.source import read_lines
 from streameval.ingest.files.tables import read_rows, read_table
 from streameval.ope.report import Report
 from support.commands import command
@@ -438,13 +440,44 @@ def test_pyarrow_and_the_standard_library_read_the_same_events(
     np.testing.assert_equal(batch.to_state(), expected.to_state())
 
 
-def test_a_quote_that_is_never_closed_costs_no_row_after_the_limit_of_a_cell(tmp_path: Path) -> None:
-    good = "1,x,0.5,1,0.5"
-    lines = [good, '1,"x,0.5,1,0.5', *[good] * 20_000]
-    file = csv_of(tmp_path / "x.csv", "timestamp,action,propensity,reward,challenger", *lines)
-    report = replayed(tmp_path, file, text=PLAIN)
-    assert report.events.rejected == {"malformed": 1}
-    assert 10_000 < report.events.accepted < 20_000
+def stray_quotes(*rows: int) -> list[str]:
+    """Return lines of a table with a last cell of text, and a stray quote at its start in some rows."""
+    cells = ['"Deal of the day' if row in rows else "plain" for row in range(5_000)]
+    return ["timestamp,action,propensity,reward,challenger,title", *(f"1,x,0.5,1,0.5,{cell}" for cell in cells)]
+
+
+@pytest.mark.parametrize("rows", [(2_500,), (1_000, 2_500), (1_000, 1_001, 4_999)])
+def test_stray_quotes_cost_their_own_rows_only(
+    tmp_path: Path, rows: tuple[int, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = replayed(tmp_path, csv_of(tmp_path / "x.csv", *stray_quotes(*rows)), text=PLAIN)
+    assert report.events.rejected == {"malformed": len(rows)}
+    assert report.events.accepted == 5_000 - len(rows)
+    assert f"a quote is not closed ({tmp_path / 'x.csv'}:{rows[0] + 1})" in capsys.readouterr().err
+
+
+def test_rows_over_several_lines_are_counted_and_shown_unless_they_are_expected(tmp_path: Path) -> None:
+    lines = ["timestamp,action,propensity,reward,challenger,title", *['1,x,0.5,1,0.5,"two', 'lines"'] * 3]
+    file = csv_of(tmp_path / "x.csv", *lines)
+    for multiline, shown in ((False, True), (True, False)):
+        replay = Replay(configured(tmp_path, PLAIN), multiline=multiline)
+        report = replay.read([str(file)])
+        assert report.events.accepted == 3
+        assert any("3 rows of CSV take several lines" in line for line in replay.warnings(report)) == shown
+
+
+@pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+def test_any_line_end_is_read(tmp_path: Path, end: str, compress: Callable[[bytes], bytes]) -> None:
+    lines = ["timestamp,action,propensity,reward,challenger", *["1,x,0.5,1,0.5"] * 3, ""]
+    file = tmp_path / "x.csv"
+    file.write_bytes(compress(end.join(lines).encode()))
+    assert replayed(tmp_path, file, text=PLAIN).events.accepted == 3
+    log = tmp_path / "x.ndjson"
+    log.write_bytes(compress(end.join(['{"a": 1}'] * 4).encode()))
+    assert [list(lines) for lines in read_lines(log)] == [
+        [b'{"a": 1}' + (b"\r" if end == "\r\n" else b"")] * 3 + [b'{"a": 1}']
+    ]
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,9 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch
+from streameval.events.records import RecordDecoder
+from streameval.ingest.kafka.formats import ProtobufFormat
+from streameval.ingest.kafka.settings import reader_of
 from support.protobuf_messages import choice_file, decision, event_file, framed, serialized
 from support.schema_registry import EVENT_COLUMNS, Registry, schema_registry
 
@@ -76,6 +80,16 @@ def test_lists_and_contexts_are_read(registry: Registry) -> None:
     assert len(batch) == 2
     assert batch.action_sets is not None
     assert batch.action_sets.sizes.tolist() == [2, 0]
+
+
+def test_numbers_of_a_context_that_are_not_finite_cost_no_event(registry: Registry) -> None:
+    values = {"hour": 9, "list": [True, None, {"a": "b"}], "unknown": math.nan, "far": math.inf}
+    reader = reader_of(ProtobufFormat(kind="protobuf", registry=registry.url))
+    decoder = RecordDecoder(reader, EVENT_COLUMNS, policies=["challenger"], scores=[])
+    batch = decoder.decode_batch([framed(decision(0, context=values), 7)])
+    assert batch.rejected == ()
+    assert batch.raw_fields is not None
+    assert batch.raw_fields.values[0]["context"] == values | {"unknown": None}
 
 
 def test_indexes_select_the_type_of_a_message(registry: Registry) -> None:

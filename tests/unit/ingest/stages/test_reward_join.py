@@ -6,14 +6,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streameval.events import EventBatch, RewardDecoder
+from streameval.events import EventBatch, RewardBatch, RewardDecoder
+from streameval.events.further_rewards import FurtherRewards, RewardField
 from streameval.events.origin import Origin
-from streameval.ingest.stages import Deduplication, RewardCounts
+from streameval.ingest.stages import Deduplication, RewardCounts, RewardRepeats
 from support.arrivals import TOPIC, Arrival, batch_of, readings, through_a_file
 from support.rewards import IDLE, LATENESS, REWARDS, WINDOW, Earned, fresh, rewards_of
 from support.strategies import examples
@@ -322,3 +324,59 @@ def test_nonsense_is_distinguished_from_rewards(messages: list[bytes | None]) ->
     assert sorted([*batch.origin.offset.tolist(), *[rejection.place for rejection in batch.rejected]]) == [
         *range(len(messages))
     ]
+
+
+def messages(*rewards: tuple[str, float, float, str | None]) -> RewardBatch:
+    """Decode rewards: the id of the decision, time, value and id of each."""
+    names = ("event_id", "timestamp", "reward", "reward_id")
+    values = [msgspec.json.encode(dict(zip(names, reward, strict=True))) for reward in rewards]
+    return RewardDecoder().decode_batch(values, Origin.from_parts(REWARDS, [(0, range(len(values)))]))
+
+
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize(("combine", "value"), [("sum", 5.0), ("first", 1.0), ("last", 3.0)])
+def test_a_reward_with_an_id_counts_once_however_often_it_is_delivered(
+    combine: str, value: float, restart: bool
+) -> None:
+    joining = fresh(combine)
+    joining.take(rewards=[messages(("e-0", 1, 1, "a"), ("e-0", 2, 1, "b"), ("e-1", 2, 7, "a"))])
+    if restart:
+        state = through_a_file(joining.state())
+        joining = fresh(combine)
+        joining.restore(state)
+    joining.take(batch_of(decided(2)), [messages(("e-0", 1, 1, "a"), ("e-0", 3, 3, "c"), ("e-0", 3, 3, "c"))])
+    assert joining.flush().reward.tolist() == [value, 7.0]
+    assert joining.buffered().rewards == RewardCounts(joined=4)
+    assert joining.buffered().repeats == RewardRepeats(repeated=2)
+
+
+@pytest.mark.parametrize(("combine", "suspicious"), [("sum", 2), ("first", 0)])
+def test_equal_rewards_without_ids_count_and_are_suspicious_in_a_sum(combine: str, suspicious: int) -> None:
+    joining = fresh(combine)
+    equal = messages(("e-0", 1, 2, None), ("e-0", 1, 5, None), ("e-0", 1, 2, None), ("e-0", 1, 2, None))
+    others = messages(("e-0", 2, 2, None), ("e-1", 1, 2, None), ("e-1", 1, 2, "a"))
+    joining.take(batch_of(decided(2)), [equal, others])
+    assert joining.flush().reward.tolist() == ([13.0, 4.0] if combine == "sum" else [2.0, 2.0])
+    assert joining.buffered().repeats == RewardRepeats(suspicious=suspicious)
+    assert joining.buffered().rewards == RewardCounts(joined=7)
+
+
+def test_a_reward_at_the_end_of_its_window_counts_whatever_rounding_does() -> None:
+    start, end, joining = 1_073_741_814.4, 1_073_741_834.4, fresh("sum")
+    assert end - start > WINDOW, "rounding takes it out of the window"
+    joining.take(batch_of([Arrival(start, 0, 0, "e-0")]), [messages(("e-0", end, 1, None))])
+    assert joining.flush().reward.tolist() == [1.0]
+
+
+def test_messages_with_several_rewards_repeat_them_all() -> None:
+    further = [RewardField("cost", "cost", 0.0, 9.0)]
+    line = b'{"event_id": "e-0", "timestamp": 1, "reward": 1, "cost": 3, "reward_id": 7}'
+    rest = b'{"event_id": "e-0", "timestamp": 1, "cost": 2, "reward_id": "8"}'
+    origin = Origin.from_parts(REWARDS, [(0, range(3))])
+    joining = fresh("sum")
+    decision = replace(batch_of(decided(1)), further=FurtherRewards(("cost",), np.full((1, 1), np.nan)))
+    joining.take(decision, [RewardDecoder("reward", further).decode_batch([line, rest, line], origin)])
+    released = joining.flush()
+    assert released.further is not None
+    assert (released.reward.tolist(), released.further.values.tolist()) == ([1.0], [[5.0]])
+    assert joining.buffered().repeats == RewardRepeats(repeated=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -116,3 +117,15 @@ def test_memory_is_bounded_and_downsampled_events_do_not_count() -> None:
     assert len(state.names) == len(state.sums) == frequencies.MAX_ACTIONS
     assert state.names[0] == "970"
     assert state.events == 2060
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_propensities_that_differ_by_rounding_are_in_one_bucket(dtype: type[np.floating[Any]]) -> None:
+    rng, events = np.random.default_rng(3), 20_000
+    first = rng.random(events) < 0.7
+    rest = float(dtype(1) - dtype(0.7)), float(dtype(0.3))  # above and below each other, by the type
+    pair = np.where(first[:, None], [float(dtype(0.7)), rest[0]], [1.0 - rest[1], rest[1]])
+    batch = EventBatch.from_arrays(
+        reward=np.zeros(events), action=np.where(first, 0, 1), propensities=pair, policies={"a": pair}
+    )
+    assert judged(batch) == (True, "how often actions were chosen agrees with the propensities of 20,000 events")

@@ -20,6 +20,7 @@ from streameval.ope.evidence import Evidence
 from streameval.ope.promotion import Lift, Promotion, PromotionMonitor, Trust, decide, fold_arrivals, start_arrivals
 from streameval.ope.promotion.monitor import held
 from streameval.ope.promotion.rules.lifts import ENTERING, lower_bound
+from streameval.ope.promotion.trust_checks import WeightFigures
 from support.factories import make_estimate
 from support.paths import ROOT
 from support.promotion import BLOCK, LENIENT, make_monitor, monitor_of, smooth_weights, trust_figures
@@ -552,6 +553,30 @@ def test_old_rejections_are_forgotten_and_a_burst_is_seen_at_once() -> None:
     assert rejected_check(resumed) == rejected_check(evaluator)
     assert rejected_check(resumed).reason == "18.6% of the latest events were rejected, over 5%"
     assert evaluator.report().events.rejected == {"malformed": 40_000}
+
+
+def test_any_rejection_for_its_reward_fails_until_it_is_long_ago() -> None:
+    ones = np.ones(20_000)
+    batch = EventBatch.from_arrays(reward=ones, propensity=ones, policies={"a": ones})
+    evaluator = Evaluator(["a"], [IPS()], [Cumulative()], drift=None)
+    evaluator.update(batch)
+    evaluator.update(replace(batch, reward=np.where(np.arange(20_000) < 2, 1.1, 1.0)))
+    check = rejected_check(Evaluator.from_state(evaluator.state()))
+    assert not check.ok
+    assert check.reason == (
+        "0.0055 % of the latest events were rejected for their reward, and the others are no fair sample"
+    )
+    for _ in range(9):
+        evaluator.update(batch)
+    assert rejected_check(evaluator).ok
+
+
+def test_a_figure_at_its_limit_passes_whatever_rounding_does() -> None:
+    weight = np.full(100, 0.1)
+    effective = weight.sum() ** 2 / (weight**2).sum()
+    figures = WeightFigures(*np.array([100.0, 1.0, effective, 1 - 0.9, 1 - 0.9, 0.0, 1 - 0.9])[:, None])
+    limits = Trust(effective_sample_size=100.0, largest_share=0.3 - 0.2, unsupported_share=0.3 - 0.2)
+    assert figures.sound(limits).all()
 
 
 def test_rewards_without_a_decision_block_promotion_with_a_reason() -> None:
