@@ -258,7 +258,8 @@ class TailedFile:
         for text in self._members.feed(chunk) if self._members else [chunk]:
             self._text += text
             self._bytes += len(text)
-        if self._newline is None and (self._bytes > SMALL_CHUNK_BYTES or len(chunk) < self._chunk_bytes):
+        is_whole = self._bytes > SMALL_CHUNK_BYTES or len(chunk) < self._chunk_bytes
+        if self._newline is None and is_whole and before < CHUNK_BYTES:  # the start of the file decides
             self._newline, self._searched = newline_of(self._text), 0
         is_much = self._bytes - before > CHUNK_BYTES
         self._chunk_bytes = (
