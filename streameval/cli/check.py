@@ -19,6 +19,7 @@ import numpy as np
 
 from streameval.cli.configuration import configuration_table
 from streameval.cli.log_warnings import remedy
+from streameval.cli.replay import hourly_means
 from streameval.cli.terminal import console, say, silence_logs
 from streameval.common.problems import did_you_mean
 from streameval.common.text import counted, duration_text
@@ -27,6 +28,7 @@ from streameval.errors import InputError, SourceError, StreamevalError
 from streameval.events import EventBatch, Rejected, RewardDecoder
 from streameval.events.origin import Origin
 from streameval.ingest.base import Source, SourceStatus
+from streameval.ingest.files.source import FileSettings
 from streameval.ingest.kafka.client import ClientError
 from streameval.ingest.kafka.connection import CONFLUENT, KafkaConnection
 from streameval.ingest.kafka.formats import DescribedProtobuf
@@ -157,7 +159,7 @@ def check_surroundings(config: Config) -> Iterator[Finding]:
         findings += _tried("source.format", schema_findings(config, source))
     yield from findings
     if not exit_code(findings):
-        yield from _tried("source", chain(check_events(config), _rewards(config)))
+        yield from _tried("source", chain(check_events(config), _rewards(config), _cycle(config)))
 
 
 def _tried(part: str, findings: Iterator[Finding]) -> Iterator[Finding]:
@@ -385,6 +387,20 @@ def _rewards(config: Config) -> Iterator[Finding]:
     primary, *further = config.reward_fields
     batch = RewardDecoder(primary.field, further).decode_batch(sample.values, origin)
     yield from _usable("source.rewards", "reward", len(batch), batch.rejected)
+
+
+def _cycle(config: Config) -> Iterator[Finding]:
+    """Yield the cycles in files, which are read as a whole."""
+    source, means = config.required_source(), hourly_means(config.evaluator_config())
+    if means is None or not isinstance(source, FileSettings) or "-" in source.path:
+        return
+    events = config.event_format()
+    with closing(source.model_copy(update={"follow": False}).open()) as log:
+        while not log.status().exhausted:
+            for records in log.poll(POLL_SECONDS):
+                means.update(events.decode_batch(records.values))
+    for message in means.findings():
+        yield Finding("promotion", message)
 
 
 def _usable(part: str, noun: str, usable: int, rejected: tuple[Rejected, ...]) -> Iterator[Finding]:
