@@ -172,7 +172,8 @@ def replay(
 ) -> None:
     """Estimate from files of events.
 
-    Uses the same evaluator as the daemon. The configuration needs no source.
+    Uses the same evaluator as the daemon. The configuration needs no source. The answer names daily cycles in a log of
+    four days or more, and weekly cycles in a log of four weeks.
 
     `replay log.csv --candidates challenger` needs no configuration: columns are named like the fields of an event, and
     a candidate's probability is in the column of its name.
@@ -233,8 +234,9 @@ def check(
 ) -> None:
     """Validate a configuration and try everything that `run` uses.
 
-    Prints what would run. Creates nothing. Exits with 1 if `run` would not work and with 2 if the configuration is
-    invalid. With --propensities, checks that log only, and exits with 1 if an action is off.
+    Prints what would run, and cycles in files of events: a day's cycle needs four days of events, and a week's cycle
+    four weeks. Creates nothing. Exits with 1 if `run` would not work and with 2 if the configuration is invalid. With
+    --propensities, checks that log only, and exits with 1 if an action is off.
     """
     if propensities is None:
         from streameval.cli.check import run_check
@@ -260,6 +262,10 @@ def simulate(
     rate: Annotated[float, typer.Option(min=0.001, help="Events per second, by their timestamps.")] = 10.0,
     start: Annotated[datetime, typer.Option(help="Timestamp of the first event, UTC.")] = datetime(2026, 1, 1),  # noqa: DTZ001
     exploration: Annotated[float, typer.Option(min=0.0001, max=1, help="Probability of a random action.")] = 0.2,
+    cycle: Annotated[
+        float,
+        typer.Option(min=0, max=0.99, help="Amplitude of a daily cycle of rewards and traffic, with a peak at 20:00."),
+    ] = 0.0,
     action_sets: Annotated[bool, typer.Option("--action-sets", help="Write all actions, with their features.")] = False,
     truth: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the true values.")] = None,
 ) -> None:
@@ -268,7 +274,7 @@ def simulate(
     They come from a simulated recommender with changing users.
     """
     from streameval.ingest.files.lines import write_lines
-    from streameval.ingest.simulated import SimulatedRecommender, SimulatedSettings
+    from streameval.ingest.simulated import CycleSettings, SimulatedRecommender, SimulatedSettings
 
     settings = SimulatedSettings(
         events=events,
@@ -277,6 +283,7 @@ def simulate(
         span=span,
         candidates=candidates,
         exploration=exploration,
+        cycle=CycleSettings(amplitude=cycle) if cycle else None,
         action_sets=action_sets,
         rate=rate,
         start_time=start.replace(tzinfo=UTC),

@@ -19,6 +19,7 @@ import numpy as np
 
 from streameval.cli.configuration import configuration_table
 from streameval.cli.log_warnings import MULTILINE_HINT, REJECTION_HINTS, remedy, spanning_rows
+from streameval.cli.replay import hourly_means
 from streameval.cli.terminal import console, say, silence_logs
 from streameval.common.problems import did_you_mean
 from streameval.common.text import counted, duration_text
@@ -163,7 +164,7 @@ def check_surroundings(config: Config) -> Iterator[Finding]:
         findings += _tried("source.format", schema_findings(config, source))
     yield from findings
     if not exit_code(findings):
-        yield from _tried("source", chain(check_events(config), check_rewards(config)))
+        yield from _tried("source", chain(check_events(config), check_rewards(config), _cycle(config)))
 
 
 def _tried(part: str, findings: Iterator[Finding]) -> Iterator[Finding]:
@@ -406,6 +407,20 @@ def check_rewards(config: Config) -> Iterator[Finding]:
         message = f"{np.count_nonzero(alike)} of the first rewards have the event_id, time and value of another one"
         hint = "log a reward_id with each reward: of several messages with the same one, one counts"
         yield Finding("source.rewards", message, "warning", hint)
+
+
+def _cycle(config: Config) -> Iterator[Finding]:
+    """Yield the cycles in files, which are read as a whole."""
+    source, means = config.required_source(), hourly_means(config.evaluator_config())
+    if means is None or not isinstance(source, FileSettings) or "-" in source.path:
+        return
+    events = config.event_format()
+    with closing(source.model_copy(update={"follow": False}).open()) as log:
+        while not log.status().exhausted:
+            for records in log.poll(POLL_SECONDS):
+                means.update(events.decode_batch(records.values))
+    for message in means.findings():
+        yield Finding("promotion", message)
 
 
 def _usable(part: str, noun: str, usable: int, rejected: tuple[Rejected, ...]) -> Iterator[Finding]:

@@ -30,12 +30,22 @@ from streameval.events.segments import OTHER
 from streameval.ingest.files.lines import check, table_format
 from streameval.ingest.files.source import Advance, FileSettings, read_records
 from streameval.ingest.files.tables import read_table
+from streameval.ope.cycle import HourlyMeans
 from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.missing_fields import MissingField
 from streameval.ope.report import Report
 
-__all__ = ["PlotOptions", "Replay", "choices", "config_and_files", "config_for", "require_configured", "run_replay"]
+__all__ = [
+    "PlotOptions",
+    "Replay",
+    "choices",
+    "config_and_files",
+    "config_for",
+    "hourly_means",
+    "require_configured",
+    "run_replay",
+]
 
 SAMPLED_EVENTS = 100
 """Events that show which fields the rest will lack."""
@@ -78,8 +88,8 @@ def run_replay(
     figure = None if plot is None else _figure(config, files, plot, decisions)
     trace = Trace(figure.choices if figure else ())
     replay = Replay(config, timed=candidates is None, multiline=multiline)
-    if figure:
-        replay.update = lambda batch: trace.update(replay.evaluator, batch, replay.share)
+    means = None if as_json else hourly_means(replay.evaluator.config)
+    replay.update = _updates(replay, trace if figure else None, means)
     report = replay.read(files, events_format)
     if figure:
         trace.finish(report)
@@ -93,8 +103,31 @@ def run_replay(
         print_results(report, everything)
         if decisions:
             console().print(decisions_table(report))
+        for line in () if means is None else means.findings():
+            print(line)
     if strict and not all(check.ok for check in report.trust):
         raise typer.Exit(1)
+
+
+def _updates(replay: Replay, trace: Trace | None, means: HourlyMeans | None) -> Callable[[EventBatch], None]:
+    """Return what takes each batch of a replay."""
+
+    def update(batch: EventBatch) -> None:
+        if trace is None:
+            replay.evaluator.update(batch)
+        else:
+            trace.update(replay.evaluator, batch, replay.share)
+        if means is not None:
+            means.update(batch)
+
+    return update
+
+
+def hourly_means(config: EvaluatorConfig) -> HourlyMeans | None:
+    """Return what looks for a cycle in a log, None for rankings with clicks."""
+    if config.ranking is not None:
+        return None
+    return HourlyMeans(config.policies, config.computed_policies, config.reward_range)
 
 
 def print_results(report: Report, everything: bool) -> None:

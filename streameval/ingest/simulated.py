@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,7 +23,9 @@ from pydantic import (
     model_validator,
 )
 
-from streameval.common.text import counted
+from streameval.common.arrays import Array
+from streameval.common.component import StrictModel
+from streameval.common.text import Duration, counted, parse_duration
 from streameval.errors import InputError
 from streameval.ingest.base import (
     BackfillReader,
@@ -37,6 +40,7 @@ from streameval.ingest.base import (
     TopicPartition,
 )
 from streameval.simulation import (
+    DailyCycle,
     Drift,
     Interactions,
     InterventionKind,
@@ -54,6 +58,21 @@ SPACING = 0.001  # seconds between timestamps when events are made as fast as po
 MIN_WAIT_SECONDS = 0.05  # events come in batches, not one by one
 
 _encoder = msgspec.json.Encoder()
+
+
+class CycleSettings(StrictModel):
+    """Configure how rewards and traffic follow the hour of the day."""
+
+    period: Duration = Field(default="24h", description="Length of the cycle, as a duration.")
+    amplitude: float = Field(
+        default=0.3, ge=0, lt=1, description="Largest deviation of rewards and traffic, as a share of their mean."
+    )
+    peak: Duration = Field(default="20h", description="Time of the peak since the start of a period, in UTC.")
+
+    @property
+    def cycle(self) -> DailyCycle:
+        """Return the cycle in seconds."""
+        return DailyCycle(parse_duration(self.period), self.amplitude, parse_duration(self.peak))
 
 
 class SimulatedSettings(SourceSettings):
@@ -86,6 +105,9 @@ class SimulatedSettings(SourceSettings):
         default="swaps",
         description="How production changes a page of rankings by chance; with shuffles, events have marginals.",
     )
+    cycle: CycleSettings | None = Field(
+        default=None, description="How rewards and traffic follow the hour of the day; by default not at all."
+    )
     action_sets: bool = Field(default=False, description="Write all 25 actions with features, not just the chosen one.")
     world: str | None = Field(
         default=None, description="A prepared world (.npz) instead of a synthetic one, or rankings: a list recommender."
@@ -105,7 +127,8 @@ class SimulatedSettings(SourceSettings):
         return f"simulated, {counted(self.rate, 'event', 'g')} per second"
 
     def identity(self) -> dict[str, Any]:
-        return self.model_dump(mode="json", exclude={"events", "rate"})
+        unset = {"cycle"} if self.cycle is None else set()  # as before there were cycles
+        return self.model_dump(mode="json", exclude={"events", "rate"} | unset)
 
     def open(self, offsets: SourceOffsets | None = None) -> Source:
         return SimulatedSource(
@@ -134,7 +157,8 @@ class SimulatedRecommender:
         self.settings, self._now = settings, now
         self.world = self._open_world()
         self.drift = Drift(settings.drift, self.world.clusters, settings.span, cycle=True)
-        self._start = None if settings.start_time is None else settings.start_time.timestamp()
+        self.cycle = None if settings.cycle is None else settings.cycle.cycle
+        self._start = None if settings.start_time is None else self._evened(settings.start_time.timestamp())
 
     def lines(self) -> Iterator[bytes]:
         """Yield all events, without line ends."""
@@ -153,7 +177,11 @@ class SimulatedRecommender:
 
     def truth(self, events: int) -> dict[str, float]:
         """Return the true value of each policy, `logging` first, after this number of events."""
-        return truth_after(self.world, self.drift, events)
+        truth = truth_after(self.world, self.drift, events)
+        if self.cycle is None:
+            return truth
+        share = float(self.cycle.reward_share(self.times(events - 1, 1)[0]))
+        return {policy: share * value for policy, value in truth.items()}
 
     def truth_lines(self) -> Iterator[bytes]:
         """Yield `{"events": 100, "truth": {"logging": ...}}` as JSON, once every 100 of `settings.events`."""
@@ -162,11 +190,18 @@ class SimulatedRecommender:
 
     def _block(self, start: int) -> list[bytes]:
         """Return the 2,000 events from number `start`."""
-        world, block, times = self.world, start // DRAW_SIZE, self._timestamps(start)
+        world, block, times = self.world, start // DRAW_SIZE, self.times(start, DRAW_SIZE)
+        counts = np.ones(DRAW_SIZE, dtype=bool)
+        if self.cycle is not None:
+            random = np.random.default_rng([self.settings.seed, block, DRAW_SIZE])
+            counts = random.random(DRAW_SIZE) < self.cycle.reward_share(times)
+        timestamps = times.tolist()
         if isinstance(world, ListWorld):
-            return encode_pages(draw_block(world, self.drift, block, self.settings.seed), start, times)
-        interactions = draw_block(world, self.drift, block, self.settings.seed)
-        return encode(interactions, start, times, action_sets=self.settings.action_sets)
+            pages = draw_block(world, self.drift, block, self.settings.seed)
+            return encode_pages(replace(pages, clicked=pages.clicked & counts[:, None]), start, timestamps)
+        drawn = draw_block(world, self.drift, block, self.settings.seed)
+        interactions = replace(drawn, reward=drawn.reward * counts)
+        return encode(interactions, start, timestamps, action_sets=self.settings.action_sets)
 
     def _open_world(self) -> World | ListWorld:
         names, exploration = self.settings.candidates, self.settings.exploration
@@ -187,14 +222,25 @@ class SimulatedRecommender:
             hint = "a world is an .npz file with item_features, user_indptr, user_items, user_cluster and theta"
             raise InputError(f"{self.settings.world} is not a world: {error}", hint=hint) from error
 
-    def _timestamps(self, start: int) -> list[float]:
+    def times(self, first: int, count: int) -> Array:
+        """Return the timestamps of these events, in epoch seconds."""
         rate = self.settings.rate
         if self._start is None:
             if not rate:
-                return [self._now()] * DRAW_SIZE
-            self._start = self._now() - start / rate
-        moments = self._start + (start + np.arange(DRAW_SIZE)) * (1 / rate if rate else SPACING)
-        return list(map(float, moments.round(6)))
+                return np.full(count, self._now())
+            self._start = self._evened(self._now()) - first / rate
+        moments = self._start + np.arange(first, first + count, dtype=np.float64) * (1 / rate if rate else SPACING)
+        return np.asarray((moments if self.cycle is None else self.cycle.time(moments)).round(6))
+
+    def happened(self, first: int, seconds: float) -> int:
+        """Return the number of events in some seconds after event number `first`."""
+        if self.cycle is None:
+            return int(seconds * self.settings.rate)
+        start = float(self.times(first, 1)[0])
+        return int((self._evened(start + seconds) - self._evened(start)) * self.settings.rate)
+
+    def _evened(self, time: float) -> float:
+        return time if self.cycle is None else float(self.cycle.evened(time))
 
 
 class SimulatedSource(Source):
@@ -255,7 +301,7 @@ class SimulatedSource(Source):
         """Count the events that have happened and were not polled. Without a rate, all have happened."""
         happened = self.settings.events or self.position + DRAW_SIZE
         if self.settings.rate:
-            elapsed = int((self._clock() - self._started) * self.settings.rate)
+            elapsed = self.recommender.happened(self._first, self._clock() - self._started)
             happened = min(self.settings.events or sys.maxsize, self._first + elapsed)
         return max(0, happened - self.position)
 

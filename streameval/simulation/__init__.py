@@ -9,6 +9,7 @@ Source: Jagerman, Markov & de Rijke, When people change their mind, WSDM 2019.
 
 from __future__ import annotations
 
+from streameval.simulation.cycle import DailyCycle
 from streameval.simulation.lists import InterventionKind, ListWorld, ShownPages
 from streameval.simulation.world import (
     BATCH,
@@ -23,4 +24,4 @@ from streameval.simulation.world import (
 )
 
 __all__ = ["BATCH", "Drift", "DriftKind", "Interactions", "Moment", "World", "draw_block", "simulate", "truth_after"]
-__all__ += ["InterventionKind", "ListWorld", "ShownPages"]
+__all__ += ["DailyCycle", "InterventionKind", "ListWorld", "ShownPages"]

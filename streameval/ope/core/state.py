@@ -14,6 +14,7 @@ import numpy as np
 
 from streameval.common.arrays import from_plain, require_fit, to_plain
 from streameval.errors import DamagedError, StateError
+from streameval.ope.core.drift_rate import ShortSpans
 
 T = TypeVar("T")
 
@@ -27,7 +28,29 @@ def _with_rejections_by_reward(plain: Any) -> Any:
     return {**plain, "events": {**events, "arrivals": {**events["arrivals"], "by_reward": 0.0}}}
 
 
-MIGRATIONS: list[Callable[[Any], Any]] = [_with_rejections_by_reward]
+def add_short_spans(plain: Any) -> Any:
+    """Let the drift rates over short spans start from zero, beside each drift rate."""
+    block = plain["settings"]["block"]
+
+    def added(value: Any) -> Any:
+        if isinstance(value, list):
+            return [added(entry) for entry in value]
+        if not isinstance(value, Mapping):
+            return value
+        value = {key: added(entry) for key, entry in value.items()}
+        if {"estimators", "drift", "averages", "watched", "history"} <= value.keys():  # the state of a reward
+            spans = {}
+            for name, rate in value["drift"].items():
+                estimator = ShortSpans(int(name.split()[1]))
+                policies, columns = from_plain(rate["mean"]).shape
+                spans[estimator.name] = encode(estimator.start(policies, columns, block))
+            value["spans"] = spans
+        return value
+
+    return added(plain)
+
+
+MIGRATIONS: list[Callable[[Any], Any]] = [_with_rejections_by_reward, add_short_spans]
 """Number n takes the plain state of an evaluator from schema `FIRST_SCHEMA + n` to the next. None is ever removed."""
 STATE_SCHEMA = FIRST_SCHEMA + len(MIGRATIONS)
 

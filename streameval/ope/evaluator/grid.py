@@ -14,7 +14,7 @@ from streameval.common.arrays import Array, Mask, decayed_path, split_blocks
 from streameval.ope.core import AnyAverage, Lift, Reading, past
 from streameval.ope.core.bank import Bank
 from streameval.ope.core.base import Path, terms_of
-from streameval.ope.core.drift_rate import DriftRateEstimator, DriftState
+from streameval.ope.core.drift_rate import DriftRateEstimator, DriftState, ShortSpans, SpansState, largest
 from streameval.ope.core.layout import Layout
 from streameval.ope.core.mixture import MixtureState
 from streameval.ope.core.past import History
@@ -67,6 +67,7 @@ class RewardState(msgspec.Struct):
     Attributes:
         estimators: what each estimator has learned, by label
         drift: memory of each drift rate, by name
+        spans: memory of the drift rates over short spans, by name
         averages: state of each average, by label
         watched: state of each confidence sequence, by the label of its average
         history: the last blocks, which the next ones are compared with
@@ -74,6 +75,7 @@ class RewardState(msgspec.Struct):
 
     estimators: dict[str, Any]
     drift: dict[str, DriftState]
+    spans: dict[str, SpansState]
     averages: dict[str, Any]
     watched: dict[str, TrackerState]
     history: History
@@ -160,6 +162,12 @@ class Grid:
         """Return the drift-rate estimators by name, each once."""
         return {drift.name: drift for drift in self._drifts if drift is not None}
 
+    @cached_property
+    def _short_spans(self) -> dict[str, ShortSpans]:
+        """Return the estimators of drift rates over short spans by name, each once."""
+        estimators = [ShortSpans(drift.span) for drift in self._drifts if drift is not None and drift.short]
+        return {estimator.name: estimator for estimator in estimators}
+
     def start(self) -> GridState:
         """Start before the first event."""
         policies, bank = len(self.candidates), self.bank
@@ -171,6 +179,10 @@ class Grid:
                     {
                         name: drift.start(policies, bank.columns, self.block)
                         for name, drift in self._drift_estimators.items()
+                    },
+                    {
+                        name: spans.start(policies, bank.columns, self.block)
+                        for name, spans in self._short_spans.items()
                     },
                     {average.label: average.start(bank) for average in self.averages},
                     {label: trackers[reward].start(policies) for label, trackers in self.trackers.items()},
@@ -244,16 +256,16 @@ class Grid:
         sums = self._with_priors(added.sums, paths, recent)
         state.estimators = _last(state.estimators, paths)
         steps = past.steps_of(state.history, sums, bank.layout)
-        rates: dict[str, Array] = {}
+        rates, short = {}, {}
         if self._drift_estimators:
             values = terms_of(sums, bank.layout)
             rates = {
-                name: drift.fold(state.drift[name], values, self.block)
-                for name, drift in self._drift_estimators.items()
+                name: one.fold(state.drift[name], values, self.block) for name, one in self._drift_estimators.items()
             }
+            short = {name: one.fold(state.spans[name], values, self.block) for name, one in self._short_spans.items()}
         lifts = {}
         for average, drift in zip(self.averages, self._drifts, strict=True):
-            path = Path(sums, steps, None if drift is None else rates[drift.name])
+            path = Path(sums, steps, _rate(drift, rates, short))
             lifts[average.label] = average.fold(state.averages[average.label], path, bank)
         for label, trackers in self.trackers.items():
             state.watched[label] = trackers[index].fold(state.watched[label], *added.observed)
@@ -364,7 +376,8 @@ class Grid:
             tracked = None
             for watch in self.trackers.get(average.label, ()):
                 tracked = watch.read(reward_state.watched[average.label], late, errors)
-            rate = None if drift is None else reward_state.drift[drift.name].mean
+            rates = {name: memory.mean for name, memory in reward_state.drift.items()}
+            rate = _rate(drift, rates, {name: memory.rate for name, memory in reward_state.spans.items()})
             yield average, bound, average.read(reward_state.averages[average.label], sums, rate, self.bank), tracked
 
     def resume(self, before: Grid, state: GridState) -> GridState:
@@ -379,6 +392,7 @@ class Grid:
             RewardState(
                 before_state.estimators,
                 {name: before_state.drift.get(name, unknown) for name, unknown in new.drift.items()},
+                {name: before_state.spans.get(name, unknown) for name, unknown in new.spans.items()},
                 {label: before_state.averages[label] for label in new.averages},
                 {
                     label: before_state.watched[label] if label in same else tracker_state
@@ -441,9 +455,11 @@ class Grid:
                 before = select_policies(before, index)
             averages[average.label] = before if same else average.select(before, selection)
         drift = select_policies({name: state.drift[name] for name in part._drift_estimators}, index)
-        for drift_state in drift.values():
-            for name in ("smoothed", "values", "latest", "mean"):
-                setattr(drift_state, name, np.ascontiguousarray(getattr(drift_state, name)[:, columns]))
+        spans = select_policies({name: state.spans[name] for name in part._short_spans}, index)
+        for memory in (*drift.values(), *spans.values()):
+            for name in memory.__struct_fields__:
+                if name != "blocks":  # all columns share it
+                    setattr(memory, name, np.ascontiguousarray(getattr(memory, name)[:, columns]))
         watched = {
             label: select_policies(trackers[number].select_groups(state.watched[label]), index)
             if label in self.trackers
@@ -452,7 +468,15 @@ class Grid:
         }
         estimators = {column.label: select_policies(state.estimators[column.label], index) for column in part.columns}
         history = selection.history(select_policies(state.history, index))
-        return RewardState(estimators, drift, averages, watched, history)
+        return RewardState(estimators, drift, spans, averages, watched, history)
+
+
+def _rate(drift: DriftRateEstimator | None, rates: Mapping[str, Array], short: Mapping[str, Array]) -> Array | None:
+    """Return the drift rate of an average, from the rates over spans and over short spans by name."""
+    if drift is None:
+        return None
+    rate = rates[drift.name]
+    return largest(rate, short[ShortSpans(drift.span).name]) if drift.short else rate
 
 
 def _last(before: Mapping[str, Any], paths: Mapping[str, dict[str, Array]]) -> dict[str, Any]:

@@ -166,6 +166,49 @@ def drift_rates(stream: Terms, block: int, span: int, smoother: Callable[[int], 
     return means[1:]
 
 
+def rates_over_spans(stream: Terms, block: int, span: int, smoother: Callable[[int], Array]) -> list[float]:
+    """Return the largest drift rate over a span and over short spans at each block end, NaN until t > s."""
+    longest, short = drift_rates(stream, block, span, smoother), short_rates(stream, block, span)
+    return [k if math.isnan(k) else float(np.nanmax([k, other])) for k, other in zip(longest, short, strict=True)]
+
+
+def short_rates(stream: Terms, block: int, span: int, smoothing: int = 10_000) -> list[float]:
+    """Return the largest drift rate over an eighth, a quarter and half of a span at each block end.
+
+    Each is the root mean square of the differences of values over `smoothing` events, beyond their noise. Means fade
+    over 200,000 events. Values count from the second full window on.
+    """
+    whole, window = math.ceil(span / block), smoothing // block
+    parts = [stream[i * block : (i + 1) * block] for i in range(len(stream) // block)]
+    sums = [np.array([(part.q * part.u).sum(), (part.q * part.v).sum(), part.q.sum()]) for part in parts]
+    fading = math.exp(-block / 200_000)
+    values: list[float] = []
+    noise, moved, largest, rates = [0.0, 0.0], {max(1, whole // share): [0.0, 0.0] for share in (8, 4, 2)}, math.nan, []
+    for i, (u, v, weight) in enumerate(sums):
+        before = np.sum(sums[max(0, i - window + 1) : i], axis=0) if i else np.zeros(3)
+        if weight > 0 and before[1] != 0:
+            change = sums[i] - sums[i - 1]
+            deviation = change[0] - before[0] / before[1] * change[1]
+            noise = [fading * noise[0] + deviation**2, fading * noise[1] + 1]
+        numerator, denominator = before[0] + u, before[1] + v
+        values.append(numerator / denominator if i >= 2 * window - 1 and denominator != 0 else math.nan)
+        if weight > 0 and not math.isnan(values[-1]):
+            found = []
+            for lag, squares in moved.items():
+                difference = values[i] - values[i - lag] if i >= lag else math.nan
+                if not math.isnan(difference):
+                    squares[:] = [fading * squares[0] + difference**2, fading * squares[1] + 1]
+                independent = squares[1] / max(lag, window)
+                if independent >= 2:
+                    variance = window * noise[0] / noise[1] / denominator**2 * min(1, lag / window)
+                    spread = 2 / (9 * independent)
+                    beyond = squares[0] / squares[1] - (1 - spread + 2 * math.sqrt(spread)) ** 3 * variance
+                    found.append(math.sqrt(max(0, beyond)) / (lag * block))
+            largest = max(found, default=math.nan)
+        rates.append(largest)
+    return rates
+
+
 def _value(kernel: Array, stream: Terms) -> float:
     below = (kernel * stream.q * stream.v).sum()
     return float((kernel * stream.q * stream.u).sum() / below) if below else math.nan
@@ -200,7 +243,7 @@ def smooth_decay(block: int) -> Callable[[int], Array]:
 
 def chosen(stream: Terms, block: int, span: int, smoother: Callable[[int], Array], choose: Choice) -> list[float]:
     """Return `choose(drift rate, variance, events)` at each block end, NaN while the drift rate is unknown."""
-    rates = drift_rates(stream, block, span, smoother)
+    rates = rates_over_spans(stream, block, span, smoother)
     ends = range(block, len(stream) + 1, block)
     return [
         math.nan if math.isnan(k) else choose(k, running_variance(stream, end, block), end)

@@ -16,6 +16,7 @@ from streameval.cli import check, replay
 from streameval.config.model import Config
 from streameval.events import json_schema
 from streameval.ingest.base import PartitionStatus, SourceStatus
+from streameval.ope.cycle import TOO_SHORT
 from support.commands import Outcome, Run, command
 
 CONFIG = "policies: {candidates: [challenger]}\nestimators: [ips]\naverages: [cumulative]\n"
@@ -241,7 +242,29 @@ def test_check_tries_a_file(run: Run, files: Path) -> None:
     (files / "c.yaml").write_text(TRIED + "source: {kind: file, path: [one.ndjson, two.ndjson.gz]}\n")
     outcome = run("check", "c.yaml")
     assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.out.endswith("of the first 3 events 3 can be used\n")
+    assert outcome.out.endswith(f"of the first 3 events 3 can be used\n{TOO_SHORT}\n")
+
+
+def daily(days: int) -> str:
+    """Return events with more rewards during the day than at night."""
+    lines = []
+    for number in range(days * 240):
+        reward = int(number * 7 % 10 < (8 if number // 120 % 2 else 2))
+        event = {"event_id": f"d-{number}", "timestamp": 1574553600 + 360 * number, "propensity": 0.5, "reward": reward}
+        lines.append(json.dumps(event | {"action": "a", "policies": {"challenger": 0.5}}))
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(("days", "found"), [(9, True), (3, False)])
+def test_check_and_replay_find_a_daily_cycle_in_a_log_of_four_days(
+    run: Run, files: Path, days: int, found: bool
+) -> None:
+    (files / "days.ndjson").write_text(daily(days))
+    (files / "c.yaml").write_text(TRIED + "source: {kind: file, path: days.ndjson}\n")
+    message = "a daily cycle of production's value of +-0.38: the rule needs whole days" if found else TOO_SHORT
+    for arguments in (("check", "c.yaml"), ("replay", "c.yaml", "days.ndjson")):
+        lines = run(*arguments).out.splitlines()
+        assert [line for line in lines if "cycle" in line] == [message]
 
 
 @pytest.mark.parametrize(("held", "client"), [(3, "kafka-python"), (2, "kafka-python"), (3, "confluent")])

@@ -185,3 +185,52 @@ def test_a_file_that_is_not_a_world_is_an_input_error_with_a_hint(tmp_path: Path
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         settings(**wrong)
+
+
+CYCLE = {"period": "1h", "amplitude": 0.5, "peak": "15m"}
+
+
+def test_a_cycle_brings_more_events_and_rewards_at_its_peak_and_the_truth_follows() -> None:
+    recommender = SimulatedRecommender(settings(events=20_000, rate=5, drift="stationary", cycle=CYCLE))
+    events = JsonDecoder(CANDIDATES, reward_range=(0.0, 1.0)).decode_batch(recommender.lines())
+    phase = (events.timestamp - MIDNIGHT.timestamp()) % 3600
+    peak, trough = np.abs(phase - 900) < 300, np.abs(phase - 2_700) < 300
+    assert np.all(np.diff(events.timestamp) > 0)
+    assert np.count_nonzero(peak) / np.count_nonzero(trough) == pytest.approx(3.0, rel=0.15)
+    assert events.reward[peak].mean() / events.reward[trough].mean() == pytest.approx(3.0, rel=0.25)
+    even = SimulatedRecommender(settings(rate=5, drift="stationary")).truth(100)["logging"]
+    truth = np.array([recommender.truth(number + 1)["logging"] for number in np.flatnonzero(peak)[::50]])
+    assert events.reward[peak].mean() == pytest.approx(truth.mean(), rel=0.1)
+    assert 0.9 * even < truth.max() <= even
+
+
+def test_pages_follow_a_cycle_too() -> None:
+    recommender = SimulatedRecommender(settings(events=2_000, rate=0.5, world="rankings", cycle=CYCLE))
+    lines = [json.loads(line) for line in recommender.lines()]
+    clicks = np.array([len(line["ranking"]["clicked"]) for line in lines])
+    phase = np.array([line["timestamp"] for line in lines]) % 3600
+    assert clicks[np.abs(phase - 900) < 450].mean() > 1.5 * clicks[np.abs(phase - 2_700) < 450].mean()
+
+
+def test_a_source_with_a_cycle_delivers_events_when_they_happen() -> None:
+    clock = Clock()
+    one = source(clock, events=20_000, rate=5, cycle=CYCLE)
+    delivered = 0
+    for _ in range(60):
+        clock.sleep(30.0)
+        values = values_of(one.poll(1.0))
+        delivered += len(values)
+        newest = json.loads(values[-1])["timestamp"]
+        assert newest <= MIDNIGHT.timestamp() + clock.time - 100.0
+    assert delivered == pytest.approx(5 * 1_800 * (1 + 1 / np.pi), rel=0.01)
+
+
+@pytest.mark.parametrize("wrong", [{"amplitude": 1.0}, {"amplitude": -0.1}, {"period": "0h"}, {"phase": "1h"}])
+def test_a_cycle_that_makes_no_sense_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        settings(cycle=CYCLE | wrong)
+
+
+def test_settings_without_a_cycle_keep_their_identity() -> None:
+    assert "cycle" not in settings().identity()
+    assert settings(cycle=CYCLE).identity() != settings().identity()

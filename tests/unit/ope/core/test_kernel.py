@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from streameval.ope.core import kernel as imported
 from support.kernels import uncompiled
+from support.reference import brute_force
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -298,6 +299,34 @@ def test_values_that_move_by_rounding_only_have_no_rate(kernel: Any) -> None:
     out = unknown(40, 1, 1)
     kernel.follow_values(sums, *state, np.zeros(len(sums[0]), dtype=np.int64), 0.0, 0, SPAN, out)
     assert (out[LAG:] == 0.0).all()
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["at once", "in two parts"])
+def test_the_rate_over_short_spans_equals_its_definition(kernel: Any, cut: bool) -> None:
+    blocks, window, spans = 8 * BLOCKS, 4, numbers(1, 3, 6)
+    rng = np.random.default_rng(7)
+    sums = rng.uniform(0.1, 1.0, (blocks, POLICIES, ESTIMATORS, 3))
+    sums[..., 1] = sums[..., 2] * (0.5 + np.sin(np.arange(blocks) / 4)[:, None, None]) + rng.normal(
+        0, 0.05, sums.shape[:3]
+    )
+    sums[:6, 0], sums[10:13, 1], sums[14:40, 2, 1], sums[-3:, 0] = 0.0, 0.0, 0.0, 0.0
+    shape = (POLICIES, ESTIMATORS)
+    state = [np.zeros((*shape, window, 2)), unknown(*shape, 6), np.zeros((*shape, 3, 2)), np.zeros((*shape, 2))]
+    rate, out = unknown(*shape), unknown(*sums.shape[:3])
+
+    def follow(part: slice) -> None:
+        before = np.full(POLICIES, part.start or 0)
+        kernel.follow_spans(sums[part], *state, rate, before, spans, math.exp(-1 / 200_000), 1.0, out[part])
+
+    fold_parts(follow, cut)
+    for policy, estimator in np.ndindex(*shape):
+        weight, numerator, denominator = sums[:, policy, estimator].T
+        present = np.where(weight > 0, weight, 1.0)
+        stream = brute_force.Terms(weight, numerator / present, denominator / present, weight)
+        wanted = brute_force.short_rates(stream, 1, 12, window)
+        np.testing.assert_allclose(out[:, policy, estimator], wanted, rtol=1e-9)
+    np.testing.assert_array_equal(rate, out[-1])
+    assert (out[-1] > 0).all()
 
 
 # -- the mixture -------------------------------------------------------------------------------------------------------
