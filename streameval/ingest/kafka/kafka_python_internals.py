@@ -5,6 +5,10 @@ so that a log that was truncated while the daemon was stopped is not noticed. It
 topic that was recreated is noticed late. Its constructor leaves a thread behind when no broker answers, as the
 constructors of `KafkaProducer` and `KafkaAdminClient` do. A producer that is closed waits for all its messages.
 
+It makes the class of each response at the first use, and registers it by a weak reference. If two threads make one at
+once (3.0.12), the registered one may be the one that nobody keeps. After the next garbage collection, every response of
+that kind then raises ReferenceError until the end of the process.
+
 With a version of the library that lacks what is used here, the function does nothing, and the log says what is lost.
 """
 
@@ -13,16 +17,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from socket import socket
 from typing import Any
 
 import structlog
 from kafka import TopicPartition
+from kafka.errors import KafkaConnectionError
+from kafka.net.inet import KafkaNetSocket
+from kafka.protocol.api_message import VersionSubscriptable
 from kafka.structs import OffsetAndMetadata
 
 from streameval.ingest.background import ConnectionGroup
 
 log = structlog.get_logger(__name__)
 reported: set[str] = set()
+
+
+lock = threading.RLock()
 
 
 @contextmanager
@@ -120,3 +131,28 @@ def give_up(producer: Any) -> None:
     """Let a producer drop the messages that no broker has acknowledged."""
     with unless_missing("closing a producer waits until its messages expire"):
         producer._sender.force_close()
+
+
+def repair() -> None:
+    """Let only one thread at a time make classes of the library, and close sockets that do not connect.
+
+    The library leaves such sockets to the garbage collector.
+    """
+    with unless_missing("two clients that connect at once may break all clients of this process"):
+        version_of, connect = VersionSubscriptable.__getitem__, KafkaNetSocket.sock_connect
+
+        def alone(cls: Any, version: int | None) -> Any:
+            with lock:
+                return version_of(cls, version)
+
+        async def connect_or_close(self: Any, net: Any, sock: socket, *address: Any, **options: Any) -> Any:
+            try:
+                return await connect(self, net, sock, *address, **options)
+            except KafkaConnectionError:
+                sock.close()
+                raise
+
+        VersionSubscriptable.__getitem__, KafkaNetSocket.sock_connect = alone, connect_or_close
+
+
+repair()
