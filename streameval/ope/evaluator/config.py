@@ -230,7 +230,8 @@ class EvaluatorConfig:
         if self.ranking is not None and [reward.name for reward in rewards] != [Reward.name]:
             hint = "remove them: clicks are the reward; for several rewards, log pages as `slots` with propensities"
             yield Problem(("rewards",), expecting("nothing next to `ranking`", "rewards"), hint)
-        if self.logging is not None:  # a state lacks an arm while it reads its history
+        fits = self.ranking is None and self.propensity is None  # else arms are a problem of their own
+        if self.logging is not None and fits:  # not of a state, which lacks an arm that reads its history
             hint = "an arm is production or a candidate, and its probabilities are in the events under its own name"
             yield from objections(partial(self.logging.check, self.policies), "logging", "arms", hint=hint)
         if self.segments and self.ranking is None:
