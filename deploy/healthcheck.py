@@ -1,4 +1,4 @@
-"""Exit with 0 if /healthz of the daemon in the same container succeeds, otherwise with 1 (used by deploy/Dockerfile).
+"""Exit with 0 if /livez of the daemon in the same container succeeds, otherwise with 1 (used by deploy/Dockerfile).
 
 Set HEALTHZ_URL if http.port or TLS differ from the defaults of the image.
 """
@@ -10,7 +10,7 @@ import ssl
 import sys
 import urllib.request
 
-URL = os.environ.get("HEALTHZ_URL", "http://127.0.0.1:9108/healthz")
+URL = os.environ.get("HEALTHZ_URL", "http://127.0.0.1:9108/livez")
 
 trusting = ssl.create_default_context()
 trusting.check_hostname = False  # the request stays inside the container, and the certificate is for another host

@@ -34,7 +34,7 @@ from streameval.ope.cycle import HourlyMeans
 from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.missing_fields import MissingField
-from streameval.ope.report import Report
+from streameval.ope.report import OTHER_FAILURES, Report
 
 __all__ = [
     "PlotOptions",
@@ -294,7 +294,10 @@ class Replay:
         yield from self._rejections.lines(report.events.accepted)
         for policy in report.policies:
             for failure in policy.failures:
-                yield f"warning: the policy '{policy.policy}' has no distribution for {counted(failure.count, 'event')}"
+                what = f"has no distribution for {counted(failure.count, 'event')}"
+                if failure.reason in OTHER_FAILURES:
+                    what = f"has failed {counted(failure.count, 'time')} ({failure.reason})"
+                yield f"warning: the policy '{policy.policy}' {what}"
                 yield f"  {failure.reason}  e.g. {failure.example[:MAX_DETAIL]}"
             if report.events.accepted and not policy.events and not policy.failures:
                 message = f"no event has a probability of the policy '{policy.policy}'"

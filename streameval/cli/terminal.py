@@ -101,11 +101,7 @@ def warning(message: str, hint: str) -> str:
 
 
 def warn(config: Config) -> None:
-    """Warn about settings that are probably mistakes.
-
-    Raises:
-        ConfigError: The state would need more than the memory of this machine.
-    """
+    """Warn about settings that are probably mistakes."""
     for problem in (*config.memory_warnings(), *config.without_effect()):
         say(warning(problem.text(), problem.hint))
 

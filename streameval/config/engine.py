@@ -23,7 +23,7 @@ class SparkSettings(StrictModel):
     kind: Literal["spark"] = "spark"
     master: str | None = Field(
         None,
-        min_length=1,
+        pattern=r"^(yarn$|local|spark://|k8s://)",
         description="where executors run: local[4] for four processes here, spark://HOST:PORT, yarn, k8s://URL; null: "
         "as spark-submit says",
     )

@@ -187,6 +187,8 @@ class Config(EvaluatorOptions):
     def load(cls, path: Path | str, environment: Mapping[str, str] | None = None) -> Config:
         """Read a file, apply the STREAMEVAL_* variables, and validate.
 
+        Every command and every reload goes through here, so that they accept the same configurations.
+
         Raises:
             ConfigError: The configuration is wrong. The message lists every problem.
         """
@@ -199,9 +201,9 @@ class Config(EvaluatorOptions):
             paths = {problem.path for problem in removed}
             problems = [*removed, *(problem for problem in problems_of(error, cls) if problem.path not in paths)]
         else:
-            if not removed:
+            problems = removed or list(objections(partial(list, config.memory_warnings())))
+            if not problems:
                 return config
-            problems = removed
         raise ProblemsError(problems, str(path), document.origin)
 
     def required_source(self) -> AnySource:
@@ -319,19 +321,10 @@ class Config(EvaluatorOptions):
         return Evaluator.from_config(self.evaluator_config())
 
     def full_bytes(self) -> int:
-        """Return the bytes of the estimates once all windows are full.
-
-        The first two candidates show how much each one takes.
-        """
-        config = self.evaluator_config()
-        candidates = config.policies[1:]
-
-        def size_of_policies(count: int) -> int:
-            return Evaluator.from_config(config.for_policies(candidates[:count])).full_bytes
-
-        one = size_of_policies(1)
-        copies = one * sum(versions.keep for versions in config.versions.values())
-        return copies + one + ((len(candidates) - 1) * (size_of_policies(2) - one) if len(candidates) > 1 else 0)
+        """Return the bytes of the estimates once all windows are full, with all frozen copies."""
+        evaluator = self.evaluator()
+        copies = sum(versions.keep for versions in evaluator.config.versions.values())
+        return round(evaluator.full_bytes * (1 + copies / len(evaluator.policies)))
 
     def memory_warnings(self) -> Iterator[Problem]:
         """Warn of a state that takes a quarter of the usable memory.

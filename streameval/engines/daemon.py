@@ -20,7 +20,7 @@ from streameval.engines.client import Engine, EngineClient, EvaluatedRange
 from streameval.engines.ranges import BatchTask, RangeResult
 from streameval.errors import ConfigError, SourceError, StateError
 from streameval.ingest.background import ConnectionGroup
-from streameval.ingest.base import Records, Source
+from streameval.ingest.base import Records, Source, SourceStatus
 from streameval.ingest.kafka.client import Client
 from streameval.ingest.kafka.connection import KafkaTopic
 from streameval.ingest.kafka.kafka_python import KafkaPythonClient
@@ -108,6 +108,10 @@ class EngineDaemon(DaemonLoop[PartitionedEvaluator]):
             log.info("first_event", policies=list(self._evaluator.policies))
             self._log_problems(result.problems)
         self._count(result.events, result.delays, result.rejected)
+
+    def _reason_stalled(self, status: SourceStatus) -> str:
+        """Return why the source is not reached. A batch may take long, and Spark repeats its tasks by itself."""
+        return "" if status.reached else super()._reason_stalled(status)
 
     def _skip_lost(self, topic: str, partition: int, start: int) -> None:
         """Let the evaluator pass over offsets that the source reports as lost.
@@ -202,6 +206,7 @@ def _assemble(
         start.pipeline,
         start.evaluator,
         engine=engine,
+        stall_after=settings.longest_wait,
         reload=reload,
         snapshots=snapshots,
         dead_letters=dead_letters_of_configuration(reload.config),

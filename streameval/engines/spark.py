@@ -11,13 +11,13 @@ from contextlib import suppress
 from functools import cache
 
 import structlog
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 
 from streameval.config.engine import SparkSettings
 from streameval.engines.ranges import RangeGone, RangeResult, RangeTask, evaluate
-from streameval.errors import ConfigError
+from streameval.errors import ConfigError, StreamevalError
 from streameval.ingest.kafka.client import ClientError
 from streameval.service.process import COLLECT_AFTER
 
@@ -49,9 +49,12 @@ class Spark:
             conf.set(name, str(option).lower() if isinstance(option, bool) else str(option))
         try:
             self._context = SparkContext(conf=conf)
-        except (PySparkException, Py4JError) as error:
+        except Py4JJavaError as error:  # Java has refused a setting
             hint = "set engine.master, and check that its Spark is of the version of pyspark"
             raise ConfigError(f"engine: Spark cannot be started: {_reason(error)}", hint=hint) from error
+        except (PySparkException, Py4JError, OSError) as error:  # systemd starts the program again
+            hint = "its memory may be too small, or Java is not installed; the log of Java is above"
+            raise StreamevalError(f"engine: Java ended while Spark started: {_reason(error)}", hint=hint) from error
         self._context.setLogLevel("ERROR")
         self._lost: set[str] = set()
         self._parent, self._process = os.getppid(), getattr(self._context._gateway, "proc", None)

@@ -35,7 +35,7 @@ class Background(Generic[T]):
     def _run(self, call: Callable[[], T]) -> None:
         try:
             self._future.set_result(call())
-        except Exception as error:  # noqa: BLE001 - not swallowed: `result` raises it
+        except BaseException as error:  # noqa: BLE001 - not swallowed: `result` raises it; without it, none would come
             self._future.set_exception(error)
 
     def result(self, timeout: float) -> T | None:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeAlias
 
@@ -83,9 +84,15 @@ class Offsets:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Offsets:
-        """Restore from `to_state`."""
-        positions, epochs = ({int(key): int(value) for key, value in state[name]} for name in ("positions", "epochs"))
-        return cls(positions, state["identity"], epochs)
+        """Restore from `to_state`.
+
+        Raises:
+            ValueError: A number cannot be one of a partition, an offset or an epoch.
+        """
+        for number in chain(*state["positions"], *state["epochs"]):
+            if type(number) is not int or not 0 <= number < 2**63:
+                raise ValueError(f"expected a whole number from 0 among the offsets, found {number!r}")
+        return cls(dict(state["positions"]), state["identity"], dict(state["epochs"]))
 
 
 SourceOffsets: TypeAlias = Mapping[str, Offsets]
@@ -124,6 +131,7 @@ class SourceStatus:
         lost: messages that were gone before they could be read, as far as they can be counted
         gaps: how often messages were lost, by kind (see `GAPS`)
         spanning_rows: rows of CSV that took several lines, unless that is expected
+        waiting: seconds for which the log has not answered, or has had unread messages and returned none
     """
 
     reached: bool
@@ -134,6 +142,7 @@ class SourceStatus:
     lost: int = 0
     gaps: Mapping[str, int] = field(default_factory=dict)
     spanning_rows: int = 0
+    waiting: float = 0.0
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
@@ -431,6 +440,11 @@ class SourceSettings(StageSettings):
         If another log has the name now, or the next messages are lost, the source logs and counts that (see `DataLoss`)
         and does what `on_lost_offsets` demands.
         """
+
+    @property
+    def longest_wait(self) -> float:
+        """Return the seconds of `SourceStatus.waiting` after which a new process should try."""
+        return math.inf
 
     @property
     def wire_format(self) -> WireFormat:

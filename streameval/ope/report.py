@@ -55,8 +55,16 @@ class EventCounts(msgspec.Struct, frozen=True):
     first_timestamp: float | None = None
 
 
+OTHER_FAILURES = ("not_learned", "not_copied", "not_saved", "not_loaded", "not_written")
+"""Reasons for failures of a policy in code that cost no event: it did not learn a block, and it had no frozen copy, was
+not in a snapshot, started to learn again after a restart, or gave no content for its file."""
+
+
 class Failure(msgspec.Struct, frozen=True):
-    """Count events without a valid distribution by a policy in code, for one reason, with the first example."""
+    """Count failures of a policy in code for one reason, with the first example.
+
+    They are events without a valid distribution, unless the reason is one of `OTHER_FAILURES`.
+    """
 
     reason: str
     count: int

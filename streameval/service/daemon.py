@@ -61,6 +61,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
         evaluator: Takes the events.
         publish_interval: Seconds between two Reports.
         stop_when_exhausted: Whether to return when the source is exhausted.
+        stall_after: Seconds after which a source that is not reached, or gives no unread message, needs a new process.
         clock: Returns epoch seconds.
         reload: Called between two batches after `reload()`, and returns the change.
         snapshots: Stores the state with the offsets that it was computed from.
@@ -77,6 +78,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
         *,
         publish_interval: float = 1.0,
         stop_when_exhausted: bool = False,
+        stall_after: float = math.inf,
         clock: Callable[[], float] = time.time,
         reload: Callable[[], Change | None] = lambda: None,
         snapshots: SnapshotStore | None = None,
@@ -88,6 +90,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
         self._snapshots, self._dead_letters, self._decisions = snapshots, dead_letters, decisions
         self._pipeline = events if isinstance(events, EventPipeline) else EventPipeline(events)
         self._publish_interval, self._stop_when_exhausted = publish_interval, stop_when_exhausted
+        self._stall_after, self._was_stalled = stall_after, False
         self._clock, self._reload, self._reload_asked = clock, reload, False
         self._backfills = list(backfills)
         self._stopping = False
@@ -147,6 +150,17 @@ class DaemonLoop(ABC, Generic[Reporting]):
     def healthy(self) -> bool:
         """Return whether the loop has turned within the last `STALL_SECONDS`."""
         return self.stalled_for < STALL_SECONDS
+
+    @property
+    def source_stalled(self) -> str:
+        """Return why a new process should read the source, or nothing while it works or may recover by itself."""
+        return self._reason_stalled(self.published.source)
+
+    def _reason_stalled(self, status: SourceStatus) -> str:
+        if status.waiting < self._stall_after:
+            return ""
+        problem = "has unread messages and returns none" if status.reached else "is not reached"
+        return f"the source {problem}, for {status.waiting:.0f} s: {status.detail}"
 
     def _loop(self) -> None:
         taken = 0
@@ -268,7 +282,8 @@ class DaemonLoop(ABC, Generic[Reporting]):
             status: Status of the source when the last messages were taken, by default the present one.
             failure: Why the daemon is not ready.
         """
-        failure, status = failure or self._withheld_because, status or self._source.status()
+        status = status or self._source.status()
+        failure = failure or self._withheld_because or self._reason_stalled(status)
         at, buffered = self._clock(), self._pipeline.buffered()
         report = self.published.report
         due = self._unreported or at >= self._reported_at + REPORT_INTERVAL_SECONDS
@@ -321,6 +336,12 @@ class DaemonLoop(ABC, Generic[Reporting]):
         elif not status.reached and self._reached is not False:
             log.warning("source_lost" if self._reached else "source_not_reached", detail=status.detail)
         self._reached = status.reached
+        stalled = self._reason_stalled(status)
+        if stalled and not self._was_stalled:
+            log.error(
+                "source_stalled", detail=stalled, hint="/livez fails from now on: the process should be restarted"
+            )
+        self._was_stalled = bool(stalled)
 
     def _log_ahead(self) -> None:
         if self._pipeline.mostly_ahead and not self._mostly_ahead:

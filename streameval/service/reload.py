@@ -54,9 +54,7 @@ class Reload:
         """Return the change for the daemon, or None if it is refused, with the reason in the log."""
         before = self._evaluator.policies
         try:
-            config = self._load()
-            require_reloadable(self.config, config)
-            events = config.event_format()
+            config, events = self._read()
             late = self._evaluator.change_candidates(config.evaluator_config())
         except StreamevalError as error:
             log.error("reload_failed", error=error.message, hint=error.hint)
@@ -66,6 +64,24 @@ class Reload:
         kept = set(self._evaluator.policies).difference(added)
         log.info("reloaded", added=added, removed=[name for name in before if name not in kept])
         return Change(events, self.admit(late))
+
+    def _read(self) -> tuple[Config, Decoder]:
+        """Return the new configuration with its decoder.
+
+        Raises:
+            ConfigError: It is invalid, needs a restart, or cannot be read.
+        """
+        try:
+            config = self._load()
+            require_reloadable(self.config, config)
+            return config, config.event_format()
+        except StreamevalError:
+            raise
+        except Exception as error:  # at a start it would end the process, which a running daemon must not
+            hint = "`streameval check` reads it in the same way; until it passes, the daemon continues as before"
+            raise ConfigError(
+                f"the configuration cannot be read: {type(error).__name__}: {error}", hint=hint
+            ) from error
 
     def admit(self, late: Evaluator | None) -> Backfill | None:
         """Let new candidates join at once, or return the backfill after which they join."""

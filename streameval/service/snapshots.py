@@ -108,8 +108,15 @@ class Snapshot(msgspec.Struct, kw_only=True):
 
     @property
     def source_offsets(self) -> dict[str, Offsets]:
-        """Return where to continue reading each topic."""
-        return {topic: Offsets.from_state(state) for topic, state in self.offsets.items()}
+        """Return where to continue reading each topic.
+
+        Raises:
+            ValueError: There are no offsets, or impossible ones. All events would count again.
+        """
+        offsets = {topic: Offsets.from_state(state) for topic, state in self.offsets.items()}
+        if not any(log.positions for log in offsets.values()):
+            raise ValueError("expected the offsets of a log, found none")
+        return offsets
 
 
 def write_snapshot(file: BinaryIO, snapshot: object) -> None:

@@ -295,6 +295,7 @@ def _assemble(
         source,
         start.pipeline,
         start.evaluator,
+        stall_after=settings.longest_wait,
         reload=reloading,
         snapshots=snapshots,
         dead_letters=dead_letters_of_configuration(config),

@@ -93,7 +93,7 @@ def test_it_runs_as_the_user_of_the_image_with_its_version() -> None:
 
 def test_probes_ask_what_needs_no_login() -> None:
     paths = {kind: CONTAINER[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")}
-    assert paths == {"startup": "/healthz", "liveness": "/healthz", "readiness": "/readyz"}
+    assert paths == {"startup": "/healthz", "liveness": "/livez", "readiness": "/readyz"}
     assert {CONTAINER[f"{kind}Probe"]["httpGet"]["port"] for kind in paths} == {"http"}
 
 

@@ -16,12 +16,15 @@ import pytest
 from faults.world import DAY
 from streameval.events import EventBatch, JsonDecoder
 from streameval.events.origin import Origin
+from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import DataLoss
+from streameval.ingest.kafka.client import ClientError
+from streameval.ingest.kafka.connection import KafkaTopic
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.stages.event_order import EventOrder
 from streameval.ingest.stages.watermark import PartitionClock
 from streameval.service import snapshots
-from support.fake_kafka import FakeClient
+from support.fake_kafka import FakeClient, FakeCluster
 
 
 def forget_epochs(patch: pytest.MonkeyPatch) -> None:
@@ -83,6 +86,19 @@ def count_lost_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DataLoss, "record", lambda self, kind, lost, **numbers: record(self, kind, 2 * lost, **numbers))
 
 
+def break_clients_for_good(patch: pytest.MonkeyPatch) -> None:
+    """Let no further client of a process connect after the first one, as if its library had lost a class."""
+    connect, groups = FakeCluster.connect, list[ConnectionGroup]()
+
+    def connect_once(self: FakeCluster, settings: KafkaTopic, timeout: float, connections: ConnectionGroup) -> Any:
+        if any(group is connections for group in groups):  # each source of a process has its own
+            raise ClientError("ReferenceError('weakly-referenced object no longer exists')")
+        groups.append(connections)
+        return connect(self, settings, timeout, connections)
+
+    patch.setattr(FakeCluster, "connect", connect_once)
+
+
 DEFECTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     defect.__name__: defect
     for defect in (
@@ -93,6 +109,7 @@ DEFECTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
         read_with_a_clock_behind,
         count_nothing_lost,
         count_lost_twice,
+        break_clients_for_good,
     )
 }
 

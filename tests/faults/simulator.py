@@ -38,6 +38,9 @@ TURNS = 20
 """Turns of the loop with faults. Then everything heals, and the daemon must catch up."""
 CATCHING_UP = 600
 """Turns that the daemon may need to catch up."""
+LIVENESS = 60.0
+"""Seconds in which some position moves if messages are unread and no fault is active. A partition that delivers nothing
+is noticed after half of that."""
 RECOVERY = 600.0
 """Seconds after which no clock that was wrong is further ahead of the true time than a clock may be."""
 LAST_EVENTS = 15
@@ -180,6 +183,8 @@ class Schedule:
         self._account_before_poll = Account()
         self._positions_after_poll: dict[TopicPartition, int] = {}
         self._read_from: dict[TopicPartition, int] = {}
+        self._seen_positions: dict[TopicPartition, int] = {}
+        self._moved_at = 0.0
         self._recovered: Recovered | None = None
         self.daemon: Daemon
         if "move_clock" in self._faults and self.random.random() < WRONG_AT_START:
@@ -212,6 +217,7 @@ class Schedule:
             self.daemon = startup.daemon(Path(FILE), self.configuration(), "earliest" if self.backfills else None)
             self.account = self._expected_state()
             self._read_from = self._positions_after_poll = self.daemon.published.source.positions
+            self._seen_positions, self._moved_at = {}, self.clock.elapsed
             self.see_candidates(self.candidates)
             self._resumed = self.account.copy()
             self.daemon.run()
@@ -254,6 +260,7 @@ class Schedule:
     def turn(self) -> None:
         """Check what is published, and then produce, fail or heal. The loop calls this before each poll."""
         self._check_published()
+        self._check_liveness()
         self._turn += 1
         self.clock.sleep(self.random.uniform(0.0, 0.8) if self._turn < TURNS else 1.5)
         for due, act in tuple(self._healing):
@@ -279,6 +286,7 @@ class Schedule:
     def _produce_last(self) -> None:
         """Write events in time, long after all faults. They must count in order, with their rewards."""
         self.clock.sleep(RECOVERY)
+        self._moved_at = self.clock.elapsed  # nobody has polled meanwhile
         self.producers.become_punctual()
         self._recovered = Recovered.from_status(self.daemon.published, len(self.producers.written))
         self.producers.produce(LAST_EVENTS * len(self.topics[TOPIC].logs))
@@ -348,6 +356,20 @@ class Schedule:
         is_read = published.source.reached and published.source.positions == ends
         is_quiet = self._turn > TURNS and self._idle_turns > IDLE_TURNS and self.producers.have_sent_all
         return is_quiet and is_read and not is_busy
+
+    def _check_liveness(self) -> None:
+        """Check that unread messages are read soon if no fault is active, and that the source is not called stalled."""
+        topics = self.topics.values()
+        is_disturbed = bool(self._healing) or self.clock.ahead != 0
+        is_disturbed |= any(topic.faults or topic.deaf or not topic.up for topic in topics)
+        ends = {(topic.topic, number): len(log) for topic in topics for number, log in topic.logs.items()}
+        positions = self._positions_after_poll
+        is_unread = not positions or any(position < ends.get(at, 0) for at, position in positions.items())
+        if is_disturbed or not is_unread or positions != self._seen_positions:
+            self._seen_positions, self._moved_at = dict(positions), self.clock.elapsed
+        waited, source = self.clock.elapsed - self._moved_at, self.daemon.published.source
+        require(waited <= LIVENESS, "unread messages are read", seconds=waited, source=source)
+        require(is_disturbed or not self.daemon.source_stalled, "a source that is read is not stalled", source=source)
 
     def _check_published(self) -> None:
         """Check that every published number is right."""

@@ -50,6 +50,14 @@ def ended(connection: socket.socket) -> bool:
     return True
 
 
+def answered(connection: socket.socket) -> bool:
+    connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    answer = b""
+    while not answer.endswith(b"}") and (part := connection.recv(65536)):
+        answer += part
+    return answer.startswith(b"HTTP/1.1 200")
+
+
 def still_answers(server: HttpServer) -> bool:
     return httpx.get(server.url + "/metrics", trust_env=False, timeout=60.0).status_code == 200
 
@@ -73,14 +81,48 @@ def test_a_thousand_idle_connections_do_not_hold_up_a_scrape(tmp_path: Path, enc
         assert quickest(scrape) < crowding()
 
 
-def test_of_too_many_connections_the_last_are_refused_until_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 4)
-    with served() as server:
-        with ExitStack() as idle:
-            for _ in range(4):
-                idle.enter_context(connected(server))
-            assert httpx.get(server.url + "/metrics", trust_env=False, timeout=60.0).status_code == 503
-        wait_until(lambda: still_answers(server))
+@pytest.mark.parametrize("encrypted", [False, True], ids=["http", "https"])
+@pytest.mark.parametrize("limit", ["MAX_CONNECTIONS", "MAX_PER_ADDRESS"])
+def test_of_too_many_connections_the_one_that_is_silent_for_longest_is_closed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: str, encrypted: bool
+) -> None:
+    monkeypatch.setattr(http_server, limit, 4)
+    monkeypatch.setattr(http_server, "KEEP_ALIVE_SECONDS", 600)
+    pair = make_certificate(tmp_path) if encrypted else (None, None)
+    trusting = ssl.create_default_context(cafile=pair[0])
+    with served(Http(tls_certfile=pair[0], tls_keyfile=pair[1])) as server, ExitStack() as stack:
+
+        def client() -> socket.socket:
+            plain = stack.enter_context(connected(server))
+            return trusting.wrap_socket(plain, server_hostname="localhost") if encrypted else plain
+
+        asking, silent, *others = [client() for _ in range(4)]
+        assert all(answered(connection) for connection in (silent, *others, asking))
+        with httpx.Client(verify=trusting, trust_env=False, timeout=60.0) as scraper:
+            for path in ("/metrics", "/livez", "/readyz"):
+                assert scraper.get(server.url + path, headers={"connection": "close"}).status_code == 200
+        assert ended(silent)
+        assert answered(asking)
+
+
+def test_connections_of_one_address_take_no_place_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 6)
+    with served() as server, ExitStack() as stack:
+        other = stack.enter_context(socket.create_connection(server.address, 60, source_address=("127.0.0.2", 0)))
+        flood = [stack.enter_context(connected(server)) for _ in range(12)]
+        assert all(ended(connection) for connection in flood[:7])  # five have room next to the other
+        assert answered(other)
+
+
+def test_slow_readers_make_room_for_a_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "MAX_PER_ADDRESS", 5)
+    with served(candidates=100) as server, ExitStack() as stack:
+        for _ in range(5):
+            greedy = stack.enter_context(socket.socket())
+            greedy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            greedy.connect(server.address)
+            greedy.sendall(REQUEST * 40)
+        assert still_answers(server)
 
 
 def test_the_parts_of_an_answer_do_not_wait_for_each_other() -> None:
@@ -96,12 +138,21 @@ def test_the_parts_of_an_answer_do_not_wait_for_each_other() -> None:
 def test_a_connection_that_asks_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "KEEP_ALIVE_SECONDS", 1)
     with served() as server:
-        with connected(server) as silent, connected(server) as active:
+        with connected(server) as silent, connected(server) as active, connected(server) as slow:
             active.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert active.recv(12) == b"HTTP/1.1 200"
+            slow.sendall(b"GET /healthz HTTP/1.1\r\n")
             assert ended(silent)
             assert ended(active)
+            assert ended(slow)
         assert still_answers(server)
+
+
+def test_a_connection_that_never_encrypts_is_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(http_server, "KEEP_ALIVE_SECONDS", 1)
+    certificate, key = make_certificate(tmp_path)
+    with served(Http(tls_certfile=certificate, tls_keyfile=key)) as server, connected(server) as silent:
+        assert ended(silent)
 
 
 def test_slow_clients_delay_no_others() -> None:

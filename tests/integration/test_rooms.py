@@ -41,7 +41,7 @@ cases = {
 own = {"kind": "python", "target": "own:make", "learns": True}
 configured = {
     "segments": {"segments": {"country": {"field": "context.country", "values": ["de"]}}},
-    "ramp": {"logging": {"arms": {"logging": 0.9, "good": 0.1}}},
+    "ramp": {"policies": {"candidates": ["good"], "production": "partial"}, "logging": arms},
     "propensities": {"estimators": ["snips"], "propensity": "estimated"},
     "learning": {"policies": {"candidates": {"more": "learned"}}},
 }

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Sequence
+from itertools import repeat
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -100,12 +103,71 @@ class Forgetful(Counting):
         raise RuntimeError("no memory")
 
 
-class Unsaved(Counting):
-    """Hold a lambda, so that pickling fails."""
+class Locked(Counting):
+    """Hold a lock from the start, or `later`: since it has learned. It cannot be copied then."""
 
-    def __init__(self) -> None:
+    def __init__(self, later: bool = False) -> None:
         super().__init__()
-        self.answer = lambda: None
+        self.lock = None if later else Lock()
 
-    def __deepcopy__(self, memo: Any) -> Any:
-        return self
+    def learn(self, decisions: Decisions, action: Any, propensity: Any, reward: Any) -> None:
+        super().learn(decisions, action, propensity, reward)
+        self.lock = Lock()
+
+
+class Unloadable(Counting):
+    """End the process when it is loaded, unless it has learned nothing."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        if self.sums:
+            sys.exit("no licence")
+
+
+class Panic(BaseException):
+    """Stand for a panic of an extension in Rust, which is no `Exception`."""
+
+
+class Exiting(Counting):
+    """End the process in place of learning, and refuse to write a file."""
+
+    def learn(self, decisions: Decisions, action: Any, propensity: Any, reward: Any) -> None:
+        sys.exit(3)
+
+    def to_bytes(self) -> bytes:
+        raise Panic("index out of bounds")
+
+
+def exiting() -> Callable[[Decisions], Distributions]:
+    """End the process in place of an answer."""
+    return lambda decisions: sys.exit(3)
+
+
+def panicking() -> Callable[[Decisions], Distributions]:
+    """Raise something that is no `Exception`, and has no text."""
+
+    class Silent(Panic):
+        def __str__(self) -> str:
+            raise ValueError
+
+    def policy(decisions: Decisions) -> Distributions:
+        raise Silent
+
+    return policy
+
+
+def endless() -> Callable[[Decisions], Any]:
+    """Return distributions without an end."""
+    return lambda decisions: repeat([1.0, 0.0, 0.0])
+
+
+MADE = [0]
+"""How often `once` was called."""
+
+
+def once() -> Callable[[Decisions], Distributions]:
+    """Return a policy at the first call only, like code that opens a file for itself."""
+    MADE[0] += 1
+    if MADE[0] > 1:
+        raise OSError("the model file is locked")
+    return lambda decisions: [np.full(len(actions), 1 / len(actions)) for actions in decisions.actions]

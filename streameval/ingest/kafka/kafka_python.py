@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -118,7 +117,7 @@ def connected(make: Any, options: Mapping[str, Any], timeout: float, connections
             cause = REFUSED if set(reasons) == {HUNG_UP} and "sasl_mechanism" in options else ""
             cause = EMBEDDED if any(UNDECODABLE in reason for reason in reasons) else cause
             raise KafkaConnectionError("; ".join(reasons) + cause) from error
-    gc.collect()  # reference cycles keep the sockets of failed attempts open
+
     return client, made
 
 

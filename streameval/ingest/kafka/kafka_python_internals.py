@@ -6,6 +6,10 @@ topic that was recreated is noticed late. Its constructor leaves a thread behind
 constructors of `KafkaProducer` and `KafkaAdminClient` do. A producer that is closed waits for all its messages. A batch
 of compressed messages is unpacked as a whole, whatever its size: a few kilobytes may fill the memory.
 
+It makes the class of each response at the first use, and registers it by a weak reference. If two threads make one at
+once (3.0.12), the registered one may be the one that nobody keeps. After the next garbage collection, every response of
+that kind then raises ReferenceError until the end of the process.
+
 With a version of the library that lacks what is used here, the function does nothing, and the log says what is lost.
 """
 
@@ -17,12 +21,15 @@ import struct
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from socket import socket
 from typing import Any, cast
 
 import structlog
 import zstandard
 from kafka import TopicPartition, codec
-from kafka.errors import CorruptRecordError
+from kafka.errors import CorruptRecordError, KafkaConnectionError
+from kafka.net.inet import KafkaNetSocket
+from kafka.protocol.api_message import VersionSubscriptable
 from kafka.record.default_records import DefaultRecord, DefaultRecordBatch
 from kafka.record.util import decode_varint
 from kafka.structs import OffsetAndMetadata
@@ -41,6 +48,9 @@ SNAPPY_RATIO = 32
 
 log = structlog.get_logger(__name__)
 reported: set[str] = set()
+
+
+lock = threading.RLock()
 
 
 @contextmanager
@@ -349,3 +359,28 @@ def give_up(producer: Any) -> None:
     """Let a producer drop the messages that no broker has acknowledged."""
     with unless_missing("closing a producer waits until its messages expire"):
         producer._sender.force_close()
+
+
+def repair() -> None:
+    """Let only one thread at a time make classes of the library, and close sockets that do not connect.
+
+    The library leaves such sockets to the garbage collector.
+    """
+    with unless_missing("two clients that connect at once may break all clients of this process"):
+        version_of, connect = VersionSubscriptable.__getitem__, KafkaNetSocket.sock_connect
+
+        def alone(cls: Any, version: int | None) -> Any:
+            with lock:
+                return version_of(cls, version)
+
+        async def connect_or_close(self: Any, net: Any, sock: socket, *address: Any, **options: Any) -> Any:
+            try:
+                return await connect(self, net, sock, *address, **options)
+            except KafkaConnectionError:
+                sock.close()
+                raise
+
+        VersionSubscriptable.__getitem__, KafkaNetSocket.sock_connect = alone, connect_or_close
+
+
+repair()

@@ -93,6 +93,11 @@ class KafkaSettings(KafkaTopic, LogSettings):
     held_max_bytes: PositiveInt = Field(
         128 * 2**20, description="Memory for buffered events; beyond it, partitions that are ahead are not read."
     )
+    stall_after: Seconds = Field(
+        600.0,
+        description="/livez fails once no broker has answered, or unread messages have not come, for this long, so "
+        "that the process is restarted. New clients are made long before.",
+    )
     rewards: RewardTopic | None = Field(
         None, description="A topic of delayed rewards in JSON, joined to their decisions by event_id."
     )
@@ -104,6 +109,10 @@ class KafkaSettings(KafkaTopic, LogSettings):
         if self.rewards is not None and self.order == "arrival":
             raise ValueError("rewards are joined in event time: order cannot be arrival")
         return self
+
+    @property
+    def longest_wait(self) -> float:
+        return self.stall_after
 
     @property
     def description(self) -> str:

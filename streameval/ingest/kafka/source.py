@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from threading import Event
 
 import structlog
@@ -34,6 +35,9 @@ CONNECT_TIMEOUT = 10.0
 COMMIT_TIMEOUT = 2.0  # seconds for the last commit at the end of the program
 MAX_COMMITS = 1_000_000  # all that wait are replaced by the newest one
 MIN_BACKOFF, MAX_BACKOFF, JITTER = 0.25, 5.0, 0.5
+OPENING_TIMEOUT = 120.0
+"""Seconds after which a client that is neither connected nor refused is given up. All its requests together take less.
+"""
 SILENCE_TIMEOUT = 10.0
 """Count the cluster as not reached after this many seconds without an answer."""
 PROBE_INTERVAL = 3.0
@@ -64,10 +68,12 @@ class PartitionProgress:
         readable: The end of the log without open transactions.
         ended_at: When the last request found the partition at its end, in epoch seconds. An open transaction is
             before the end.
+        alive_at: When it last advanced or had nothing to read, in seconds. A new client does not change it.
     """
 
     position: int
     moved_at: float
+    alive_at: float
     epoch: int | None = None
     end: int | None = None
     readable: int | None = None
@@ -76,7 +82,7 @@ class PartitionProgress:
     def move(self, offset: int, now: float) -> None:
         """Note that the partition has been read up to `offset`, and forget the epoch of earlier messages."""
         if offset > self.position:
-            self.position, self.moved_at, self.epoch, self.ended_at = offset, now, None, None
+            self.position, self.moved_at, self.epoch, self.ended_at, self.alive_at = offset, now, None, None, now
 
     @property
     def lag(self) -> int | None:
@@ -131,7 +137,7 @@ class KafkaSource:
         saved = offsets or Offsets({})
         now = clock()
         self._partitions = {
-            number: PartitionProgress(position, now, saved.epochs.get(number))
+            number: PartitionProgress(position, now, now, saved.epochs.get(number))
             for number, position in saved.positions.items()
         }
         self._paused: frozenset[int] = frozenset()
@@ -141,7 +147,8 @@ class KafkaSource:
         self._opening: Background[tuple[Client, dict[int, int]]] | None = None
         self._connections, self._closed = ConnectionGroup(), Event()
         self._detail = f"connecting to {settings.address}"
-        self._opened_at = self._answered_at = now
+        self._started_at = self._polled_at = self._opening_at = self._opened_at = self._answered_at = now
+        self._attempts = 0  # clients that were given up; one that connects late closes itself
         self._left_at: float | None = None
         self._retry_at = self._probe_at = self._discover_at = now
         self._failures = self._rebuilds = 0
@@ -164,6 +171,7 @@ class KafkaSource:
         Raises:
             SourceError: Messages were lost, and `on_lost_offsets` is `fail`.
         """
+        self._leave_out(self._clock() - self._polled_at)
         try:
             client = self._client or self._open(timeout)
             return self._read(client, timeout) if client else []
@@ -171,10 +179,20 @@ class KafkaSource:
             self._restart_from_earliest()
         except ClientError as error:
             self._drop_client(error)
+        finally:
+            self._polled_at = self._clock()
         return []
 
+    def _leave_out(self, away: float) -> None:
+        """Do not count a long time without a poll as a wait for the source: the process was busy or suspended."""
+        if away > SILENCE_TIMEOUT:
+            self._started_at += away
+            for progress in self._partitions.values():
+                progress.alive_at += away
+
     def status(self) -> SourceStatus:
-        silence = self._clock() - self._answered_at
+        now = self._clock()
+        silence = now - self._answered_at
         unanswered = self._client is not None and silence >= SILENCE_TIMEOUT
         return SourceStatus(
             reached=self._client is not None and not unanswered,
@@ -186,6 +204,7 @@ class KafkaSource:
             rebuilds=self._rebuilds,
             lost=self._loss.lost,
             gaps=dict(self._loss.gaps),
+            waiting=now - min((part.alive_at for part in self._partitions.values()), default=self._started_at),
         )
 
     def offsets(self) -> SourceOffsets:
@@ -222,9 +241,12 @@ class KafkaSource:
             if pause > 0:
                 self._closed.wait(min(pause, timeout))
                 return None
-            self._opening = Background(self._connect_to_topic)
+            self._opening_at = self._clock()
+            self._opening = Background(partial(self._connect_to_topic, self._attempts))
         opened = self._opening.result(timeout)
         if opened is None:
+            if self._clock() - self._opening_at > OPENING_TIMEOUT:  # a thread of the library may have ended
+                raise ClientError(f"the client has not connected for {OPENING_TIMEOUT:.0f} s")
             return None
         self._opening = None
         self._client, positions = client, positions = opened
@@ -245,7 +267,7 @@ class KafkaSource:
         log.info("kafka_connected", servers=self._settings.address, topic=topic, positions=self.positions)
         return client
 
-    def _connect_to_topic(self) -> tuple[Client, dict[int, int]]:
+    def _connect_to_topic(self, attempt: int) -> tuple[Client, dict[int, int]]:
         """Return a client of all partitions, and its positions. Run in the background, and change nothing here."""
         client = self._connect(self._settings, CONNECT_TIMEOUT, self._connections)
         try:
@@ -256,8 +278,8 @@ class KafkaSource:
             if added := partitions - positions.keys():
                 positions |= client.offsets(added, self._new_start, CONNECT_TIMEOUT)
             client.assign(positions, self._epochs())
-            if self._closed.is_set():
-                raise ClientError("the source was closed meanwhile")
+            if self._closed.is_set() or attempt != self._attempts:
+                raise ClientError("the source was closed meanwhile, or tries again")
         except BaseException:
             with suppress(ClientError):
                 client.close()
@@ -279,7 +301,7 @@ class KafkaSource:
         unread = sum(max(0, (progress.end or 0) - progress.position) for progress in self._partitions.values())
         self._loss.record("replaced", unread, old_topic=self._topic_id, positions=self.positions)
         self._disconnect()
-        self._topic_id, self._partitions = None, {}
+        self._topic_id, self._partitions, self._started_at = None, {}, self._clock()
 
     def _drop_client(self, error: ClientError) -> None:
         """Drop the client, and open the next one after a pause that about doubles with each failure."""
@@ -297,6 +319,7 @@ class KafkaSource:
     def _disconnect(self) -> None:
         client, self._client, self._opening = self._client, None, None
         self._left_at = None
+        self._attempts += 1
         with suppress(ClientError):  # it may be broken
             if client is not None:
                 client.close()
@@ -346,8 +369,11 @@ class KafkaSource:
 
     def _set_positions(self, positions: Mapping[int, int], epochs: Mapping[int, int] | None = None) -> None:
         """Move partitions to these offsets. The ends of their logs are then unknown."""
-        now, epochs = self._clock(), epochs or {}
-        self._partitions |= {number: PartitionProgress(at, now, epochs.get(number)) for number, at in positions.items()}
+        now, epochs, before = self._clock(), epochs or {}, self._partitions
+        for number, at in positions.items():
+            is_same = number in before and before[number].position == at
+            alive_at = before[number].alive_at if is_same else now
+            self._partitions[number] = PartitionProgress(at, now, alive_at, epochs.get(number))
 
     def _check_broker(self, client: Client) -> None:
         """Raise ClientError if the broker has not answered, or a partition has not moved, for the stall timeout."""
@@ -363,7 +389,7 @@ class KafkaSource:
             return
         for number, progress in self._partitions.items():
             if (progress.readable or 0) <= progress.position or number in self._paused:
-                progress.moved_at = now
+                progress.moved_at = progress.alive_at = now
         stalled = [number for number, progress in self._partitions.items() if now - progress.moved_at > allowed]
         if stalled:
             client.unblock(stalled)
@@ -471,6 +497,7 @@ class MultiSource:
             rebuilds=sum(status.rebuilds for status in states),
             lost=sum(status.lost for status in states),
             gaps=dict(sum((Counter(status.gaps) for status in states), Counter())),
+            waiting=max((status.waiting for status in states), default=0.0),
         )
 
     def offsets(self) -> SourceOffsets:

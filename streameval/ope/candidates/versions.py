@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array, State
 from streameval.common.component import Configurable, strict
 from streameval.common.text import counted
+from streameval.errors import StateError
 from streameval.ope.candidates.kinds import LEARNERS
 from streameval.ope.policies.base import Answer, Copied, LearningPolicy, Log, learns
 from streameval.ope.policies.external import ExternalPolicy
@@ -130,7 +131,12 @@ class FrozenPolicy(LearningPolicy):
     def to_state(self, state: State) -> State:
         """Return the state. For code it includes the content of its file."""
         saved = self.policy.to_state(state)
-        return {**saved, "content": self.policy.content(state)} if isinstance(self.policy, ExternalPolicy) else saved
+        if not isinstance(self.policy, ExternalPolicy):
+            return saved
+        try:
+            return {**saved, "content": self.policy.content(state)}
+        except StateError:  # counted when the copy was made
+            return {**saved, "content": None}
 
     def written(
         self, state: State, coefficients: Callable[[Any], Array | None], reward_range: tuple[float, float]

@@ -160,9 +160,6 @@ class EvaluatorConfig:
         if self.promotion is not None:
             hint = "write e.g. rule: [{kind: anytime, tau: 50000}, paired]"
             yield from objections(partial(self.promotion.check, self.block), "promotion", "rule", hint=hint)
-        if self.logging is not None:
-            hint = "an arm is production or a candidate, and its probabilities are in the events"
-            yield from objections(partial(self.logging.check, self.policies), "logging", "arms", hint=hint)
         if self.ranking is not None:
             yield from self._ranking_problems()
         if self.propensity is not None:
@@ -233,6 +230,10 @@ class EvaluatorConfig:
         if self.ranking is not None and [reward.name for reward in rewards] != [Reward.name]:
             hint = "remove them: clicks are the reward; for several rewards, log pages as `slots` with propensities"
             yield Problem(("rewards",), expecting("nothing next to `ranking`", "rewards"), hint)
+        fits = self.ranking is None and self.propensity is None  # else arms are a problem of their own
+        if self.logging is not None and fits:  # not of a state, which lacks an arm that reads its history
+            hint = "an arm is production or a candidate, and its probabilities are in the events under its own name"
+            yield from objections(partial(self.logging.check, self.policies), "logging", "arms", hint=hint)
         if self.segments and self.ranking is None:
             yield from objections(
                 partial(segmented_estimate, self), "segments", hint="add ips to estimators, and cumulative to averages"

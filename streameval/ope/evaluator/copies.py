@@ -51,17 +51,24 @@ def _copied(config: EvaluatorConfig, state: EvaluatorState) -> Iterator[tuple[st
 def announced(
     copy: FrozenPolicy,
     policy: str,
-    learned: State,
-    config: EvaluatorConfig,
+    file: str | None,
     state: EvaluatorState,
     retired: Sequence[str],
     events: EventBatch,
 ) -> NewVersion:
     """Return the message about a copy that was made after these events."""
     position = None if events.origin is None or not len(events) else events.origin.position(len(events) - 1)
-    content = copy.written(learned, config.reward_model.coefficients, config.rewards[0].range)
-    file = None if content is None else copy.file
     return NewVersion(copy.name, policy, copy.events, state.events.newest, tuple(retired), position, file)
+
+
+def file_of(copy: FrozenPolicy, learned: State, config: EvaluatorConfig) -> str | None:
+    """Return the name of the file of a copy, or None if it has none.
+
+    Raises:
+        StateError: Code of a policy gives no content.
+    """
+    content = copy.written(learned, config.reward_model.coefficients, config.rewards[0].range)
+    return None if content is None else copy.file
 
 
 def with_copies(config: EvaluatorConfig, before: EvaluatorConfig) -> EvaluatorConfig:

@@ -14,7 +14,7 @@ from streameval.common.arrays import State, require_fit
 from streameval.common.problems import refuse, validated
 from streameval.common.text import counted
 from streameval.errors import StateError
-from streameval.events import EventBatch
+from streameval.events import EventBatch, Fault
 from streameval.events.batch import way_to_a_batch
 from streameval.events.segments import Segment
 from streameval.ope.candidates.versions import FrozenPolicy
@@ -45,8 +45,10 @@ from streameval.ope.evidence.clicks import Ranking
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.examination import LearnedCurve
 from streameval.ope.intervals import AnyInterval
+from streameval.ope.policies.base import Ask
 from streameval.ope.policies.coded import Faults, fill, prepared
 from streameval.ope.policies.logged import LOGGING
+from streameval.ope.policies.python import CodeError, foreign_code
 from streameval.ope.promotion import (
     Lift,
     Promotion,
@@ -179,41 +181,50 @@ class Evaluator:
         self._start()
 
     @classmethod
-    def from_config(cls, config: EvaluatorConfig, room_states: State | None = None) -> Self:
+    def from_config(
+        cls, config: EvaluatorConfig, room_states: State | None = None, computed: Mapping[str, Ask] | None = None
+    ) -> Self:
         """Return an evaluator before its first event.
 
         Args:
             config: what to evaluate
             room_states: states of rooms that start with knowledge from before
+            computed: functions of policies in code, None to make them
         """
         evaluator = cls.__new__(cls)
         evaluator.config = config
-        evaluator._start()
+        evaluator._start(computed)
         evaluator._state.rooms |= room_states or {}
         return evaluator
 
     def learned(self, policy: str) -> State:
-        """Return a copy of what a policy has learned, or the reward model that it follows, after all whole blocks."""
+        """Return a copy of what a policy has learned, or the reward model that it follows, after all whole blocks.
+
+        Raises:
+            StateError: The policy is code that cannot be copied.
+        """
         self.fold_pending()
-        if self.config.learned_policies[policy].follows_model:
+        learner = self.config.learned_policies[policy]
+        if learner.follows_model:
             return {"model": deepcopy(self._state.predictions[0].model)}
-        return dict(deepcopy(self._state.rooms["learning"][policy]))
+        return learner.copied(self._state.rooms["learning"][policy])
 
     @property
     def full_bytes(self) -> int:
         """Return the bytes of the state once all windows are full."""
         return full_bytes(self._state)
 
-    def _start(self) -> None:
-        self._use_config()
+    def _start(self, computed: Mapping[str, Ask] | None = None) -> None:
+        self._use_config(computed)
         self._late: _Late | None = None
         self._starts_again = False
         self._pending: list[EventBatch] = []
         self._pending_events = 0
         self._state = weighing.start(self.config, self._grids, self._monitor)
 
-    def _use_config(self) -> None:
-        self._computed = prepared(self.config.computed_policies)
+    def _use_config(self, computed: Mapping[str, Ask] | None = None) -> None:
+        """Derive what the config computes. `computed` has the functions of policies in code, None to make them."""
+        self._computed = prepared(self.config.computed_policies) if computed is None else computed
         self._grids = self.config.grids()
         self.promotion_lifts = self.config.promotion_lifts(self._grids)
         self._monitor = self.config.monitor(self.promotion_lifts)
@@ -343,9 +354,9 @@ class Evaluator:
                 late._state.added = self._state.added
                 self.config, self._state, self._pending = late.config, late._state, late._pending
                 self._pending_events = late._pending_events
-                self._use_config()
+                self._use_config(late._computed)
             return
-        late = Evaluator.from_config(late.config) if from_zero else late
+        late = Evaluator.from_config(late.config, computed=late._computed) if from_zero else late
         late.fold_pending()
         late._end_block()
         kept = [name for name in late.policies if name in (*self.policies, *new)]
@@ -354,7 +365,8 @@ class Evaluator:
         if extends:  # all policies have the new estimators or averages
             missing = [name for name in self.policies if name not in late.policies]
             if missing:
-                late._join(Evaluator.from_config(self.config.for_policies(missing).with_products(late.config.products)))
+                lacking = self.config.for_policies(missing).with_products(late.config.products)
+                late._join(Evaluator.from_config(lacking, computed=self._made(lacking)))
             late._restrict(replace(late.config, policies=tuple(dict.fromkeys((*self.policies, *late.policies)))))
         self.fold_pending()
         if late.accepted and (extends or any(name in late.config.learned_policies for name in new)):
@@ -399,17 +411,28 @@ class Evaluator:
         ]
         state = changes.state_of_both(self.config, self._state, late.config, late._state, self._pending_events)
         state.waiting = transitions
-        self._adopt(changes.config_of_both(self.config, late.config), state)
+        self._adopt(changes.config_of_both(self.config, late.config), state, late)
 
-    def _adopt(self, config: EvaluatorConfig, state: EvaluatorState | None) -> None:
-        """Continue under a config with its state, or from zero if there is none."""
+    def _adopt(self, config: EvaluatorConfig, state: EvaluatorState | None, late: Evaluator | None = None) -> None:
+        """Continue under a config with its state, or from zero if there is none.
+
+        Policies in code that this evaluator or `late` has are not made again: their factories could fail halfway.
+        """
+        computed = self._made(config) | (late or self)._made(config)
+        lacking = {name: policy for name, policy in config.computed_policies.items() if name not in computed}
+        computed |= prepared(lacking)
         self.config = config
-        self._use_config()
         if state is None:
-            self._start()
+            self._start(computed)
         else:
+            self._use_config(computed)
             self._state = state
             self._pending = [batch.with_policies(config.columns) for batch in self._pending]
+
+    def _made(self, config: EvaluatorConfig) -> dict[str, Ask]:
+        """Return the functions of policies in code that a config also has."""
+        before, after = self.config.computed_policies, config.computed_policies
+        return {name: ask for name, ask in self._computed.items() if before[name] == after.get(name)}
 
     def _end_block(self) -> None:
         """Fold the unfinished block, filled with events that do not count."""
@@ -472,13 +495,21 @@ class Evaluator:
     def _make_copies(self, events: EventBatch) -> None:
         """Add the frozen copies that are due after these events, and forget the copies that they replace."""
         for made, retired in copies.after(self.config, self._state):
-            policy = self.config.versions[made.of].policy
-            learned = {made.name: self.learned(policy)}
+            policy, file = self.config.versions[made.of].policy, None
+            try:
+                learned = {made.name: self.learned(policy)}
+            except StateError as error:
+                self._count_failures({policy: {0: Fault("not_copied", error.message)}})
+                continue
+            try:
+                file = copies.file_of(made, learned[made.name], self.config)
+            except StateError as error:
+                self._count_failures({policy: {0: Fault("not_written", error.message)}})
             config = replace(self.config, policies=(self.policies[0], made.name), computed_policies={made.name: made})
             self._join(Evaluator.from_config(self._numbered(config), {"learning": learned}))
             self._state.added = max(self.config.candidate_order.values())
             self._forget(retired)
-            new = copies.announced(made, policy, learned[made.name], self.config, self._state, retired, events)
+            new = copies.announced(made, policy, file, self._state, retired, events)
             self._state.copies = [*self._state.copies, new][-copies.KEPT :]
 
     def take_versions(self) -> list[NewVersion]:
@@ -600,7 +631,7 @@ class Evaluator:
             unmatched_share: share of separate rewards without a decision, which promotion judges too
 
         Raises:
-            StateError: Whole blocks are pending, and the reward model is an object that cannot be copied.
+            StateError: Whole blocks are pending, and a reward model or a policy is an object that cannot be copied.
         """
         if self._pending_events >= self.config.block:
             return self._folded().report(now, unmatched_share)
@@ -695,32 +726,42 @@ class Evaluator:
         """Return a copy in which no whole block is pending."""
         folded = copy(self)
         try:
-            folded._state = deepcopy(self._state)  # some parts change in place
-        except Exception as error:  # the object of an external model may raise anything
+            with foreign_code():
+                folded._state = deepcopy(self._state)  # some parts change in place
+        except CodeError as error:
             raise StateError(
-                f"the reward model {self.config.reward_model.label} cannot be copied: {type(error).__name__}: {error}",
+                f"a reward model or a policy in code cannot be copied: {error}",
                 hint="call fold_pending() before report()",
             ) from error
         folded.fold_pending()
         return folded
 
     def state(self) -> State:
-        """Return everything that is needed to continue, as a plain value that msgpack can hold."""
+        """Return everything that is needed to continue, as a plain value that msgpack can hold.
+
+        A policy in code that cannot be saved is counted as failed, and starts to learn again from this state.
+
+        Raises:
+            StateError: A reward model or a classifier of propensities is code that cannot be saved.
+        """
+        faults = Faults()
+        saved = self._saved(faults)
+        self._count_failures(faults)
         return {
             "schema": STATE_SCHEMA,
             "settings": self.config.settings(),
-            **encode(self._saved()),
+            **encode(structs.replace(saved, failures=self._state.failures)),
             "pending": EventBatch.concat(self._pending).to_state() if self._pending else None,
         }
 
-    def _saved(self) -> EvaluatorState:
-        """Return the state with models, rooms and detectors as plain values."""
+    def _saved(self, faults: Faults) -> EvaluatorState:
+        """Return the state with models, rooms and detectors as plain values, and add what fails to the faults."""
         config, state = self.config, self._state
         return structs.replace(
             state,
             predictions=[online.to_state(config.reward_model, prediction) for prediction in state.predictions],
             drift=drift_detection.saved(state.drift),
-            rooms=rooms.save(config, state.rooms),
+            rooms=rooms.save(config, state.rooms, faults),
         )
 
     @staticmethod
@@ -785,20 +826,22 @@ class Evaluator:
         self, state: State, reward_model: AnyRewardModel | None, propensity: EstimatedPropensity | None
     ) -> None:
         """Take over a plain state of this config."""
-        self._state = self._decoded(state, reward_model, propensity)
+        faults = Faults()
+        self._state = self._decoded(state, reward_model, propensity, faults)
+        self._count_failures(faults)
         self._pending = [] if state["pending"] is None else [EventBatch.from_state(state["pending"])]
         self._pending_events = sum(map(len, self._pending))
 
     def _decoded(
-        self, plain: State, reward_model: AnyRewardModel | None, propensity: EstimatedPropensity | None
+        self, plain: State, reward_model: AnyRewardModel | None, propensity: EstimatedPropensity | None, faults: Faults
     ) -> EvaluatorState:
         """Return a state of this config. Models that are foreign code are loaded only if they are named."""
-        config, fresh = self.config, self._saved()
+        config, fresh = self.config, self._saved({})
         state = decode(plain, structs.replace(fresh, rooms=rooms.fresh(config, plain["rooms"])))
         return structs.replace(
             state,
             predictions=[
                 online.from_state(config.reward_model, prediction, reward_model) for prediction in state.predictions
             ],
-            rooms=rooms.load(config, state.rooms, propensity),
+            rooms=rooms.load(config, state.rooms, propensity, faults),
         )

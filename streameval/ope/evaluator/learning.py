@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from streameval.common.arrays import Array, State, from_plain, to_plain
+from streameval.errors import StateError
 from streameval.events import ActionSets, EventBatch, Fault, RawFields
 from streameval.ope.candidates.versions import FrozenPolicy
 from streameval.ope.core.state import Company
@@ -16,7 +17,7 @@ from streameval.ope.evaluator.room import Incomplete, Owned, Present, Room
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT
 from streameval.ope.learning.learned import Learned
 from streameval.ope.policies.base import Answer, LearningPolicy, Log
-from streameval.ope.policies.coded import fill
+from streameval.ope.policies.coded import Faults, fill
 from streameval.ope.report import Learner
 from streameval.ope.reward_models.base import LoggedActions
 
@@ -54,11 +55,14 @@ def complete(config: EvaluatorConfig, state: State, incomplete: Incomplete) -> t
     log = Log(sets, propensity, reward, 1 / sampling, config.block, raw_fields=events.raw_fields)
     if incomplete.prediction is not None:
         log = _with_prediction(config, log, incomplete.prediction)
-    answers, after = {}, {}
+    answers, after, unlearned = {}, {}, Faults()
     for name, policy in config.learned_policies.items():
         asked = _with_prediction(config, log, _predicted_by(config, state[name], events)) if policy.keeps_model else log
         answers[name], after[name] = policy.fold(state[name], asked)
+        reasons = after[name].pop("unlearned", ())
+        unlearned[name] = {len(events) + block: Fault("not_learned", reason) for block, reason in enumerate(reasons)}
     filled, faults = fill(events, {name: partial(_answered, sets, answer) for name, answer in answers.items()})
+    faults = {name: by_event | unlearned[name] for name, by_event in faults.items()}
     return incomplete._replace(events=filled, faults=incomplete.faults | faults), after
 
 
@@ -112,22 +116,35 @@ def _rows(config: EvaluatorConfig, state: State, present: Present) -> Iterator[L
         )
 
 
-def save(config: EvaluatorConfig, state: State) -> State:
-    """Return the state of each policy as a plain value."""
+def save(config: EvaluatorConfig, state: State, faults: Faults) -> State:
+    """Return the state of each policy as a plain value. Code that cannot be saved starts to learn again when loaded."""
 
-    def saved(policy: LearningPolicy, own: State) -> State:
-        return {"model": config.reward_model.to_state(own["model"])} if policy.keeps_model else policy.to_state(own)
+    def saved(name: str, policy: LearningPolicy, own: State) -> State:
+        if policy.keeps_model:
+            return {"model": config.reward_model.to_state(own["model"])}
+        try:
+            return policy.to_state(own)
+        except StateError as error:
+            faults[name] = {0: Fault("not_saved", error.message)}
+            return {**own, **policy.to_state(policy.start())}
 
-    return {name: to_plain(saved(policy, state[name])) for name, policy in config.learned_policies.items()}
+    return {name: to_plain(saved(name, policy, state[name])) for name, policy in config.learned_policies.items()}
 
 
-def load(config: EvaluatorConfig, saved: State, _trusted: object) -> State | None:
+def load(config: EvaluatorConfig, saved: State, _trusted: object, faults: Faults) -> State | None:
     """Return the inverse of `save`. It loads foreign code, which the config has if the caller names it."""
 
-    def loaded(policy: LearningPolicy, own: State) -> State:
-        return {"model": config.reward_model.from_state(own["model"])} if policy.keeps_model else policy.from_state(own)
+    def loaded(name: str, policy: LearningPolicy, own: State) -> State:
+        if policy.keeps_model:
+            return {"model": config.reward_model.from_state(own["model"])}
+        try:
+            return policy.from_state(own)
+        except StateError as error:
+            faults[name] = {0: Fault("not_loaded", error.message)}
+            return policy.start()
 
-    return {name: loaded(policy, from_plain(saved[name])) for name, policy in config.learned_policies.items()} or None
+    policies = config.learned_policies.items()
+    return {name: loaded(name, policy, from_plain(saved[name])) for name, policy in policies} or None
 
 
 ROOM = Room("learning", start, resume, join, complete=complete, rows=rows, save=save, load=load)

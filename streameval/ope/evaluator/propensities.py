@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct, structs
 
 from streameval.common.arrays import Array, Mask, State, ratio
-from streameval.errors import StateError
+from streameval.errors import ConfigError, StateError
 from streameval.events import EventBatch
 from streameval.events.action_sets import Index
 from streameval.events.origin import NO_IDENTITY, Identity, fingerprints, mix64
@@ -19,6 +19,8 @@ from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity, FrequencyTable, RiverClassifier
 from streameval.ope.evaluator.room import Incomplete, Present, Room
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT
+from streameval.ope.policies.coded import Faults
+from streameval.ope.policies.python import CodeError, foreign_code
 from streameval.ope.policies.river import Described, inputs_of_context
 from streameval.ope.promotion import repeat_for_policies
 from streameval.ope.report import PropensityModel, TrustCheck
@@ -165,17 +167,20 @@ class ScaledClassifier:
     def predict(self, inputs: Described) -> Mapping[int, float]:
         """Return the probability of each action, or nothing if the classifier raises."""
         try:
-            return dict(self._classifier.predict_proba_one(self._scaled(inputs)))
-        except Exception:  # noqa: BLE001 - a failing model must not stop the estimates
+            with foreign_code():
+                predicted = dict(self._classifier.predict_proba_one(self._scaled(inputs)))
+                return {action: float(probability) for action, probability in predicted.items()}
+        except CodeError:
             return {}
 
     def learn(self, inputs: Described, action: int) -> bool:
         """Learn from a choice, and return False if the classifier raises."""
         try:
-            if self._scaler is not None:
-                self._scaler.learn_one(inputs[0])
-            self._classifier.learn_one(self._scaled(inputs), action)
-        except Exception:  # noqa: BLE001 - as above
+            with foreign_code():
+                if self._scaler is not None:
+                    self._scaler.learn_one(inputs[0])
+                self._classifier.learn_one(self._scaled(inputs), action)
+        except CodeError:
             return False
         return True
 
@@ -224,7 +229,10 @@ def model_after(model: FrequencyTable | RiverClassifier, state: Any, choices: Lo
     """Return the state of the model after a block. A classifier is an object that changes."""
     if isinstance(model, FrequencyTable):
         return state.after(choices, choices.context, _fading(model.horizon, choices)) if model.by else state
-    classifier = state.classifier or ScaledClassifier(model)
+    try:
+        classifier = state.classifier or ScaledClassifier(model)
+    except ConfigError:  # it could be made when the configuration was checked
+        return structs.replace(state, failures=state.failures + int(np.count_nonzero(choices.action)))
     failures = sum(
         not classifier.learn(_described(choices, event), action)
         for event, action in enumerate(choices.action.tolist())
@@ -377,7 +385,7 @@ def checks(
     yield from repeat_for_policies(policy_checks, "propensities", True, finding)
 
 
-def save(_config: EvaluatorConfig, state: PropensityState) -> PropensityState:
+def save(_config: EvaluatorConfig, state: PropensityState, _faults: Faults) -> PropensityState:
     """Return the state with a classifier pickled.
 
     Raises:
@@ -387,18 +395,21 @@ def save(_config: EvaluatorConfig, state: PropensityState) -> PropensityState:
     if not isinstance(model, ClassifierState):
         return state
     try:
-        pickled = None if model.classifier is None else pickle.dumps(model.classifier)
-    except Exception as error:
-        problem = f"the classifier of propensities cannot be saved: {type(error).__name__}: {error}"
+        with foreign_code():
+            pickled = None if model.classifier is None else pickle.dumps(model.classifier)
+    except CodeError as error:
+        problem = f"the classifier of propensities cannot be saved: {error}"
         raise StateError(problem, hint="choose a classifier that pickle can store") from error
     return structs.replace(state, model=structs.replace(model, classifier=pickled))
 
 
-def load(config: EvaluatorConfig, saved: PropensityState, trusted: EstimatedPropensity | None) -> PropensityState:
+def load(
+    config: EvaluatorConfig, saved: PropensityState, trusted: EstimatedPropensity | None, _faults: Faults
+) -> PropensityState:
     """Return the inverse of `save`. A classifier is code, which is loaded only if the caller names it.
 
     Raises:
-        StateError: The caller does not name it.
+        StateError: The caller does not name it, or it cannot be loaded.
     """
     model = saved.model
     if not isinstance(model, ClassifierState) or model.classifier is None:
@@ -408,7 +419,13 @@ def load(config: EvaluatorConfig, saved: PropensityState, trusted: EstimatedProp
             "the state holds a classifier of propensities, which is code: it loads only if the caller names it",
             hint="give from_state the propensity that the configuration names",
         )
-    return structs.replace(saved, model=structs.replace(model, classifier=pickle.loads(model.classifier)))
+    try:
+        with foreign_code():
+            classifier = pickle.loads(model.classifier)
+    except CodeError as error:
+        problem = f"the classifier of propensities cannot be loaded: {error}"
+        raise StateError(problem, hint="install the version of river that made it, or start from zero") from error
+    return structs.replace(saved, model=structs.replace(model, classifier=classifier))
 
 
 def without_code(config: EvaluatorConfig, plain: State, trusted: EstimatedPropensity | None) -> State:

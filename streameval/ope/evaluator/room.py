@@ -78,8 +78,10 @@ class Room(NamedTuple):
         fold: return the state after these sums (half 2)
         rows: return fields of a Report, by name
         checks: return trust checks, from the checks of the policies with events
-        save: return the state as structs of arrays and plain values. By default, return the state itself.
-        load: return the inverse of `save`. The last argument is the setting `propensity` that the caller trusts.
+        save: return the state as structs of arrays and plain values, and add policies that cannot be saved to the
+            faults. By default, return the state itself.
+        load: return the inverse of `save`, and add policies that cannot be loaded to the faults. The third argument is
+            the setting `propensity` that the caller trusts.
         without_code: return a plain state without the code that this setting does not name
     """
 
@@ -96,6 +98,6 @@ class Room(NamedTuple):
     fold: Callable[[EvaluatorConfig, Any, Any], Any] | None = None
     rows: Callable[[EvaluatorConfig, Any, Present], Mapping[str, Any]] | None = None
     checks: Callable[[EvaluatorConfig, Any, Sequence[TrustCheck]], Iterable[TrustCheck]] | None = None
-    save: Callable[[EvaluatorConfig, Any], Any] | None = None
-    load: Callable[[EvaluatorConfig, Any, Any], Any] | None = None
+    save: Callable[[EvaluatorConfig, Any, Faults], Any] | None = None
+    load: Callable[[EvaluatorConfig, Any, Any, Faults], Any] | None = None
     without_code: Callable[[EvaluatorConfig, Any, Any], Any] | None = None

@@ -19,6 +19,7 @@ from streameval.ope.evaluator.propensities import ROOM as PROPENSITIES
 from streameval.ope.evaluator.ramp import ROOM as RAMP
 from streameval.ope.evaluator.room import Blocks, Incomplete, Owned, Present, Room
 from streameval.ope.evaluator.segments import ROOM as SEGMENTS
+from streameval.ope.policies.coded import Faults
 from streameval.ope.report import TrustCheck
 
 ROOMS: tuple[Room, ...] = (
@@ -92,17 +93,18 @@ def join(
 def fresh(config: EvaluatorConfig, plain: Mapping[str, Any]) -> State:
     """Return the templates that decode plain states."""
     late = {room.name: room.fresh for room in ROOMS if room.fresh and plain.get(room.name) is not None}
-    return save(config, start(config)) | {name: start_room(config) for name, start_room in late.items()}
+    return save(config, start(config), {}) | {name: start_room(config) for name, start_room in late.items()}
 
 
-def save(config: EvaluatorConfig, states: State) -> State:
-    """Return the states as structs of arrays and plain values."""
-    return states | {room.name: room.save(config, state) for room, state in _present(states) if room.save}
+def save(config: EvaluatorConfig, states: State, faults: Faults) -> State:
+    """Return the states as structs of arrays and plain values, and add policies that cannot be saved to the faults."""
+    return states | {room.name: room.save(config, state, faults) for room, state in _present(states) if room.save}
 
 
-def load(config: EvaluatorConfig, saved: State, trusted: Any) -> State:
-    """Return the inverse of `save`. `Room` describes `trusted`."""
-    return saved | {room.name: room.load(config, state, trusted) for room, state in _present(saved) if room.load}
+def load(config: EvaluatorConfig, saved: State, trusted: Any, faults: Faults) -> State:
+    """Return the inverse of `save`. `Room` describes the arguments."""
+    present = ((room.name, room.load, state) for room, state in _present(saved))
+    return saved | {name: load_room(config, state, trusted, faults) for name, load_room, state in present if load_room}
 
 
 def without_code(config: EvaluatorConfig, plain: State, trusted: Any) -> State:

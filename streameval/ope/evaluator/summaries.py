@@ -35,6 +35,7 @@ from streameval.ope.evaluator.grid import GridSums, Pair
 from streameval.ope.evaluator.report_rows import LARGEST
 from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.largest_weights import LargestNumbers
+from streameval.ope.policies.base import Ask
 from streameval.ope.report import Estimate, Report
 from streameval.ope.reward_models import AnyRewardModel, online
 from streameval.ope.reward_models.online import ModelState
@@ -289,14 +290,14 @@ class PartitionedEvaluator(Evaluator):
     (1.0, 2)
     """
 
-    def _start(self) -> None:
+    def _start(self, computed: Mapping[str, Ask] | None = None) -> None:
         require_halves(self.config)
-        super()._start()
+        super()._start(computed)
         self._partitions: dict[int, PartitionState] = {}
         self._held: Ordered | None = None
 
-    def _use_config(self) -> None:
-        super()._use_config()
+    def _use_config(self, computed: Mapping[str, Ask] | None = None) -> None:
+        super()._use_config(computed)
         self._fingerprint = fingerprint(self.config)
 
     def change_candidates(self, config: EvaluatorConfig) -> Evaluator | None:

@@ -15,6 +15,7 @@ from streameval.common.arrays import Array, decayed_path
 from streameval.common.component import strict
 from streameval.events import EventBatch
 from streameval.events.origin import Identity, fingerprints
+from streameval.ope.policies.logged import LOGGING
 
 SHARES_HORIZON = 10_000.0
 """Horizon in events of the measured shares."""
@@ -82,10 +83,12 @@ class Arms:
         """Check the arms against the policies that are evaluated.
 
         Raises:
-            ValueError: The shares do not sum to 1, or an arm is neither production nor a candidate.
+            ValueError: The shares do not sum to 1, an arm is neither production nor a candidate, or it is the log.
         """
         if self.shares is not None and abs(self.shares.sum() - 1.0) > SHARE_TOLERANCE:
             raise ValueError(f"the shares of the arms must sum to 1, found {self.shares.sum():g}")
+        if LOGGING in self.names:
+            raise ValueError("the arm logging is the log itself, which all arms have made: events do not name it")
         unknown = [name for name in self.names if name not in policies]
         if unknown:
             raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 from streameval.common.arrays import Array, State
@@ -124,6 +125,14 @@ class LearningPolicy(metaclass=Configurable):
     def file_content(self, state: State, copied: Copied) -> bytes | None:
         """Return the content of the file of a frozen copy in this state, or None if it has no file."""
         return None
+
+    def copied(self, state: State) -> State:
+        """Return a copy of the state, which changes no more.
+
+        Raises:
+            StateError: Code that learns cannot be copied.
+        """
+        return deepcopy(state)
 
     def to_state(self, state: State) -> State:
         """Return the state as arrays and plain values."""

@@ -14,15 +14,16 @@ from numpy.typing import ArrayLike
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, State
+from streameval.common.arrays import Array, Mask, State
 from streameval.common.component import strict
 from streameval.errors import ConfigError, StateError
 from streameval.events import Fault, RawFields
 from streameval.events.action_sets import Index
 from streameval.ope.policies.base import Answer, Ask, Copied, LearningPolicy, Log
-from streameval.ope.policies.python import Decisions, ask_policy, decisions_of, find, make
+from streameval.ope.policies.python import CodeError, Decisions, ask_policy, decisions_of, foreign_code, make
 
 TO_BYTES = "to_bytes() returns bytes that the recommender can read; without it, frozen copies have no file"
+COPIED = "copy.deepcopy and pickle must support the object that the factory returns"
 
 
 class LearnsToDecide(Protocol):
@@ -60,10 +61,10 @@ class ExternalPolicy(LearningPolicy):
         raise NotImplementedError
 
     def check(self) -> None:
-        """Check that an object can be made and kept.
+        """Check that an object can be made, copied and kept.
 
         Raises:
-            ConfigError: The object cannot be made, or lacks a method.
+            ConfigError: The object cannot be made or copied, or lacks a method.
         """
         made = self.make()
         missing = [name for name in ("predict", "learn") if not callable(getattr(made, name, None))]
@@ -72,24 +73,51 @@ class ExternalPolicy(LearningPolicy):
                 f"{type(made).__name__} has no {' and no '.join(missing)}",
                 hint="a policy that learns has predict(decisions) and learn(decisions, action, propensity, reward)",
             )
+        try:
+            with foreign_code():
+                pickle.loads(pickle.dumps(deepcopy(made)))
+        except CodeError as error:
+            raise ConfigError(f"{type(made).__name__} cannot be copied and saved: {error}", hint=COPIED) from error
 
     def start(self) -> State:
         """Return the state before the first event. `failures` counts the events that it could not learn from."""
         return {"model": None, "steps": 0, "failures": 0}
 
     def fold(self, state: State, log: Log) -> tuple[Answer, State]:
-        model = self.make() if state["model"] is None else state["model"]
-        answers, steps, failures = [], state["steps"], state["failures"]
+        """Return the distributions and the state after the whole blocks.
+
+        The state also has `unlearned`, the reason for each block that was not learned. It must be removed.
+        """
+        try:
+            model = self.make() if state["model"] is None else state["model"]
+        except ConfigError as error:  # it could be made when the configuration was checked
+            return _unanswered(log, error.message), {**state, "unlearned": []}
+        answers, steps, failures, unlearned = [], state["steps"], state["failures"], []
         for block in _blocks(log):
             is_whole = len(block.reward) == log.block
-            answers.append(_asked(model if is_whole else deepcopy(model), block))
+            answers.append(_asked(model, block) if is_whole else _copy_asked(model, block))
             if is_whole:
-                steps, failures = steps + 1, failures + _teach(model, block)
-        return _joined(answers, log), {"model": model, "steps": steps, "failures": failures}
+                steps += 1
+                try:
+                    _teach(model, block)
+                except CodeError as error:
+                    failures += int(_is_learned(block).sum())
+                    unlearned.append(str(error))
+        return _joined(answers, log), {"model": model, "steps": steps, "failures": failures, "unlearned": unlearned}
 
     def predict(self, state: State, log: Log) -> Answer:
-        model = self.make() if state["model"] is None else state["model"]
-        return _joined([_asked(deepcopy(model), block) for block in _blocks(log)], log)
+        try:
+            model = self.make() if state["model"] is None else state["model"]
+        except ConfigError as error:
+            return _unanswered(log, error.message)
+        return _joined([_copy_asked(model, block) for block in _blocks(log)], log)
+
+    def copied(self, state: State) -> State:
+        try:
+            with foreign_code():
+                return deepcopy(state)
+        except CodeError as error:
+            raise StateError(f"a policy that learns cannot be copied: {error}", hint=COPIED) from error
 
     def to_state(self, state: State) -> State:
         """Return the state with the object pickled. Only a caller who names the policy may load it.
@@ -98,12 +126,22 @@ class ExternalPolicy(LearningPolicy):
             StateError: The object cannot be pickled.
         """
         try:
-            return {**state, "model": None if state["model"] is None else pickle.dumps(state["model"])}
-        except Exception as error:
-            raise StateError(
-                f"a policy that learns cannot be saved: {type(error).__name__}: {error}",
-                hint="the object that the factory returns must be one that pickle can store",
-            ) from error
+            with foreign_code():
+                return {**state, "model": None if state["model"] is None else pickle.dumps(state["model"])}
+        except CodeError as error:
+            raise StateError(f"a policy that learns cannot be saved: {error}", hint=COPIED) from error
+
+    def from_state(self, saved: State) -> State:
+        """Return the inverse of `to_state`.
+
+        Raises:
+            StateError: The object cannot be loaded.
+        """
+        try:
+            with foreign_code():
+                return {**saved, "model": None if saved["model"] is None else pickle.loads(saved["model"])}
+        except CodeError as error:
+            raise StateError(f"a policy that learns cannot be loaded: {error}", hint=COPIED) from error
 
     def content(self, state: State) -> bytes | None:
         """Return the content of a policy file for a recommender, or None if the object has no `to_bytes()`.
@@ -115,20 +153,16 @@ class ExternalPolicy(LearningPolicy):
         if give is None:
             return None
         try:
-            content = give()
-        except Exception as error:
-            raise StateError(
-                f"a policy that learns cannot be written to a file: {type(error).__name__}: {error}", hint=TO_BYTES
-            ) from error
+            with foreign_code():
+                content = give()
+        except CodeError as error:
+            raise StateError(f"a policy that learns cannot be written to a file: {error}", hint=TO_BYTES) from error
         if not isinstance(content, bytes):
             raise StateError(f"to_bytes() of a policy that learns gave {type(content).__name__}", hint=TO_BYTES)
         return content
 
     def file_content(self, state: State, copied: Copied) -> bytes | None:
         return self.content(state)
-
-    def from_state(self, saved: State) -> State:
-        return {**saved, "model": None if saved["model"] is None else pickle.loads(saved["model"])}
 
 
 def _blocks(log: Log) -> Iterator[Log]:
@@ -148,6 +182,22 @@ def _asked(model: LearnsToDecide, block: Log) -> Answer:
     return ask_policy(model.predict, block.sets, block.raw_fields or RawFields.none(len(block.reward)))
 
 
+def _copy_asked(model: LearnsToDecide, block: Log) -> Answer:
+    """Ask a copy, so that the answer changes nothing."""
+    try:
+        with foreign_code():
+            copied = deepcopy(model)
+    except CodeError as error:
+        return _unanswered(block, f"it cannot be copied: {error}")
+    return _asked(copied, block)
+
+
+def _unanswered(log: Log, reason: str) -> Answer:
+    """Return no distribution for any event."""
+    fault = Fault("raised", reason)
+    return np.full(len(log.sets.propensities), np.nan), dict.fromkeys(range(len(log.reward)), fault)
+
+
 def _joined(answers: Sequence[Answer], log: Log) -> Answer:
     """Join the answers of all blocks."""
     faults: dict[int, Fault] = {}
@@ -156,16 +206,22 @@ def _joined(answers: Sequence[Answer], log: Log) -> Answer:
     return np.concatenate([np.empty(0), *(rows for rows, _ in answers)]), faults
 
 
-def _teach(model: LearnsToDecide, block: Log) -> int:
-    """Let the object learn a block. Return the number of events if it raises, perhaps after learning some of them."""
-    events = np.flatnonzero((block.sets.index >= 0) & ~np.isnan(block.reward))
-    try:
-        if len(events):
-            decisions = decisions_of(block.sets, block.raw_fields or RawFields.none(len(block.reward)), events)
+def _is_learned(block: Log) -> Mask:
+    """Tell which events of a block a policy learns from: it learns known rewards of known actions."""
+    return (block.sets.index >= 0) & ~np.isnan(block.reward)
+
+
+def _teach(model: LearnsToDecide, block: Log) -> None:
+    """Let the object learn a block.
+
+    Raises:
+        CodeError: The object has failed, perhaps after learning some of the events.
+    """
+    events = np.flatnonzero(_is_learned(block))
+    if len(events):
+        decisions = decisions_of(block.sets, block.raw_fields or RawFields.none(len(block.reward)), events)
+        with foreign_code():
             model.learn(decisions, block.sets.index[events], block.propensity[events], block.reward[events])
-    except Exception:  # noqa: BLE001 - one policy's fault must not stop the others
-        return len(events)
-    return 0
 
 
 def _factory(target: str) -> str:
@@ -233,4 +289,4 @@ class PythonPolicy(ExternalPolicy):
         if self.learns:
             super().check()
         else:
-            find(self.target)
+            self.prepare()

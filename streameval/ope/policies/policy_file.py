@@ -78,7 +78,7 @@ def options_of(content: bytes) -> dict[str, Any]:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             weights, described = file["weights"], json.loads(str(file["description"]))
         schema, _ = described.pop("schema"), described.pop("events")
-    except (AttributeError, KeyError, OSError, TypeError, ValueError, zipfile.BadZipFile) as error:
+    except Exception as error:  # noqa: BLE001 - for damaged bytes, numpy, zipfile and zlib raise many kinds
         raise InputError(f"this is not a policy file: {type(error).__name__}: {error}", hint=hint) from None
     if schema != FILE_SCHEMA:
         hint = "use the version of streameval that wrote it"

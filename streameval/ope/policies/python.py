@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,6 +18,27 @@ from streameval.errors import ConfigError
 from streameval.events import ActionSets, Fault, RawFields
 
 MAX_DETAIL = 200  # characters of the message of an exception
+
+
+class CodeError(Exception):
+    """Report that code of the user or of another package has failed."""
+
+
+@contextmanager
+def foreign_code() -> Iterator[None]:
+    """Run code of the user or of another package. Whatever it raises becomes one kind of error.
+
+    Only Ctrl-C passes. `sys.exit` and panics of extensions in Rust are no `Exception`, and would end the process.
+
+    Raises:
+        CodeError: The code has failed. The message names the exception.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise CodeError(_described(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +67,11 @@ def make(target: str, options: Mapping[str, Any]) -> Any:
     """
     factory = find(target)
     try:
-        return factory(**options)
-    except Exception as error:  # a factory may raise anything
+        with foreign_code():
+            return factory(**options)
+    except CodeError as error:
         raise ConfigError(
-            f"{target} fails with the options {dict(options)}: {_described(error)}",
+            f"{target} fails with the options {dict(options)}: {error}",
             hint="it is called once, with the options as keywords",
         ) from error
 
@@ -60,10 +84,11 @@ def find(target: str) -> Callable[..., Any]:
     """
     module_name, _, name = target.partition(":")
     try:
-        target_object: Any = importlib.import_module(module_name)
-    except Exception as error:  # importing runs code that may raise anything
+        with foreign_code():
+            target_object: Any = importlib.import_module(module_name)
+    except CodeError as error:
         raise ConfigError(
-            f"the module {module_name} cannot be imported: {_described(error)}",
+            f"the module {module_name} cannot be imported: {error}",
             hint="install it, put its directory on PYTHONPATH, or run streameval in that directory",
         ) from error
     for attribute in name.split("."):
@@ -97,13 +122,14 @@ def _answers(policy: Policy, decisions: Decisions) -> Sequence[Any]:
 
     If it fails for one of several events, there are none, or another number of them.
     """
-    alone = len(decisions.actions) == 1
+    events = len(decisions.actions)
     try:
-        answers = list(policy(decisions))
-    except Exception as error:  # noqa: BLE001 - one policy's fault must not stop the others
-        return [Fault("raised", _described(error))] if alone else []
-    if alone and len(answers) != 1:
-        return [Fault("malformed", f"{len(answers)} distributions for 1 event")]
+        with foreign_code():
+            answers = list(islice(policy(decisions), events + 1))  # an iterator may never end
+    except CodeError as error:
+        return [Fault("raised", str(error))] if events == 1 else []
+    if events == 1 and len(answers) != 1:
+        return [Fault("malformed", f"{'2 or more' if answers else 0} distributions for 1 event")]
     return answers
 
 
@@ -132,19 +158,33 @@ def _write(rows: Array, answer: Any) -> Fault | None:
     if isinstance(answer, Fault):
         return answer
     try:
-        probabilities = np.asarray(answer, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):
+        rows[:] = numbers(answer, len(rows))
+    except CodeError:
         return Fault("malformed", f"{type(answer).__name__} is not a list of numbers")
-    if probabilities.shape != rows.shape:
-        count_text = (
-            counted(len(probabilities), "probability")
-            if probabilities.ndim == 1
-            else counted(probabilities.ndim, "dimension")
-        )
-        return Fault("malformed", f"{count_text} for {counted(len(rows), 'action')}")
-    rows[:] = probabilities
+    except ValueError as error:
+        return Fault("malformed", f"{error} for {counted(len(rows), 'action')}")
     return None
 
 
-def _described(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:MAX_DETAIL]
+def numbers(answer: Any, length: int) -> Array:
+    """Return an answer of foreign code as numbers [length].
+
+    Raises:
+        CodeError: The answer is not a list of numbers.
+        ValueError: It has another length, or more than one dimension. The message says what was found.
+    """
+    with foreign_code():
+        size = len(answer)
+        array = np.asarray(answer if size <= length else (), dtype=np.float64)  # a longer one could fill the memory
+    if array.ndim > 1:
+        raise ValueError(counted(array.ndim, "dimension"))
+    if size != length:
+        raise ValueError(counted(size, "probability"))
+    return array
+
+
+def _described(error: BaseException) -> str:
+    text = ""
+    with suppress(Exception):  # the text is made by foreign code too
+        text = str(error)
+    return f"{type(error).__name__}: {text}"[:MAX_DETAIL]

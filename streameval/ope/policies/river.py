@@ -17,7 +17,7 @@ from streameval.common.component import strict
 from streameval.errors import ConfigError
 from streameval.events.action_sets import Index
 from streameval.ope.policies.external import ExternalPolicy, LearnsToDecide
-from streameval.ope.policies.python import Decisions
+from streameval.ope.policies.python import CodeError, Decisions, foreign_code
 
 Described: TypeAlias = tuple[Mapping[str, float], Mapping[str, float]]
 """Numbers, which may be scaled, and indicators of texts and names, which are 1."""
@@ -155,15 +155,14 @@ def river_object(name: str, parameters: Mapping[str, Any], example: str, seed: i
         for key, value in parameters.items()
     }
     try:
-        made = getattr(importlib.import_module(f"river.{module}"), attribute)
-        if seed is not None and "seed" in inspect.signature(made).parameters:
-            arguments = {"seed": seed, **arguments}
-        return made(**arguments)
-    except Exception as error:  # a constructor may raise anything
-        raise ConfigError(
-            f"river's {name} cannot be made with the parameters {dict(parameters)}: {type(error).__name__}: {error}",
-            hint=example,
-        ) from error
+        with foreign_code():
+            made = getattr(importlib.import_module(f"river.{module}"), attribute)
+            if seed is not None and "seed" in inspect.signature(made).parameters:
+                arguments = {"seed": seed, **arguments}
+            return made(**arguments)
+    except CodeError as error:
+        problem = f"river's {name} cannot be made with the parameters {dict(parameters)}: {error}"
+        raise ConfigError(problem, hint=example) from error
 
 
 def inputs_of_context(context: Any) -> Described:

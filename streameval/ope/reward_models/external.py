@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field
 from itertools import compress
 from typing import Annotated, Any, ClassVar, Literal
@@ -17,10 +18,11 @@ from streameval.common.arrays import Array, Mask, State
 from streameval.common.component import strict
 from streameval.errors import ConfigError, StateError
 from streameval.ope.evidence.actions import NOTHING, Requirements
-from streameval.ope.policies.python import make
+from streameval.ope.policies.python import CodeError, foreign_code, make, numbers
 from streameval.ope.policies.river import Described, inputs_of_context, river_object
 from streameval.ope.reward_models.base import LoggedActions, RewardModel
 
+STORED = "a model whose state is to be kept must be one that pickle can store and load"
 FAILURES = ("predict_raised", "predict_malformed", "predict_not_finite", "learn_raised")
 """Reasons for failures of a model, a closed list. The first three count predictions, the last one events."""
 
@@ -61,7 +63,10 @@ class ExternalModel(RewardModel):
         return {"model": None, "taught": np.zeros(2), "failures": dict.fromkeys(FAILURES, 0), "width": 0}
 
     def fold(self, state: State, log: LoggedActions) -> tuple[Array, State]:
-        model = self.make() if state["model"] is None else state["model"]
+        model = state["model"]
+        if model is None:
+            with suppress(ConfigError):  # it could be made when the configuration was checked; None fails, and counts
+                model = self.make()
         taught, failures = state["taught"], dict(state["failures"])
         sets, reward, width = log.sets, log.reward, state["width"] or log.sets.first_width
         is_known, features = sets.features_of_width(width)
@@ -92,16 +97,23 @@ class ExternalModel(RewardModel):
             StateError: The model cannot be pickled.
         """
         try:
-            pickled = None if state["model"] is None else pickle.dumps(state["model"])
-        except Exception as error:
-            raise StateError(
-                f"the reward model {self.label} cannot be saved: {type(error).__name__}: {error}",
-                hint="a model whose state is to be kept must be one that pickle can store",
-            ) from error
+            with foreign_code():
+                pickled = None if state["model"] is None else pickle.dumps(state["model"])
+        except CodeError as error:
+            raise StateError(f"the reward model {self.label} cannot be saved: {error}", hint=STORED) from error
         return {**state, "model": pickled}
 
     def from_state(self, saved: State) -> State:
-        return {**saved, "model": None if saved["model"] is None else pickle.loads(saved["model"])}
+        """Return the inverse of `to_state`.
+
+        Raises:
+            StateError: The model cannot be loaded.
+        """
+        try:
+            with foreign_code():
+                return {**saved, "model": None if saved["model"] is None else pickle.loads(saved["model"])}
+        except CodeError as error:
+            raise StateError(f"the reward model {self.label} cannot be loaded: {error}", hint=STORED) from error
 
 
 def _predicted(model: Any, inputs: NDArray[Any], failures: dict[str, int]) -> Array:
@@ -110,11 +122,13 @@ def _predicted(model: Any, inputs: NDArray[Any], failures: dict[str, int]) -> Ar
     if not len(inputs):
         return nothing
     try:
-        answer = np.array(model.predict(inputs), dtype=np.float64)
-    except Exception:  # noqa: BLE001 - a failing model must not stop the estimates
+        with foreign_code():
+            answered = model.predict(inputs)
+        answer = numbers(answered, len(inputs)).copy()
+    except CodeError:
         failures["predict_raised"] += len(inputs)
         return nothing
-    if answer.shape != nothing.shape:
+    except ValueError:
         failures["predict_malformed"] += len(inputs)
         return nothing
     failures["predict_not_finite"] += int(np.count_nonzero(~np.isfinite(answer)))
@@ -125,8 +139,9 @@ def _teach(model: Any, inputs: NDArray[Any], reward: Array, failures: dict[str, 
     """Let the model learn a block. After an exception it may have learned a part of it."""
     try:
         if len(reward):
-            model.learn(inputs, reward)
-    except Exception:  # noqa: BLE001 - as above
+            with foreign_code():
+                model.learn(inputs, reward)
+    except CodeError:
         failures["learn_raised"] += len(reward)
 
 

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
@@ -37,13 +38,13 @@ if TYPE_CHECKING:
 log = structlog.get_logger("streameval.http")
 access_log = structlog.get_logger("streameval.access")
 
-MAX_CONNECTIONS = 2000  # further ones get 503
-KEEP_ALIVE_SECONDS = 75  # longer than a scrape interval
+MAX_CONNECTIONS, MAX_PER_ADDRESS = 2000, 200  # a further one takes the place of one that is silent
+KEEP_ALIVE_SECONDS = 10
 MAX_REQUEST_BYTES = 16 * 1024  # request line and headers
 STOP_SECONDS = 2  # for requests that are open when the server stops
 DESCRIPTORS = 8192
 OTHER_HOST = "this server does not accept that host name; add it to http.allowed_hosts\n"
-OPEN = ("/healthz", "/readyz")
+OPEN = ("/livez", "/healthz", "/readyz")
 """Paths that need no token, for probes. They reveal only whether the process works."""
 SCRAPE_DELAY_SECONDS = 0.01
 """Delay of each scrape, so that a client that scrapes without a pause leaves time for events."""
@@ -86,9 +87,16 @@ class Pages:
         return Response(metrics_text(self._view.published), media_type=CONTENT_TYPE)
 
     async def health(self, _: Request) -> Response:
-        """Return 200 while the loop turns, else 503: the process should be restarted."""
+        """Return 200 while the loop turns, else 503."""
         healthy, seconds = self._view.healthy, round(self._view.stalled_for, 1)
         return JSONResponse({"healthy": healthy, "seconds_since_last_turn": seconds}, 200 if healthy else 503)
+
+    async def alive(self, _: Request) -> Response:
+        """Return 200 while the loop turns and the source is read, else 503: the process should be restarted."""
+        seconds, reason = round(self._view.stalled_for, 1), self._view.source_stalled
+        if not self._view.healthy:
+            reason = f"the loop has not turned for {seconds} s"
+        return JSONResponse({"live": not reason, "reason": reason}, 503 if reason else 200)
 
     async def ready(self, _: Request) -> Response:
         """Return 200 while the source answers and there is a Report, else 503 with the reason."""
@@ -172,6 +180,7 @@ def create_app(pages: Pages, security: Security) -> Starlette:
         Route("/", pages.status),
         Route("/live", pages.live),
         Route("/metrics", pages.metrics),
+        Route("/livez", pages.alive),
         Route("/healthz", pages.health),
         Route("/readyz", pages.ready),
         Route("/api/v1/report", pages.report),
@@ -181,13 +190,92 @@ def create_app(pages: Pages, security: Security) -> Starlette:
     return app
 
 
+class Room:
+    """Make room for each new connection, so that no number of silent ones holds up a probe or a scrape.
+
+    Args:
+        most: connections in all
+        most_per_address: connections of one client address
+    """
+
+    def __init__(self, most: int, most_per_address: int) -> None:
+        self._most, self._most_per_address, self._count = most, most_per_address, 0
+        self._open: dict[str, dict[Connection, None]] = {}  # of each address, in the order of their last words
+
+    def enter(self, connection: Connection) -> None:
+        """Add a connection. If there are too many, close one of its address, or of the address that has most."""
+        own = self._open.setdefault(connection.address, {})
+        if len(own) >= self._most_per_address:
+            self._close_one(own)
+        elif self._count >= self._most:
+            self._close_one(max(self._open.values(), key=len))
+        self._open.setdefault(connection.address, {})[connection] = None
+        self._count += 1
+
+    def heard(self, connection: Connection) -> None:
+        """Note that a connection is not silent."""
+        own = self._open.get(connection.address, {})
+        if connection in own:
+            own[connection] = own.pop(connection)
+
+    def leave(self, connection: Connection) -> None:
+        """Remove a connection."""
+        own = self._open.get(connection.address, {})
+        if connection in own:
+            del own[connection]
+            self._count -= 1
+            if not own:
+                del self._open[connection.address]
+
+    def _close_one(self, connections: dict[Connection, None]) -> None:
+        """Close the connection that is silent for longest, if possible one that waits for no answer."""
+        closed = next((connection for connection in connections if not connection.answering), next(iter(connections)))
+        self.leave(closed)
+        closed.transport.abort()
+
+
 class Connection(H11Protocol):
-    """Close a connection without requests after `KEEP_ALIVE_SECONDS`, also before the first request."""
+    """Close a connection without a whole request after `KEEP_ALIVE_SECONDS`, also before the first request."""
+
+    def __init__(self, room: Room, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._room = room
+
+    @property
+    def address(self) -> str:
+        """Return the address of the client, without its port."""
+        return self.client[0] if self.client else ""
+
+    @property
+    def answering(self) -> bool:
+        """Return whether a request is being answered."""
+        return self.cycle is not None and not self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start to wait for the first request."""
         super().connection_made(transport)
+        self._room.enter(self)
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    def data_received(self, data: bytes) -> None:
+        """Read on. Only a whole request ends the wait for it, and not its first byte."""
+        self._room.heard(self)
+        self.conn.receive_data(data)
+        self.handle_events()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Leave room for others."""
+        self._room.leave(self)
+        super().connection_lost(exc)
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """Give up clients that do not finish the handshake of TLS."""
+
+    async def create_server(self, *arguments: Any, **options: Any) -> asyncio.Server:
+        """Return a server with a limit for the handshake."""
+        limit = float(KEEP_ALIVE_SECONDS) if options.get("ssl") else None
+        return await super().create_server(*arguments, ssl_handshake_timeout=limit, **options)
 
 
 class HttpServer:
@@ -213,10 +301,10 @@ class HttpServer:
         self._socket = listen(host, port)
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
         self._pages = Pages(view)
+        most = min(MAX_CONNECTIONS, _allow_descriptors() // 2)
         config = uvicorn.Config(
             create_app(self._pages, self._security),
-            loop="asyncio",
-            http=Connection,
+            http=partial(Connection, Room(most, MAX_PER_ADDRESS)),  # type: ignore[arg-type]
             ws="none",
             lifespan="off",
             log_config=None,
@@ -225,7 +313,6 @@ class HttpServer:
             server_header=False,
             headers=list((HEADERS | (ONLY_HTTPS if self._security.context else {})).items()),
             proxy_headers=False,
-            limit_concurrency=MAX_CONNECTIONS,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=STOP_SECONDS,
             h11_max_incomplete_event_size=MAX_REQUEST_BYTES,
@@ -234,9 +321,7 @@ class HttpServer:
         config.ssl = self._security.context  # uvicorn's own would ask for the password of a key
         self._server = uvicorn.Server(config)
         # Outside the main thread uvicorn leaves the signals alone; they belong to the daemon.
-        self._thread = threading.Thread(
-            target=self._server.run, args=([self._socket],), name="streameval-http", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name="streameval-http", daemon=True)
 
     @property
     def url(self) -> str:
@@ -245,8 +330,17 @@ class HttpServer:
         scheme = "http" if self._security.context is None else "https"
         return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=Loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        await self._server.serve([self._socket])
+        for connection in tuple(self._server.server_state.connections):  # clients that do not read what they asked for
+            connection.transport.abort()
+        await asyncio.sleep(0)  # closes their sockets
+
     def __enter__(self) -> Self:
-        _allow_descriptors()
         self._thread.start()
         log.info("serving", url=self.url)
         return self
@@ -259,12 +353,18 @@ class HttpServer:
         self._socket.close()
 
 
-def _allow_descriptors() -> None:
-    """Raise the soft limit of open files, often 1,024, so that many connections leave some for snapshots and logs."""
+def _allow_descriptors() -> int:
+    """Raise the soft limit of open files, often 1,024, so that many connections leave some for snapshots and logs.
+
+    Returns:
+        The limit from now on.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from streameval.config.model import Config
 from streameval.events import JsonDecoder
 from streameval.ope.evidence import arms
 from streameval.ope.evidence.arms import Arms
+from streameval.ope.policies.coded import Uniform
 from support.ramps import ARMS, ramp
 
 SHARES = {"production": 0.9, "challenger": 0.1}
@@ -97,13 +99,26 @@ def test_shares_may_change_between_two_runs_and_measured_ones_are_kept_by_name()
     [
         ({"arms": {"production": 0.9, "challenger": 0.2}}, "must sum to 1"),
         ({"arms": {"production": 0.9, "other": 0.1}}, "the arm other is neither production nor a candidate"),
+        ({"arms": {"logging": 0.8, "challenger": 0.2}, "production": "logging"}, "the arm logging is the log itself"),
         ({"arms": ["production"]}, "logging.arms: .*at least 2"),
         ({"arms": SHARES, "weights": "other"}, "balanced"),
     ],
 )
 def test_wrong_arms_are_refused(settings: dict[str, Any], problem: str) -> None:
+    production = settings.pop("production", "production")
     with pytest.raises(ValueError, match=problem):
-        evaluator(logging=settings)
+        Evaluator(["challenger"], production=production, logging=settings)
+
+
+def test_a_state_is_resumed_while_an_arm_waits_for_its_history() -> None:
+    columns, _ = ramp(7, events=2_000)
+    changing = evaluator(logging={"arms": SHARES})
+    changing.update(EventBatch.from_arrays(**columns))
+    computed = Evaluator({"challenger": Uniform()}, production="production", logging={"arms": SHARES}).config
+    changing.change_candidates(replace(changing.config, computed_policies=computed.computed_policies))
+    resumed = Evaluator.from_state(changing.state())
+    assert resumed.policies == ("production",)
+    assert resumed.report() == changing.report()
 
 
 def test_arms_come_from_messages_and_from_arrays() -> None:

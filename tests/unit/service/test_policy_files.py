@@ -15,7 +15,6 @@ from jsonschema import Draft202012Validator
 
 from streameval.common.arrays import to_plain
 from streameval.config.model import Config
-from streameval.errors import StateError
 from streameval.events import EventBatch
 from streameval.events.origin import Origin
 from streameval.ope.evaluator.evaluator import Evaluator
@@ -99,9 +98,14 @@ def test_the_file_of_a_copy_in_code_has_the_bytes_that_the_code_returns(tmp_path
     assert [made.file for made in changing.take_versions()] == ["frozen-1.bin", "frozen-2.bin", "frozen-3.bin"]
 
 
-def test_code_that_returns_no_bytes_is_named() -> None:
-    with pytest.raises(StateError, match=r"to_bytes\(\) of a policy that learns gave str"):
-        coded("Unwritable").update(log(300))
+def test_a_copy_of_code_that_returns_no_bytes_has_no_file_and_the_reason_is_counted(tmp_path: Path) -> None:
+    changing = coded("Unwritable")
+    changing.update(log(300))
+    keep_files(tmp_path, state_of(changing))
+    assert not list(tmp_path.iterdir())
+    (failure,) = changing.report().policies[1].failures
+    assert (failure.reason, failure.count) == ("not_written", 1)
+    assert failure.example == "to_bytes() of a policy that learns gave str"
 
 
 def test_a_file_that_cannot_be_written_is_written_with_the_next_snapshot(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given
@@ -21,10 +23,14 @@ from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.pipeline import EventPipeline
 from streameval.ingest.simulated import SimulatedSettings
 from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.learning.learned import Learned
+from streameval.ope.policies import policy_file
+from streameval.ope.policies.coded import Logged, Uniform
 from streameval.service.daemon import Daemon
 from streameval.service.metrics import metrics_text
 from streameval.service.reload import Backfill, Change, Reload, needing_restart
 from streameval.service.status import BackfillStatus
+from support import coded_policies
 from support.commands import command
 from support.factories import ListSource, NumberFormat, Recorder, make_published, records, running, wait_until
 
@@ -331,6 +337,71 @@ def test_code_that_fails_to_load_is_logged_and_the_old_candidates_stay(tmp_path:
         assert Reload(lambda: Config.load(path), config, changing)() is None
     assert [(entry["event"], "math:sqrt fails" in entry["error"]) for entry in logs] == [("reload_failed", True)]
     assert changing.policies == ("logging", "early")
+
+
+def damaged_policy_file() -> bytes:
+    """Return a policy file with an unknown method of compression."""
+    content = bytearray(policy_file.to_bytes(Learned(), np.array([[0.5]]), 100))
+    content[content.rindex(b"PK\x01\x02") + 10] ^= 0x40
+    return bytes(content)
+
+
+WINDOW = {"kind": "window", "tau": 10**12, "resolution": 100}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"policies": {"candidates": {"a": {"kind": "learned", "file": "damaged.npz"}}}}, "not a policy file"),
+        ({"policies": {"candidates": {"a": {"kind": "python", "target": "sys:exit"}}}}, "SystemExit"),
+        ({"policies": {"candidates": {"a": {"kind": "python", "target": "support.coded_policies:no_policy"}}}}, "int"),
+        ({"logging": {"arms": {"logging": 0.8, "early": 0.2}}}, "the arm logging is the log itself"),
+        ({"averages": [WINDOW]}, "this process may use"),
+    ],
+)
+def test_a_reload_refuses_what_a_start_refuses_with_the_same_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], wrong: Any, problem: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("damaged.npz").write_bytes(damaged_policy_file())
+    path = written(Path("s.yaml"))
+    config = Config.load(path)
+    changing = Evaluator.from_config(config.evaluator_config())
+    written(path, **wrong)
+    with capture_logs() as logs:
+        assert Reload(lambda: Config.load(path), config, changing)() is None
+    assert (len(logs), logs[0]["event"]) == (1, "reload_failed")
+    assert problem in logs[0]["error"]
+    for name in ("run", "check"):
+        outcome = command(capfd, name, str(path))
+        assert (outcome.code, outcome.err) == (2, f"error: {logs[0]['error']}\nhint: {logs[0]['hint']}\n")
+    assert changing.policies == ("logging", "early")
+
+
+def test_a_reload_that_fails_in_an_unknown_way_changes_nothing_and_says_why() -> None:
+    def load() -> Config:
+        raise MemoryError("no memory left")
+
+    config = Config.model_validate({"policies": {"candidates": ["early"]}, "source": {"topic": "t"}})
+    changing = Evaluator.from_config(config.evaluator_config())
+    with capture_logs() as logs:
+        assert Reload(load, config, changing)() is None
+    assert logs[0]["error"] == "the configuration cannot be read: MemoryError: no memory left"
+    assert changing.policies == ("logging", "early")
+
+
+def test_a_reload_does_not_make_policies_again_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coded_policies, "MADE", [-1])  # a start checks a policy, and then makes it
+    code = {"kind": "python", "target": "support.coded_policies:once"}
+    own = {"candidates": {"even": code}}
+    config = Config.model_validate({"policies": own, "source": {"topic": "t"}})
+    changing = Evaluator.from_config(config.evaluator_config())
+    more = {**config.policies.candidates, "early": Logged(), "late": Uniform()}
+    for candidates in (more, config.policies.candidates):
+        policies = config.policies.model_copy(update={"candidates": candidates})
+        wanted = config.model_copy(update={"policies": policies})
+        assert Reload(partial(Config.model_copy, wanted), config, changing)() is not None
+        assert changing.policies == ("logging", *candidates)
 
 
 def written(path: Path, **parts: Any) -> Path:

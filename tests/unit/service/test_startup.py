@@ -273,6 +273,10 @@ def present(parts: Any) -> Any:
     return parts["evaluator"]["counts"]["present"]
 
 
+def offsets(parts: Any) -> Any:
+    return next(iter(parts["offsets"].values()))
+
+
 WRONG_CONTENTS: dict[str, Callable[[Any], object]] = {
     "a key is missing": lambda parts: parts["evaluator"]["counts"].pop("present"),
     "an array has another shape": lambda parts: present(parts).update(to_plain(np.zeros(7))),
@@ -284,6 +288,12 @@ WRONG_CONTENTS: dict[str, Callable[[Any], object]] = {
     "there is no evaluator": lambda parts: parts.update(evaluator="none"),
     "there is no fingerprint": lambda parts: parts.pop("fingerprint"),
     "offsets are not numbers": lambda parts: parts["offsets"].update(log={"positions": [["a", "b"]]}),
+    "an offset is below 0": lambda parts: offsets(parts).update(positions=[[0, -1]]),
+    "an offset is too large": lambda parts: offsets(parts).update(positions=[[0, 2**63]]),
+    "an offset is a fraction": lambda parts: offsets(parts).update(positions=[[0, 7.5]]),
+    "a partition is below 0": lambda parts: offsets(parts).update(positions=[[-1, 7]]),
+    "an epoch is below 0": lambda parts: offsets(parts).update(epochs=[[0, -3]]),
+    "there are no offsets": lambda parts: parts["offsets"].clear(),
     "there are no stages": lambda parts: parts["pipeline"].clear(),
 }
 NAMED = {"schema", "settings"}

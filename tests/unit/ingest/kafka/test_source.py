@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -21,7 +22,14 @@ from streameval.ingest.kafka.client import ClientError, OffsetsGoneError
 from streameval.ingest.kafka.connection import KafkaConnection
 from streameval.ingest.kafka.kafka_python import arguments, connection_options, consumer_options
 from streameval.ingest.kafka.settings import KafkaSettings
-from streameval.ingest.kafka.source import MAX_BACKOFF, PROBE_INTERVAL, SILENCE_TIMEOUT, KafkaSource, MultiSource
+from streameval.ingest.kafka.source import (
+    MAX_BACKOFF,
+    OPENING_TIMEOUT,
+    PROBE_INTERVAL,
+    SILENCE_TIMEOUT,
+    KafkaSource,
+    MultiSource,
+)
 from support.daemon_logs import daemon_logs
 from support.factories import wait_until
 from support.fake_kafka import TOPIC, FakeCluster
@@ -190,6 +198,59 @@ def test_a_partition_that_waits_for_its_turn_counts_as_stuck_only_much_later(
     cluster.fill(0, 90)
     cluster.deaf = {1}
     assert (Bench(cluster, stall_timeout=30).poll(20, every=every).rebuilds > 0) == stuck
+
+
+def test_a_source_that_is_never_reached_waits_for_longer_and_longer(cluster: FakeCluster) -> None:
+    cluster.up = False
+    bench = Bench(cluster)
+    assert bench.poll(20).waiting == 100.0
+    cluster.up = True
+    assert bench.poll(12).waiting == 0.0
+
+
+def test_new_clients_that_return_nothing_do_not_end_the_wait_of_their_partition(cluster: FakeCluster) -> None:
+    """Connect again and again, and answer every request but the fetches of one partition."""
+    cluster.deaf = {1}
+    status = Bench(cluster, stall_timeout=30).poll(100)
+    assert status.rebuilds > 5
+    assert status.waiting == 495.0  # since the first poll has found the partitions
+    assert status.partitions[0].lag == 0
+
+
+def test_a_source_whose_every_client_fails_at_once_waits(cluster: FakeCluster) -> None:
+    cluster.faults = [ClientError("ReferenceError('weakly-referenced object no longer exists')")] * 1000
+    status = Bench(cluster).poll(100)
+    assert status.rebuilds > 20
+    assert status.waiting == 495.0  # since the first poll has found the partitions
+
+
+@pytest.mark.parametrize("quiet", ["at its end", "in a transaction", "paused"])
+def test_a_partition_with_nothing_to_read_does_not_wait(cluster: FakeCluster, quiet: str) -> None:
+    bench = Bench(cluster)
+    bench.poll(1 if quiet == "paused" else 12)
+    cluster.hidden = 2 if quiet == "in a transaction" else 0
+    bench.source.pause([(TOPIC, 0), (TOPIC, 1)] if quiet == "paused" else [])
+    assert bench.poll(100).waiting <= MAX_BACKOFF
+
+
+def test_a_process_that_was_suspended_has_not_waited(cluster: FakeCluster) -> None:
+    bench = Bench(cluster)
+    bench.poll(12)
+    cluster.fill(0, 5, first=10)
+    assert bench.poll(every=3600.0).waiting < 60.0
+
+
+def test_a_client_that_never_finishes_connecting_is_given_up(cluster: FakeCluster) -> None:
+    answered = Event()
+    cluster.before_connect = lambda: answered.wait(60.0)
+    bench = Bench(cluster)
+    bench.poll(int(OPENING_TIMEOUT / MAX_BACKOFF) + 2, timeout=0.0)
+    assert "has not connected for 120 s" in bench.source.status().detail
+    cluster.before_connect = lambda: None
+    bench.poll(12)
+    assert len(bench.seen) == 20
+    answered.set()
+    wait_until(lambda: len(cluster.clients) == 2 and cluster.clients[1].closed)
 
 
 def test_a_caller_that_is_slower_than_the_stall_timeout_keeps_its_client(cluster: FakeCluster) -> None:

@@ -66,11 +66,75 @@ def test_events_that_a_policy_cannot_learn_from_are_counted_and_evaluated() -> N
     assert (learner.steps, learner.failures, report.policies[1].missing) == (4, 400, 0)
 
 
-def test_a_policy_that_cannot_be_pickled_cannot_be_saved() -> None:
-    evaluator = evaluated({**EVERY["python"], "target": "support.coded_policies:Unsaved"}, log(100))
-    evaluator.fold_pending()
-    with pytest.raises(StateError, match="a policy that learns cannot be saved"):
-        evaluator.state()
+def code(name: str, **options: Any) -> dict[str, Any]:
+    return {**EVERY["python"], "target": f"support.coded_policies:{name}", "options": options}
+
+
+def failures(report: Report, policy: str = "apprentice") -> dict[str, tuple[int, str]]:
+    (own,) = (counts for counts in report.policies if counts.policy == policy)
+    return {failure.reason: (failure.count, failure.example) for failure in own.failures}
+
+
+def test_code_that_exits_while_it_learns_is_counted_with_its_reason() -> None:
+    report = evaluated(code("Exiting"), log(450)).report()
+    (learner,) = report.learners
+    assert (learner.failures, report.policies[1].missing) == (400, 0)
+    assert failures(report) == {"not_learned": (4, "SystemExit: 3")}
+
+
+def two_of(policy: Any, **sections: Any) -> Evaluator:
+    """Return an evaluator of a policy that learns, with frozen copies, next to an honest one."""
+    frozen = {"kind": "versions_of", "policy": "apprentice", "every": 100, "keep": 1}
+    candidates = {"apprentice": policy, "frozen": frozen, "honest": EVERY["python"]}
+    settings: dict[str, Any] = {"estimators": ["ips"], "averages": ["cumulative"], "drift": "off"} | sections
+    return Config.model_validate({"policies": {"candidates": candidates}, **settings}).evaluator()
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason", "copies"),
+    [
+        (code("Locked", later=True), "not_copied", 0),
+        (code("Exiting"), "not_written", 1),
+        (code("Unwritable"), "not_written", 1),
+    ],
+)
+def test_a_frozen_copy_that_code_spoils_is_counted_and_changes_no_other_candidate(
+    policy: Any, reason: str, copies: int
+) -> None:
+    evaluator, alone = two_of(policy), evaluated(EVERY["python"], log(250))
+    evaluator.update(log(250))
+    report = evaluator.report()
+    made = evaluator.take_versions()
+    assert [version.file for version in made] == [None] * 2 * copies
+    assert failures(report)[reason][0] == 2
+    assert value(report, "honest") == value(alone.report())
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason", "example"),
+    [
+        (code("Locked", later=True), "not_saved", "cannot be saved: TypeError: cannot pickle '_thread.lock' object"),
+        (code("Unloadable"), "not_loaded", "cannot be loaded: SystemExit: no licence"),
+    ],
+)
+def test_code_that_cannot_be_saved_or_loaded_learns_again_and_its_estimates_continue(
+    policy: Any, reason: str, example: str
+) -> None:
+    evaluator, whole = two_of(policy), two_of(policy)
+    evaluator.update(log(250))
+    state, named = packed(evaluator), evaluator.config.computed_policies
+    resumed = Evaluator.from_state(state, candidates=named)
+    assert failures(resumed.report())[reason] == (1, f"a policy that learns {example}")
+    resumed.update(log(250, seed=2))
+    whole.update(log(250))
+    whole.update(log(250, seed=2))
+    assert resumed.report().policies[1].events + resumed.report().policies[1].missing == 500
+    assert value(resumed.report(), "honest") == value(whole.report(), "honest")
+
+
+def test_a_copy_that_fails_costs_the_events_of_the_unfinished_block() -> None:
+    report = evaluated(code("Locked", later=True), log(150)).report()
+    assert (report.policies[1].events, report.policies[1].missing) == (100, 50)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +142,9 @@ def test_a_policy_that_cannot_be_pickled_cannot_be_saved() -> None:
     [
         ({**EVERY["python"], "target": "support.coded_policies:favourite"}, "target", "has no predict and no learn"),
         ({**EVERY["python"], "target": "support.coded_policies:absent"}, "target", "has no function absent"),
+        ({**EVERY["python"], "target": "support.coded_policies:Locked"}, "target", "cannot be copied and saved"),
+        ({"kind": "python", "target": "support.coded_policies:broken"}, "target", "RuntimeError: no model file"),
+        ({"kind": "python", "target": "sys:exit"}, "target", "sys:exit fails with the options {}: SystemExit"),
         ({"kind": "river", "model": "linear_model.LinearRegression"}, "model", "neither a bandit nor a classifier"),
         ({"kind": "river", "model": "bandit.Absent"}, "model", "cannot be made with the parameters {}"),
     ],

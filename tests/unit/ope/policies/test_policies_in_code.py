@@ -147,6 +147,15 @@ def test_scores_far_apart_do_not_overflow() -> None:
         ),
         (PythonPolicy("support.coded_policies:constant", {"answer": [float("inf"), 0, 0]}), {}, "not_finite", "finite"),
         (PythonPolicy("support.coded_policies:too_few"), {}, "malformed", "0 distributions for 1 event"),
+        (PythonPolicy("support.coded_policies:exiting"), {}, "raised", "SystemExit: 3"),
+        (PythonPolicy("support.coded_policies:panicking"), {}, "raised", "Silent: "),
+        (PythonPolicy("support.coded_policies:endless"), {}, "malformed", "2 or more distributions for 1 event"),
+        (
+            PythonPolicy("support.coded_policies:constant", {"answer": range(10**15)}),
+            {},
+            "malformed",
+            "1,000,000,000,000,000 probabilities for 3 actions",
+        ),
         (
             PythonPolicy("support.coded_policies:linear", {"weights": [1]}),
             {},

@@ -23,7 +23,7 @@ from streameval.service.status_page.page import render
 from support.factories import NOW, View, make_estimate, make_published, make_report, make_unknown
 from support.ports import free_port
 
-ROUTES = ("/", "/metrics", "/healthz", "/readyz", "/api/v1/report")
+ROUTES = ("/", "/metrics", "/livez", "/healthz", "/readyz", "/api/v1/report")
 
 
 @pytest.fixture(scope="module")
@@ -67,14 +67,26 @@ def test_the_report_is_served_as_json(client: httpx.Client) -> None:
 def test_a_working_daemon_is_healthy_and_ready(client: httpx.Client) -> None:
     assert client.get("/healthz").json() == {"healthy": True, "seconds_since_last_turn": 0.0}
     assert client.get("/readyz").json() == {"ready": True, "reason": ""}
+    assert client.get("/livez").json() == {"live": True, "reason": ""}
 
 
-@pytest.mark.parametrize("route", ["/healthz", "/readyz", "/api/v1/report"])
+def test_a_daemon_whose_source_is_stuck_is_healthy_and_not_alive(
+    view: View, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view, "source_stalled", "the source is not reached, for 700 s: connecting")
+    assert client.get("/healthz").status_code == 200
+    answer = client.get("/livez")
+    assert (answer.status_code, answer.json()) == (503, {"live": False, "reason": view.source_stalled})
+
+
+@pytest.mark.parametrize("route", ["/livez", "/healthz", "/readyz", "/api/v1/report"])
 def test_a_daemon_in_trouble_answers_503_with_the_reason(unready_client: httpx.Client, route: str) -> None:
     answer = unready_client.get(route)
     assert answer.status_code == 503
     if route == "/healthz":
         assert answer.json() == {"healthy": False, "seconds_since_last_turn": 90.0}
+    elif route == "/livez":
+        assert answer.json() == {"live": False, "reason": "the loop has not turned for 90.0 s"}
     else:
         assert answer.json()["reason"] == "no broker answers at localhost:9092"
 
