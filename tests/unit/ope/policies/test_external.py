@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from streameval import Evaluator
+from streameval import Evaluator, Report
 from streameval.common.problems import problems_of
 from streameval.config.model import Config
 from streameval.errors import StateError
