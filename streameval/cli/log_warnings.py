@@ -50,6 +50,7 @@ TRUST_HINTS = {
     "effective_sample_size": "log more events, explore more, or choose a candidate closer to production",
     "largest_share": "log more events, or give rarely shown actions a larger probability",
     "rejected_share": "correct the events that are rejected",
+    "missing_share": "log the candidate's probability with every event, or allow more in promotion.trust.missing_share",
     "reward_range": REWARD_HINT,
     "examination": "wait until the learned curve has followed a new layout, or shorten ranking.examination.horizon",
     "unsupported": "show some of the items that the candidate would show, or choose a candidate closer to production",

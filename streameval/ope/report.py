@@ -102,7 +102,8 @@ class Estimate(msgspec.Struct, frozen=True):
         importance_weight_mean: 1 is expected
         importance_weight_max: the largest importance weight
         lift: the estimated difference to production, with its bounds in the next fields
-        lift_ratio: the lift over the size of production's value, known if the interval of that value excludes 0
+        lift_ratio: the lift over the size of production's value on the events of both and with the weights of the lift,
+            known if the interval of that value excludes 0
         details: diagnostics of the average and the interval (tau, alpha, k, horizon, ...)
         reward: the name of the reward
         propensity: `logged`, or `estimated` with an error that the interval leaves out

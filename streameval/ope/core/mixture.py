@@ -29,7 +29,7 @@ from streameval.ope.core.base import Average, Path
 from streameval.ope.core.layout import ONE, Component, Layout
 from streameval.ope.core.moments import ROWS, MomentRow
 from streameval.ope.core.past import History, Past, Tables
-from streameval.ope.core.reading import Lift, Reading
+from streameval.ope.core.reading import Comparison, Lift, Reading, missing_share
 from streameval.ope.core.selection import Selection
 from streameval.ope.core.summary import BlockSums
 
@@ -41,6 +41,7 @@ LOSS_MEMORY = np.clip(2 * np.append(HORIZONS[1:], np.inf), 1e5, 1e6)
 PSEUDO_EVENTS = 500.0
 NOISE_EVENTS = 2_000.0
 MIN_VARIANCE = 1e-6
+"""Smallest variance of a term, relative to the second moment assumed for it, so that it has no unit of the reward."""
 MIN_POOLED = 3
 PRIOR_HORIZONS = 1e4, 4e5
 """Before any loss, the weight of a decay grows with its horizon between these two, in events."""
@@ -235,30 +236,15 @@ class Mixture(Average):
 
     def read(self, state: MixtureState, tail: BlockSums | None, rate: Array | None, bank: Bank) -> Reading:
         """Read the estimate after the last finished block."""
-        tables = _lift_tables(bank.columns)
-        lift = self._read(state.lifts, past.expanded(state.lifts.past, tables), bank, True, None)
-        return self._read(state.values, past.expanded(state.values.past, bank.shared), bank, False, lift)
+        values, lifts = self._now(state.values, bank, is_lift=False), self._now(state.lifts, bank, is_lift=True)
+        spread = past.expanded(state.lifts.past, _lift_tables(bank.columns))
+        lift = _reading(lifts, spread, compared=_compared_with(values, lifts))
+        return _reading(values, past.expanded(state.values.past, bank.shared), lift)
 
-    def _read(self, state: Decays, spread: State, bank: Bank, is_lift: bool, lift: Reading | None) -> Reading:
+    def _now(self, state: Decays, bank: Bank, is_lift: bool) -> DecayReading:
+        """Return the bank of decays with its mixture."""
         mixed = self._mix(state, _no_blocks(state, bank), bank, is_lift)
-        now = DecayReading(state, bank.layout, mixed, np.array(bank.candidates) if not is_lift else slice(None))
-        is_known = now.is_known
-        _, *variances = now.term_values
-        # no horizon is longer than the stream
-        limits = np.minimum(HORIZONS, np.maximum(state.events, 1)[:, None])
-        horizon = _over_components((mixed.share * limits[:, None]).sum(axis=-1), bank.layout, np.add)
-        horizon = horizon / [len(component) for component in bank.layout.components]
-        return Reading(
-            now.moments.reshape(-1, ROWS),
-            spread,
-            tail=None,
-            details={"horizon_events": np.where(is_known, horizon, np.nan).ravel()},
-            parts={
-                name: np.sqrt(np.where(is_known, values, np.nan)).ravel()
-                for name, values in zip(("se", "spread", "drift"), variances, strict=True)
-            },
-            lift=lift,
-        )
+        return DecayReading(state, bank.layout, mixed, slice(None) if is_lift else np.array(bank.candidates))
 
     def select(self, state: MixtureState, selection: Selection) -> MixtureState:
         for decays in (state.values, state.lifts):
@@ -488,9 +474,13 @@ class DecayReading:
     @cached_property
     def kernel(self) -> Array:
         """Return the weight in the mixture of an event of each decay, in which pseudo-events count too."""
+        return ratio(self.mixed.share, self.weight + self.pseudo_events)
+
+    @cached_property
+    def pseudo_events(self) -> Array:
+        """Return the weight that is left to the start-up value of each decay, [P, C, J]."""
         left = PSEUDO_EVENTS * np.exp(-self.state.events[:, None, None] / HORIZONS)
-        pseudo_events = np.where(np.isnan(self.state.columns[..., 6, None]), 0.0, left)
-        return ratio(self.mixed.share, self.weight + pseudo_events)
+        return np.where(np.isnan(self.state.columns[..., 6, None]), 0.0, left)
 
     @cached_property
     def squares(self) -> Array:
@@ -591,6 +581,48 @@ class DecayReading:
             moments[:, index, MomentRow.UU] = square - term**2 + value**2
             moments[:, index, MomentRow.TERM_IMPORTANCE] = value * moments[:, index, MomentRow.IMPORTANCE]
         return moments
+
+
+def _reading(
+    now: DecayReading, spread: State, lift: Reading | None = None, compared: Comparison | None = None
+) -> Reading:
+    """Return the reading of a bank of decays."""
+    is_known, layout = now.is_known, now.layout
+    _, *variances = now.term_values
+    # no horizon is longer than the stream
+    limits = np.minimum(HORIZONS, np.maximum(now.state.events, 1)[:, None])
+    horizon = _over_components((now.mixed.share * limits[:, None]).sum(axis=-1), layout, np.add)
+    horizon = horizon / [len(component) for component in layout.components]
+    return Reading(
+        now.moments.reshape(-1, ROWS),
+        spread,
+        tail=None,
+        details={"horizon_events": np.where(is_known, horizon, np.nan).ravel()},
+        parts={
+            name: np.sqrt(np.where(is_known, values, np.nan)).ravel()
+            for name, values in zip(("se", "spread", "drift"), variances, strict=True)
+        },
+        lift=lift,
+        compared=compared,
+    )
+
+
+def _compared_with(values: DecayReading, lifts: DecayReading) -> Comparison:
+    """Return what the decays of lifts say about production, under their own weights.
+
+    A decay of a policy less the same decay of its lift is production on the events of both. It starts where the policy
+    starts, and moves to production's start here.
+    """
+    share, pseudo = lifts.mixed.share, lifts.pseudo_events
+    own, every = values.weight[1:], values.weight[:1]
+    starts = values.state.columns[..., 6]
+    moved = np.nan_to_num(ratio(pseudo, own + pseudo)) * np.nan_to_num(starts[:1] - starts[1:])[..., None]
+    production = (share * (values.mixed.estimates[1:] + moved)).sum(axis=-1) - lifts.mixed.value
+    lacking = missing_share((lifts.kernel * own).sum(axis=-1), (lifts.kernel * every).sum(axis=-1))
+    return Comparison(
+        _over_components(production, values.layout, np.add).ravel(),
+        _over_components(lacking, values.layout, np.maximum).ravel(),
+    )
 
 
 def _moved(share: Array) -> Array:
