@@ -20,7 +20,16 @@ T = TypeVar("T")
 FIRST_SCHEMA = 30
 """The oldest schema that can be read."""
 
-MIGRATIONS: list[Callable[[Any], Any]] = []
+
+def _sampling_of_frequencies(plain: Any) -> Any:
+    """Add the smallest sampling probability to the comparison of propensities, which knew events of 1 alone."""
+    rooms, frequencies = plain["rooms"], plain["rooms"].get("frequencies")
+    if frequencies is None:
+        return plain
+    return {**plain, "rooms": {**rooms, "frequencies": {**frequencies, "sampling": 1.0, "seen": 0}}}
+
+
+MIGRATIONS: list[Callable[[Any], Any]] = [_sampling_of_frequencies]
 """Number n takes the plain state of an evaluator from schema `FIRST_SCHEMA + n` to the next. None is ever removed."""
 STATE_SCHEMA = FIRST_SCHEMA + len(MIGRATIONS)
 

@@ -486,8 +486,8 @@ class PolicySums(NamedTuple):
             events,
             supported_events,
             {name: seen.largest_weight for name, seen in weighed.items()},
-            none if clicks is None else clicks.counts(clicks.clicked),
-            none if clicks is None else clicks.counts(clicks.below),
+            none if clicks is None else clicks.counts(clicks.clicked, evidence.sample_weight),
+            none if clicks is None else clicks.counts(clicks.below, evidence.sample_weight),
         )
 
     def fold(self, counts: Mapping[str, Array]) -> dict[str, Array]:

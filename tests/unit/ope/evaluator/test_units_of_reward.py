@@ -57,6 +57,7 @@ def test_small_rewards_in_a_wide_range_do_not_widen_the_interval_of_a_mixture() 
         policies = {"candidate": np.full(EVENTS, 0.5)}
         evaluator.update(se.EventBatch.from_arrays(reward=reward * 1e-4, policies=policies, **options))
         row = evaluator.report().get("logging", "stratified_ips", "mixture")
-        assert row.lower is not None and row.upper is not None
+        assert row.lower is not None
+        assert row.upper is not None
         widths.append(row.upper - row.lower)
     assert widths[0] == pytest.approx(widths[1]) == pytest.approx(2.5 * 2 * 1.96e-4 * (0.16 / EVENTS) ** 0.5, rel=0.5)
