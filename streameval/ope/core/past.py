@@ -310,7 +310,8 @@ def expanded(past: Past, tables: Tables) -> dict[str, Array]:
             elif name == "signed":
                 state = state[:, 0].reshape(len(state), state.shape[2] // SIGNS, SIGNS)[:, signed]
             elif name == "covered":
-                state = np.repeat(state, len(sums), axis=1)
+                own = squares[:, OWN_SQUARES.start]
+                state = state[:, 0, np.stack([own, np.ones_like(own)], axis=1)]
             else:
                 state = state[:, 0, squares]
         columns[name] = state.reshape(state.shape[0] * state.shape[1], math.prod(state.shape[2:]))
