@@ -118,3 +118,21 @@ def test_clicks_below_the_cut_count_with_the_weights_of_their_pages() -> None:
     evaluator = Evaluator(["new"], ranking={"metric": {"kind": "precision", "at": 1}, "examination": "power"})
     evaluator.update(evaluator.config.decoder().decode_batch([json.dumps(page).encode() for page in pages]))
     assert evaluator.report().get("new", "click_ips", "cumulative").details["clicks_below_cut"] == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("sampling", [1e-40, 1e-6, 1e-4])
+def test_a_mixture_has_no_interval_if_one_event_stands_for_most_of_the_log(sampling: float) -> None:
+    rng = np.random.default_rng(9)
+    is_a, thin = rng.random(5_000) < 0.7, np.arange(5_000) == 2_500
+    evaluator = Evaluator(["new"])
+    evaluator.update(
+        EventBatch.from_arrays(
+            reward=np.where(thin, 1.0, rng.random(5_000) < np.where(is_a, 0.1, 0.2)),
+            propensity=np.where(is_a, 0.7, 0.3),
+            policies={"new": np.where(is_a, 0.2, 0.8)},
+            sampling_probability=np.where(thin, sampling, 1.0),
+        )
+    )
+    row = evaluator.report().get("new", "stratified_ips", "mixture")
+    assert (row.lower, row.upper, row.lift_lower, row.lift_upper) == (None, None, None, None)
+    assert not check(evaluator.report(), "largest_share")[0]
