@@ -626,7 +626,7 @@ def _compared_with(values: DecayReading, lifts: DecayReading) -> Comparison:
     production = (share * (values.mixed.estimates[1:] + moved)).sum(axis=-1) - lifts.mixed.value
     lacking = missing_share((lifts.kernel * own).sum(axis=-1), (lifts.kernel * every).sum(axis=-1))
     return Comparison(
-        _over_components(production, values.layout, np.add).ravel(),
+        np.where(lifts.is_known, _over_components(production, values.layout, np.add), np.nan).ravel(),
         _over_components(lacking, values.layout, np.maximum).ravel(),
     )
 

@@ -339,7 +339,8 @@ def _details(
         # of the events that both have, with the weights of the lift
         "lift_value": production + _after_production(estimators, lift.value),
         "lift_production_value": production,
-        "missing_share": np.where(late, np.nan, missing),  # a late policy lacks what came before it
+        # a late policy lacks what came before it
+        "missing_share": np.where(late | ~(reading.count > 0), np.nan, missing),
         "lift_deviation": _after_production(estimators, np.sqrt(lift.spread["variance"])),
         "lift_design_effect": _after_production(estimators, lift.design_effect),
         "unsupported_probability": unsupported,
