@@ -180,7 +180,7 @@ class LogCounts:
 
     def _reward_warnings(self, number: str) -> Iterator[str]:
         if self.events >= MIN_EVENTS and self.rewards[0] == self.rewards[1]:
-            finding = f"it is {self.rewards[0]:g} in all of {number}, so all policies have the same value"
+            finding = f"it is {self.rewards[0]:g} in all of {number}, so a lift is chance or wrong propensities"
             yield warning(f"reward: {finding}", "check reward.field, and that rewards were joined to their decisions")
         names, extremes = ("below reward.min", "above reward.max"), ("smallest", "largest")
         for index, count in enumerate(self.outside):

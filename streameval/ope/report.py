@@ -136,6 +136,13 @@ class Estimate(msgspec.Struct, frozen=True):
         """Return the interval around `value`, with bounds of None while it is withheld."""
         return Interval(self.lower, self.upper, self.kind, self.anytime, self.covers)
 
+    @property
+    def is_impossible(self) -> bool:
+        """Tell whether the value is outside its interval, because no rewards have such a mean."""
+        if self.value is None or self.lower is None or self.upper is None:
+            return False
+        return not self.lower <= self.value <= self.upper
+
 
 class GuardrailCheck(msgspec.Struct, frozen=True):
     """Tell whether a candidate keeps a guardrail: the decision bound of its lift must be above `-max_loss`.
