@@ -118,6 +118,8 @@ def _checks(
     """Yield all checks of all policies that have events, from estimates by policy."""
     recent, limits = trust_checks.recent(state.trust, monitor.context.block), monitor.promotion.trust
     verdicts, figures = recent.sound(limits).T.tolist(), np.stack(recent, axis=-1).tolist()
+    accepted = max((known.events + known.missing for known in counts.values()), default=0)
+    unknown = min((known.missing for known in counts.values() if known.events + known.missing == accepted), default=0)
     for policy, numbers, sound in zip(monitor.policies, figures, verdicts, strict=True):
         if numbers[0]:
             rows = estimates.get(policy, ())
@@ -126,7 +128,7 @@ def _checks(
                 is_known = any(row.details.get("unsupported_probability") is not None for row in rows)
                 weights = chain(weights, trust_checks.support_check(numbers[-1], sound[-1], limits, is_known))
             if policy in counts:
-                weights = chain(weights, [trust_checks.missing_check(counts[policy], rows, limits)])
+                weights = chain(weights, [trust_checks.missing_check(counts[policy], unknown, rows, limits)])
             for check in (*weights, *stream, trust_checks.reward_range_check(rows, monitor.context.reward_range)):
                 yield TrustCheck(policy, *check)
 

@@ -249,17 +249,21 @@ def support_check(share: float, supported: bool, limits: Trust, is_known: bool) 
     yield "unsupported", supported, finding
 
 
-def missing_check(counts: PolicyCounts, estimates: Iterable[Estimate], limits: Trust) -> tuple[str, bool, str]:
+def missing_check(
+    counts: PolicyCounts, unknown: int, estimates: Iterable[Estimate], limits: Trust
+) -> tuple[str, bool, str]:
     """Check whether a policy has most events, on each of its averages. Events that it lacks may be of another kind.
 
     Args:
         counts: the numbers of events of the policy, used if no average knows the share
+        unknown: the number of events that all policies lack, for example before a curve or a propensity is learned
         estimates: its estimates
         limits: the limit
     """
     shares = [(row.details["missing_share"], f" of {row.average}") for row in estimates]
     known = [(share, where) for share, where in shares if share is not None]
-    share, where = max(known, default=(counts.missing / max(1, counts.events + counts.missing), ""))
+    own = max(0, counts.missing - unknown)
+    share, where = max(known, default=(own / max(1, counts.events + own), ""))
     ok, finding = share <= limits.missing_share, f"{share:.1%} of the events{where} lack its probability"
     return "missing_share", ok, finding if ok else f"{finding}, over {limits.missing_share:.0%}"
 
