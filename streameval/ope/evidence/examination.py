@@ -318,7 +318,7 @@ class Harvested(LearnedExamination):
         earlier = _clicks_by_rank(rankings, self.ranks, ratios)[:, :-1]
         later = _clicks_by_rank(rankings, self.ranks, plain)[:, 1:]
         # pages without whole lists have their clicked items alone, which are a selection
-        is_whole = ~np.isnan(rankings.list_length).all(axis=1)
+        is_whole = np.asarray((~np.isnan(rankings.list_length)).any(axis=1))
         has_next = (rankings.rank < rankings.shown[rankings.owner]) & is_whole[rankings.owner]
         shown = [_sums_by_rank(rankings, links, has_next & ~np.isnan(ratios), column) for column in (plain, ratios)]
         return np.concatenate([earlier, later, *shown], axis=1)
