@@ -51,6 +51,7 @@ TRUST_HINTS = {
     "effective_sample_size": "log more events, explore more, or choose a candidate closer to production",
     "largest_share": "log more events, or give rarely shown actions a larger probability",
     "rejected_share": f"correct the events that are rejected; for rewards, {REWARD_HINT}",
+    "missing_share": "log the candidate's probability with every event, or allow more in promotion.trust.missing_share",
     "reward_range": REWARD_HINT,
     "examination": "wait until the learned curve has followed a new layout, or shorten ranking.examination.horizon",
     "unsupported": "show some of the items that the candidate would show, or choose a candidate closer to production",
@@ -193,7 +194,7 @@ class LogCounts:
 
     def _reward_warnings(self, number: str) -> Iterator[str]:
         if self.events >= MIN_EVENTS and self.rewards[0] == self.rewards[1]:
-            finding = f"it is {self.rewards[0]:g} in all of {number}, so all policies have the same value"
+            finding = f"it is {self.rewards[0]:g} in all of {number}, so a lift is chance or wrong propensities"
             yield warning(f"reward: {finding}", "check reward.field, and that rewards were joined to their decisions")
         names, extremes = ("below reward.min", "above reward.max"), ("smallest", "largest")
         for index, count in enumerate(self.outside):

@@ -83,7 +83,13 @@ def result_tables(report: Report, everything: bool) -> Iterator[RenderableType]:
         yield segments_table(report, everything)
     if report.calibration if everything else calibrated(report):
         yield calibration_table(report, everything)
-    number = len(chosen_estimates(report, everything))
+    rows = chosen_estimates(report, everything)
+    for row in rows:
+        if row.is_impossible:
+            bounds = f"{significant(row.lower)} to {significant(row.upper)}"
+            what = f"{row.policy}, {row.estimator} on {row.average}"
+            yield f"{what}: weights carry the value beyond the possible rewards; the interval, {bounds}, keeps to them"
+    number = len(rows)
     if number < len(report.estimates):
         yield f"{number} of {len(report.estimates)} estimates, those that decide; --all prints the others"
 

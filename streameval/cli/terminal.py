@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
 import sys
 import traceback
@@ -32,6 +34,10 @@ REMOVED_COMMANDS = {
     ),
 }
 """Message and hint for each command of earlier versions."""
+PLAIN = str.maketrans(
+    {"–": "-", "─": "-", "…": "...", "±": "+-", "·": "|", "•": "*", "×": "x", "→": "->", "\u00a0": " "}
+)
+"""What stands in for our own characters on a terminal that lacks them. Others are written as in JSON, e.g. \\u4e2d."""
 
 
 class Commands(typer.core.TyperGroup):
@@ -73,6 +79,7 @@ class Commands(typer.core.TyperGroup):
 def run_app(app: typer.Typer) -> NoReturn:
     """Run a command, print every error as a sentence with a hint, and exit with its code."""
     failure = ""
+    accept_every_character()
     try:
         code = app(prog_name="streameval", standalone_mode=False) or 0
     except StreamevalError as error:
@@ -88,6 +95,21 @@ def run_app(app: typer.Typer) -> NoReturn:
     elif code == INTERRUPTED:
         say("interrupted\nhint: what was written so far is incomplete")
     sys.exit(code)
+
+
+def accept_every_character() -> None:
+    """Let stdout and stderr write every character, whatever their encoding."""
+    codecs.register_error("streameval", _in_plain_characters)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="streameval")
+
+
+def _in_plain_characters(error: UnicodeError) -> tuple[str, int]:
+    """Return what to write in place of the characters that an encoding lacks, and where to continue."""
+    assert isinstance(error, UnicodeEncodeError)
+    plain = error.object[error.start : error.end].translate(PLAIN)
+    return plain.encode("ascii", "backslashreplace").decode("ascii"), error.end
 
 
 def say(line: str) -> None:

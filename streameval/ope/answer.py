@@ -18,6 +18,8 @@ POLICY_PARTS = ("policies", "estimates", "promotion", "trust", "transitions", "c
 EVIDENCE_CHECK = "effective_sample_size"
 """The trust check that fails for lack of evidence, although the numbers may be right."""
 
+SMALLEST_SHARE = 0.0005
+"""Smallest share of missing events that a sentence mentions."""
 
 Verdict: TypeAlias = Literal["promotable", "better", "unknown", "worse", "untrusted"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
@@ -170,11 +172,13 @@ def _decision(report: Report, policy: str) -> Decision | None:
 
 def _earns(report: Report, estimate: Estimate) -> str:
     """Say how much more or less a candidate earns than production."""
-    values = estimate.value, _value_of_production(report, estimate)
+    values = _compared_values(report, estimate)
     decimals = decimals_for(values)
     own, production = (decimal(value, decimals) for value in values)
+    missing = estimate.details.get("missing_share") or 0.0
+    events = f" on the {100 * (1 - missing):.1f} % of events that both have" if missing >= SMALLEST_SHARE else ""
     is_less = (estimate.lift or 0.0) < 0
-    word, than = "less" if is_less else "more", f"than production ({own} against {production})"
+    word, than = "less" if is_less else "more", f"than production ({own} against {production}{events})"
     if estimate.lift_ratio is None:
         lift = _mirrored(estimate.lift, estimate.lift_lower, estimate.lift_upper, is_less)
         size, lower, upper = (decimal(number, decimals) for number in lift)
@@ -195,11 +199,16 @@ def _mirrored(value: float | None, lower: float | None, upper: float | None, is_
     return size, below, above
 
 
-def _value_of_production(report: Report, estimate: Estimate) -> float | None:
-    try:
-        return report.get(report.production, estimate.estimator, estimate.average).value
-    except KeyError:
-        return None
+def _compared_values(report: Report, estimate: Estimate) -> tuple[float | None, float | None]:
+    """Return the values of a candidate and of production with the events and weights of the lift.
+
+    A Report from elsewhere may have only the values on each policy's own events.
+    """
+    own, production = (estimate.details.get(name) for name in ("lift_value", "lift_production_value"))
+    if production is not None:
+        return own, production
+    rows = (row for row in report.estimates if (row.estimator, row.average) == (estimate.estimator, estimate.average))
+    return estimate.value, next((row.value for row in rows if row.policy == report.production), None)
 
 
 def _since(decision: Decision) -> str:

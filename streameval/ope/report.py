@@ -110,7 +110,8 @@ class Estimate(msgspec.Struct, frozen=True):
         importance_weight_mean: 1 is expected
         importance_weight_max: the largest importance weight
         lift: the estimated difference to production, with its bounds in the next fields
-        lift_ratio: the lift over the size of production's value, known if the interval of that value excludes 0
+        lift_ratio: the lift over the size of production's value on the events of both and with the weights of the lift,
+            known if the interval of that value excludes 0
         details: diagnostics of the average and the interval (tau, alpha, k, horizon, ...)
         reward: the name of the reward
         propensity: `logged`, or `estimated` with an error that the interval leaves out
@@ -142,6 +143,13 @@ class Estimate(msgspec.Struct, frozen=True):
     def interval(self) -> Interval:
         """Return the interval around `value`, with bounds of None while it is withheld."""
         return Interval(self.lower, self.upper, self.kind, self.anytime, self.covers)
+
+    @property
+    def is_impossible(self) -> bool:
+        """Tell whether the value is outside its interval, because no rewards have such a mean."""
+        if self.value is None or self.lower is None or self.upper is None:
+            return False
+        return not self.lower <= self.value <= self.upper
 
 
 class GuardrailCheck(msgspec.Struct, frozen=True):

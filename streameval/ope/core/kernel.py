@@ -563,8 +563,8 @@ def mix(
         pools: the pool of each policy [P]: the losses of a pool are added up
         rates: the learning rate of each pool [G]
         horizons: rows of horizons, factors over one block, and factors of losses over one block [3, J]
-        constants: pseudo-events, events behind the prior noise, smallest variance, horizon and factor of recent sums,
-            and the limits of horizons whose prior weight grows [7]
+        constants: pseudo-events, events behind the prior noise, smallest share of the prior second moment, horizon and
+            factor of recent sums, and the limits of horizons whose prior weight grows [7]
         scratch: room for [6, J]
         estimates: room for [P, C, J]
         shares: room for [G, C, J]
@@ -815,7 +815,10 @@ def _noise(
     prior: cython.double,
     smallest: cython.double,
 ) -> cython.double:
-    """Find the variance of one event's term, with a prior second moment that counts like `prior` events."""
+    """Find the variance of one event's term, with a prior second moment that counts like `prior` events.
+
+    It is at least the share `smallest` of this second moment.
+    """
     weight: cython.double = columns[p, c, 0]
     u: cython.double = columns[p, c, 1]
     v: cython.double = columns[p, c, 2]
@@ -840,7 +843,7 @@ def _noise(
             square = 0.0 if square == square else _NAN
         square = _ratio(square * weight, v * v)
         square = _ratio(weight * square + expected, weight + prior)
-    return _larger(square, smallest)
+    return _larger(square, smallest * columns[p, c, 7])
 
 
 @cython.cfunc

@@ -29,7 +29,7 @@ from streameval.ope.core.base import Average, Path
 from streameval.ope.core.layout import ONE, Component, Layout
 from streameval.ope.core.moments import ROWS, MomentRow
 from streameval.ope.core.past import History, Past, Tables
-from streameval.ope.core.reading import Lift, Reading
+from streameval.ope.core.reading import Comparison, Lift, Reading, missing_share
 from streameval.ope.core.selection import Selection
 from streameval.ope.core.summary import BlockSums
 
@@ -41,6 +41,7 @@ LOSS_MEMORY = np.clip(2 * np.append(HORIZONS[1:], np.inf), 1e5, 1e6)
 PSEUDO_EVENTS = 500.0
 NOISE_EVENTS = 2_000.0
 MIN_VARIANCE = 1e-6
+"""Smallest variance of a term, relative to the second moment assumed for it, so that it has no unit of the reward."""
 MIN_POOLED = 3
 PRIOR_HORIZONS = 1e4, 4e5
 """Before any loss, the weight of a decay grows with its horizon between these two, in events."""
@@ -160,7 +161,7 @@ class Mixture(Average):
         lifts = max(bank.policies - 1, 0)
         return MixtureState(
             _start(bank.policies, bank.layout, bank.shared),
-            _start(lifts, bank.layout, _lift_tables(bank.columns)),
+            _start(lifts, bank.layout, _lift_tables(bank.layout)),
             past.start_history(lifts, 1 + bank.columns),
         )
 
@@ -172,12 +173,12 @@ class Mixture(Average):
         past.fold(state.values.past, path.steps, bank.shared, np.full((len(sums), 1, 1), fading))
         if bank.policies < 2:
             return None
-        blocks, rows, signed = _lifts(sums, layout, values)
-        totals = np.ascontiguousarray(np.concatenate([rows[:, :, :1, 0], rows[..., 1]], axis=-1))
-        squares = np.repeat(rows[:, :, 0, 6, None], 2, axis=-1)
+        blocks, rows, squares, signed = _lifts(sums, layout, values)
+        weight = sums.rows[:, 1:, layout.row((layout.apart, ONE, ONE)), None]
+        totals = np.ascontiguousarray(np.concatenate([weight, rows[..., 1]], axis=-1))
         flat = np.ascontiguousarray(rows.reshape(*rows.shape[:2], -1))
-        steps = past.compare(state.history, flat, totals, squares, _compared(bank.columns), signed, sums.covered)
-        tables = _lift_tables(bank.columns)
+        steps = past.compare(state.history, flat, totals, squares, _compared(bank.layout), signed, sums.covered)
+        tables = _lift_tables(bank.layout)
         after = past.follow(state.lifts.past, steps, tables, float(fading))
         effects = past.design_effect(_expanded_path(after, tables))
         lift_path = self._fold(state.lifts, blocks, bank, is_lift=True)
@@ -235,30 +236,15 @@ class Mixture(Average):
 
     def read(self, state: MixtureState, tail: BlockSums | None, rate: Array | None, bank: Bank) -> Reading:
         """Read the estimate after the last finished block."""
-        tables = _lift_tables(bank.columns)
-        lift = self._read(state.lifts, past.expanded(state.lifts.past, tables), bank, True, None)
-        return self._read(state.values, past.expanded(state.values.past, bank.shared), bank, False, lift)
+        values, lifts = self._now(state.values, bank, is_lift=False), self._now(state.lifts, bank, is_lift=True)
+        spread = past.expanded(state.lifts.past, _lift_tables(bank.layout))
+        lift = _reading(lifts, spread, compared=_compared_with(values, lifts))
+        return _reading(values, past.expanded(state.values.past, bank.shared), lift)
 
-    def _read(self, state: Decays, spread: State, bank: Bank, is_lift: bool, lift: Reading | None) -> Reading:
+    def _now(self, state: Decays, bank: Bank, is_lift: bool) -> DecayReading:
+        """Return the bank of decays with its mixture."""
         mixed = self._mix(state, _no_blocks(state, bank), bank, is_lift)
-        now = DecayReading(state, bank.layout, mixed, np.array(bank.candidates) if not is_lift else slice(None))
-        is_known = now.is_known
-        _, *variances = now.term_values
-        # no horizon is longer than the stream
-        limits = np.minimum(HORIZONS, np.maximum(state.events, 1)[:, None])
-        horizon = _over_components((mixed.share * limits[:, None]).sum(axis=-1), bank.layout, np.add)
-        horizon = horizon / [len(component) for component in bank.layout.components]
-        return Reading(
-            now.moments.reshape(-1, ROWS),
-            spread,
-            tail=None,
-            details={"horizon_events": np.where(is_known, horizon, np.nan).ravel()},
-            parts={
-                name: np.sqrt(np.where(is_known, values, np.nan)).ravel()
-                for name, values in zip(("se", "spread", "drift"), variances, strict=True)
-            },
-            lift=lift,
-        )
+        return DecayReading(state, bank.layout, mixed, slice(None) if is_lift else np.array(bank.candidates))
 
     def select(self, state: MixtureState, selection: Selection) -> MixtureState:
         for decays in (state.values, state.lifts):
@@ -317,8 +303,11 @@ def _values(sums: BlockSums, layout: Layout) -> _Blocks:
     )
 
 
-def _lifts(sums: BlockSums, layout: Layout, values: Array) -> tuple[_Blocks, Array, Array | None]:
+def _lifts(sums: BlockSums, layout: Layout, values: Array) -> tuple[_Blocks, Array, Array, Array | None]:
     """Return what the mixture of lifts takes in, and the rows and signed sums of whole differences.
+
+    The linearised difference of a ratio is unknown until both mean weights are. Only ratios leave such a block out. The
+    third part is the sums of squared weights of the blocks that means have, and of those that ratios have [B, P, 2].
 
     Args:
         sums: the sums of the blocks
@@ -329,22 +318,18 @@ def _lifts(sums: BlockSums, layout: Layout, values: Array) -> tuple[_Blocks, Arr
     weight = rows[..., layout.row((layout.apart, ONE, ONE))]
     squares = rows[..., layout.squares_row(True)]
     parts = np.empty((*weight.shape, len(components), 2))
-    is_known = np.ones(weight.shape, dtype=bool)
+    is_known = np.ones(parts.shape[:-1], dtype=bool)
     forms: dict[int, Array] = {}
     for index, component in enumerate(components):
         if component.difference is not None:
             parts[..., index, :] = rows[..., layout.rows(layout.difference_products(component.difference))]
         else:
             forms[index] = form = _form(values[:, :, index])
-            parts[..., index, :], is_finite = _linear(form, rows[..., layout.rows(layout.ratio_products(component))])
-            is_known &= is_finite
-    weight, squares = np.where(is_known, weight, 0.0), np.where(is_known, squares, 0.0)
-    parts = np.where(is_known[..., None, None], parts, 0.0)
-    counted = [weight, parts[..., 0], weight, parts[..., 1], parts[..., 0], weight]
-    counted = [
-        column if column.ndim > 2 else np.broadcast_to(column[..., None], parts.shape[:-1]) for column in counted
-    ]
-    terms = np.stack(counted, axis=-1)
+            products = rows[..., layout.rows(layout.ratio_products(component))]
+            parts[..., index, :], is_known[..., index] = _linear(form, products)
+    parts = np.where(is_known[..., None], parts, 0.0)
+    known_weight = np.where(is_known, weight[..., None], 0.0)
+    terms = np.stack([known_weight, parts[..., 0], known_weight, parts[..., 1], parts[..., 0], known_weight], axis=-1)
     whole = np.empty((*weight.shape, len(layout.columns), 9))
     first = 0
     for index, (column, own) in enumerate(zip(layout.columns, layout.components, strict=True)):
@@ -355,19 +340,20 @@ def _lifts(sums: BlockSums, layout: Layout, values: Array) -> tuple[_Blocks, Arr
         else:
             both = rows[..., layout.rows(layout.difference_products(difference))]
             nonzero = rows[..., layout.nonzero_row(difference, True)]
-        both, nonzero = np.where(is_known[..., None], both, 0.0), np.where(is_known, nonzero, 0.0)
-        d, dd = both[..., 0], both[..., 1]
-        whole[..., index, :] = np.stack([weight, d, weight, dd, d, weight, squares, weight > 0, nonzero], axis=-1)
+        known, d, dd = known_weight[..., first], both[..., 0], both[..., 1]
+        square = np.where(is_known[..., first], squares, 0.0)
+        whole[..., index, :] = np.stack([known, d, known, dd, d, known, square, known > 0, nonzero], axis=-1)
         first += len(own)
     importance = rows[..., layout.rows(layout.weight_products(True))]
-    importance = np.where(is_known[..., None], importance, 0.0)
     unsupported = np.zeros((*weight.shape, 1))
     faded = np.concatenate([importance, unsupported, whole[..., [1, 3]].reshape(*weight.shape, -1)], axis=-1)
     priors = np.zeros((*weight.shape, len(components) + 1))
     priors[..., -1] = sums.distances[:, 1:]
     blocks = _Blocks(sums.size, terms, squares, priors, faded, rows[..., layout.heaviest_row])
     signed = None if sums.signed_differences is None else _signed(sums, layout, forms, is_known)
-    return blocks, whole, signed
+    ratios_known = is_known[..., list(forms)].all(axis=-1)
+    both_squares = np.stack([squares, np.where(ratios_known, squares, 0.0)], axis=-1)
+    return blocks, whole, both_squares, signed
 
 
 def _form(values: Array) -> Array:
@@ -422,10 +408,10 @@ def _signed(sums: BlockSums, layout: Layout, forms: dict[int, Array], is_known: 
         if first in forms:
             names = _ratio_totals(layout, own[0])
             terms = np.concatenate([differences[:, :, -1:], sums.signed[:, 1:][:, :, names]], axis=2)
-            form = np.where(is_known[..., None], forms[first], 0.0)
+            form = np.where(is_known[..., first, None], forms[first], 0.0)
             signed[:, :, 1 + index] = (form[..., None] * terms).sum(axis=2)
         first += len(own)
-    return np.where(is_known[..., None, None], signed, 0.0)
+    return signed
 
 
 def _ratio_totals(layout: Layout, component: Component) -> list[int]:
@@ -435,25 +421,31 @@ def _ratio_totals(layout: Layout, component: Component) -> list[int]:
     return [layout.totals[(layout.apart, name)] for name in series]
 
 
-def _lift_tables(columns: int) -> Tables:
+def _ratios(layout: Layout) -> Integers:
+    """Return 1 for each column with the lift of a ratio, which may leave blocks out, else 0."""
+    return np.array([layout.difference(column) is None for column in layout.columns], dtype=np.int64)
+
+
+def _lift_tables(layout: Layout) -> Tables:
     """Return the tables of the variances of lifts, in which all columns fade alike."""
+    columns = len(layout.columns)
     sums = np.arange(9 * columns, dtype=np.int64)[None]
     squares = np.arange(2 + 3 * columns, dtype=np.int64)[None]
     signed = np.arange((1 + columns) * past.SIGNS, dtype=np.int64)[None]
     indices = np.arange(columns)
     read = (
         np.arange(9 * columns).reshape(columns, 9),
-        np.stack([np.zeros(columns, dtype=np.int64), 2 + 3 * indices, 3 + 3 * indices, 4 + 3 * indices], axis=1),
+        np.stack([_ratios(layout), 2 + 3 * indices, 3 + 3 * indices, 4 + 3 * indices], axis=1),
         np.stack([1 + indices, np.zeros(columns, dtype=np.int64)], axis=1),
     )
     return Tables(sums, squares, signed, read)
 
 
-def _compared(columns: int) -> tuple[Integers, Integers, Integers]:
-    """Return the products of contrasts of lifts: `d d`, `d q` and `q q` of each column."""
-    pairs = [pair for index in range(1, columns + 1) for pair in ((index, index), (index, 0), (0, 0))]
+def _compared(layout: Layout) -> tuple[Integers, Integers, Integers]:
+    """Return the products of contrasts of lifts: `d d`, `d q` and `q q` of each column, and whether it is a ratio."""
+    pairs = [pair for index in range(1, len(layout.columns) + 1) for pair in ((index, index), (index, 0), (0, 0))]
     first, second = np.array(pairs, dtype=np.int64).T
-    return np.ascontiguousarray(first), np.ascontiguousarray(second), np.zeros(len(first), dtype=np.int64)
+    return np.ascontiguousarray(first), np.ascontiguousarray(second), np.repeat(_ratios(layout), 3)
 
 
 def _expanded_path(path: Past, tables: Tables) -> State:
@@ -488,9 +480,13 @@ class DecayReading:
     @cached_property
     def kernel(self) -> Array:
         """Return the weight in the mixture of an event of each decay, in which pseudo-events count too."""
+        return ratio(self.mixed.share, self.weight + self.pseudo_events)
+
+    @cached_property
+    def pseudo_events(self) -> Array:
+        """Return the weight that is left to the start-up value of each decay, [P, C, J]."""
         left = PSEUDO_EVENTS * np.exp(-self.state.events[:, None, None] / HORIZONS)
-        pseudo_events = np.where(np.isnan(self.state.columns[..., 6, None]), 0.0, left)
-        return ratio(self.mixed.share, self.weight + pseudo_events)
+        return np.where(np.isnan(self.state.columns[..., 6, None]), 0.0, left)
 
     @cached_property
     def squares(self) -> Array:
@@ -591,6 +587,48 @@ class DecayReading:
             moments[:, index, MomentRow.UU] = square - term**2 + value**2
             moments[:, index, MomentRow.TERM_IMPORTANCE] = value * moments[:, index, MomentRow.IMPORTANCE]
         return moments
+
+
+def _reading(
+    now: DecayReading, spread: State, lift: Reading | None = None, compared: Comparison | None = None
+) -> Reading:
+    """Return the reading of a bank of decays."""
+    is_known, layout = now.is_known, now.layout
+    _, *variances = now.term_values
+    # no horizon is longer than the stream
+    limits = np.minimum(HORIZONS, np.maximum(now.state.events, 1)[:, None])
+    horizon = _over_components((now.mixed.share * limits[:, None]).sum(axis=-1), layout, np.add)
+    horizon = horizon / [len(component) for component in layout.components]
+    return Reading(
+        now.moments.reshape(-1, ROWS),
+        spread,
+        tail=None,
+        details={"horizon_events": np.where(is_known, horizon, np.nan).ravel()},
+        parts={
+            name: np.sqrt(np.where(is_known, values, np.nan)).ravel()
+            for name, values in zip(("se", "spread", "drift"), variances, strict=True)
+        },
+        lift=lift,
+        compared=compared,
+    )
+
+
+def _compared_with(values: DecayReading, lifts: DecayReading) -> Comparison:
+    """Return what the decays of lifts say about production, under their own weights.
+
+    A decay of a policy less the same decay of its lift is production on the events of both. It starts where the policy
+    starts, and moves to production's start here.
+    """
+    share, pseudo = lifts.mixed.share, lifts.pseudo_events
+    own, every = values.weight[1:], values.weight[:1]
+    starts = values.state.columns[..., 6]
+    moved = np.nan_to_num(ratio(pseudo, own + pseudo)) * np.nan_to_num(starts[:1] - starts[1:])[..., None]
+    production = (share * (values.mixed.estimates[1:] + moved)).sum(axis=-1) - lifts.mixed.value
+    lacking = missing_share((lifts.kernel * own).sum(axis=-1), (lifts.kernel * every).sum(axis=-1))
+    return Comparison(
+        np.where(lifts.is_known, _over_components(production, values.layout, np.add), np.nan).ravel(),
+        _over_components(lacking, values.layout, np.maximum).ravel(),
+    )
 
 
 def _moved(share: Array) -> Array:

@@ -310,7 +310,8 @@ def expanded(past: Past, tables: Tables) -> dict[str, Array]:
             elif name == "signed":
                 state = state[:, 0].reshape(len(state), state.shape[2] // SIGNS, SIGNS)[:, signed]
             elif name == "covered":
-                state = np.repeat(state, len(sums), axis=1)
+                own = squares[:, OWN_SQUARES.start]
+                state = state[:, 0, np.stack([own, np.ones_like(own)], axis=1)]
             else:
                 state = state[:, 0, squares]
         columns[name] = state.reshape(state.shape[0] * state.shape[1], math.prod(state.shape[2:]))
@@ -401,7 +402,8 @@ def tail_rows(sums: BlockSums, layout: Layout) -> Array:
 def read(state: Mapping[str, Array], tail: Array | None, is_lift: bool = False) -> dict[str, Any]:
     """Read the numbers of a past by name, [columns] each, NaN if unknown.
 
-    `variance`: of the term `u`, or of the linearised term `(u - E v) / mean(v)` of a ratio. `count`: the number of
+    `variance`: of the term `u`, or of the linearised term `(u - E v) / mean(v)` of a ratio. `production_variance`: of
+    production's term on the events of a lift. `count`: the number of
     equally weighted events with the same variance of their mean. `effective_denominators`: see `Reading`.
     `never_varied`: see the function. `nonzero`: the number of events with `u != 0`. `design_effect`: see the function;
     of finished blocks only.
@@ -417,9 +419,11 @@ def read(state: Mapping[str, Array], tail: Array | None, is_lift: bool = False) 
         added = [row for row in TAIL_ROWS if row < sums.shape[-1]]
         sums[..., added] += tail[:, added]
     rows, terms = _side(sums, is_lift)
+    production = {"production_variance": _production_variance(sums)} if is_lift else {}
     form = linear_form(rows, terms)
     variance = linearised_variance(rows, terms, form)
     return {
+        **production,
         "variance": variance,
         "count": ratio(rows[..., 0] ** 2, rows[..., -2]),
         "effective_denominators": effective_denominators(rows, terms),
@@ -427,6 +431,13 @@ def read(state: Mapping[str, Array], tail: Array | None, is_lift: bool = False) 
         "nonzero": sums[..., NONZERO],
         "design_effect": design_effect(state, is_lift, (form, variance) if tail is None else None),
     }
+
+
+def _production_variance(sums: Array) -> Array:
+    """Return the variance of production's term on the events that a policy has too."""
+    rows, sides = sums[..., PAIR_VARIANCE], np.repeat([0.0, 1.0], OWN)
+    form, products = sides * linear_form(rows, len(TERMS)), rows[..., 1 + len(TERMS) : -2]
+    return ratio(sum_of_squares(form, products), rows[..., 0])
 
 
 def _side(sums: Array, is_lift: bool) -> tuple[Array, int]:

@@ -15,6 +15,7 @@ from streameval.ope.core import past
 from streameval.ope.core.moments import (
     TERMS,
     MomentRow,
+    PairRow,
     difference_of_ratios,
     effective_denominators,
     lift_of,
@@ -43,6 +44,23 @@ class Lift(NamedTuple):
     events: Array
 
 
+def missing_share(weight: Array, every: Array) -> Array:
+    """Return the share of `every`, the weight of production's events, that a policy's own events lack."""
+    return np.maximum(1.0 - ratio(weight, every), 0.0)
+
+
+class Comparison(NamedTuple):
+    """Hold what the events of lifts say about production, with the averaging weights of the lifts.
+
+    Attributes:
+        production: the value of production on the events that both policies have [columns]
+        missing_share: the share of production's events that the policy lacks [columns]
+    """
+
+    production: Array
+    missing_share: Array
+
+
 class Reading:
     """Hold the numbers of an average at one time, one entry per column, NaN if unknown or without evidence.
 
@@ -58,6 +76,7 @@ class Reading:
         spread: the parts of a past, see `past.expanded`
         tail: the rows that the unfinished block adds to the past [columns, rows]
         lift: the reading of the differences to production, if the average keeps it
+        compared: what a reading of lifts says about production, if the average keeps lifts
 
     >>> sums = np.array([[4.0, 6.0, 4.0, 10.0, 6.0, 4.0, 4.0, 8.0, 0.0, 9.0, 4.0, 1.0, 3.0, 2.0]])
     >>> reading = Reading(sums, {}, tail=None)
@@ -74,8 +93,9 @@ class Reading:
         details: Mapping[str, Array] = MappingProxyType({}),
         parts: Mapping[str, Array] = MappingProxyType({}),
         lift: Reading | None = None,
+        compared: Comparison | None = None,
     ) -> None:
-        self.moments, self.details, self.parts = moments, details, parts
+        self.moments, self.details, self.parts, self.compared = moments, details, parts, compared
         self.pairs: Array | None = None
         self.bias = np.full(moments.shape[:-1], np.nan) if bias is None else bias
         self.knows_units = "signed" in spread
@@ -92,6 +112,7 @@ class Reading:
             return side_by_side(parts, policies)
 
         first, lifts = readings[0], [reading._lift for reading in readings if reading._lift is not None]
+        compared = map(joined, zip(*(reading.compared or () for reading in readings), strict=True))
         combined = cls(
             joined([reading.moments for reading in readings]),
             {name: joined([reading._state[name] for reading in readings]) for name in first._state},
@@ -99,6 +120,7 @@ class Reading:
             bias=joined([reading.bias for reading in readings]),
             parts={name: joined([reading.parts[name] for reading in readings]) for name in first.parts},
             lift=cls.side_by_side(lifts, policies - 1) if lifts else None,
+            compared=None if first.compared is None else Comparison(*compared),
         )
         if first._tail is not None:
             combined._tail = joined([reading._tail for reading in readings if reading._tail is not None])
@@ -139,6 +161,11 @@ class Reading:
             bias = self.bias[others] + np.resize(self.bias[:estimators], self.bias[others].shape)
             lift = Reading(moments, state, tail=None, bias=bias)
             lift.pairs, lift._tail = pairs, None if self._tail is None else self._tail[others]
+            weight = self._row(MomentRow.WEIGHT)
+            every = np.resize(weight[:estimators], weight[others].shape)
+            lift.compared = Comparison(
+                ratio(pairs[..., PairRow.PU], pairs[..., PairRow.PV]), missing_share(weight[others], every)
+            )
             lift.nonzero = np.minimum(own, production)
         else:
             lift = copy(self._lift)

@@ -50,7 +50,34 @@ def add_short_spans(plain: Any) -> Any:
     return added(plain)
 
 
-MIGRATIONS: list[Callable[[Any], Any]] = [_with_rejections_by_reward, add_short_spans]
+def _sampling_of_frequencies(plain: Any) -> Any:
+    """Add the smallest sampling probability to the comparison of propensities, which knew events of 1 alone."""
+    rooms, frequencies = plain["rooms"], plain["rooms"].get("frequencies")
+    if frequencies is None:
+        return plain
+    return {**plain, "rooms": {**rooms, "frequencies": {**frequencies, "sampling": 1.0, "seen": 0}}}
+
+
+def _support_of_harvested_curves(plain: Any) -> Any:
+    """Add how often each rank was shown, and with which ratio, to the sums of a harvested examination curve."""
+    ranking = plain["settings"].get("ranking") or {}
+    if plain["examination"] is None or ranking["examination"]["kind"] != "harvested":
+        return plain
+    curve = {}
+    for horizon, page_sums in plain["examination"].items():
+        sums, squares = from_plain(page_sums["sums"]), from_plain(page_sums["squares"])
+        curve[horizon] = to_plain(
+            {"sums": np.pad(sums, (0, len(sums))), "squares": np.pad(squares, ((0, len(sums)), (0, len(sums))))}
+        )
+    return {**plain, "examination": curve}
+
+
+def _diagnoses(plain: Any) -> Any:
+    """Add what the checks of downsampled logs and of harvested curves count."""
+    return _support_of_harvested_curves(_sampling_of_frequencies(plain))
+
+
+MIGRATIONS: list[Callable[[Any], Any]] = [_with_rejections_by_reward, add_short_spans, _diagnoses]
 """Number n takes the plain state of an evaluator from schema `FIRST_SCHEMA + n` to the next. None is ever removed."""
 STATE_SCHEMA = FIRST_SCHEMA + len(MIGRATIONS)
 

@@ -642,6 +642,8 @@ class Evaluator:
         goal_estimates = [row for row in estimates if row.reward == config.rewards[0].name]
         shown, estimators = {row.estimator for row in estimates}, config.estimators
         predicts = config.policies_need_prediction or any("prediction" in estimators[label].needs for label in shown)
+        detections = None if state.drift is None else state.drift.detections
+        counts = tuple(policy_counts(config, events.accepted, learned.counts, state.failures, detections))
         decisions, checks, transitions = (
             ((), (), ())
             if self._monitor is None or state.promotion is None
@@ -654,6 +656,7 @@ class Evaluator:
                 now,
                 unmatched_share,
                 self.promotion_lifts,
+                counts,
             )
         )
         if checks:
@@ -663,15 +666,7 @@ class Evaluator:
             confidence=config.confidence,
             production=self.policies[0],
             events=EventCounts(events.accepted, dict(events.rejected), events.newest, events.oldest),
-            policies=tuple(
-                policy_counts(
-                    config,
-                    events.accepted,
-                    learned.counts,
-                    state.failures,
-                    None if state.drift is None else state.drift.detections,
-                )
-            ),
+            policies=counts,
             estimates=with_signs(config, estimates),
             promotion=with_notes(config, decisions),
             trust=checks,

@@ -52,7 +52,8 @@ def complete(config: EvaluatorConfig, state: State, incomplete: Incomplete) -> t
         np.where(usable, column, 1.0) for column in (events.propensity, events.sampling_probability)
     )
     reward = np.where(usable, events.reward, np.nan)
-    log = Log(sets, propensity, reward, 1 / sampling, config.block, raw_fields=events.raw_fields)
+    limits = config.rewards[0].range
+    log = Log(sets, propensity, reward, 1 / sampling, config.block, None, events.raw_fields, limits)
     if incomplete.prediction is not None:
         log = _with_prediction(config, log, incomplete.prediction)
     answers, after, unlearned = {}, {}, Faults()
@@ -110,7 +111,7 @@ def _rows(config: EvaluatorConfig, state: State, present: Present) -> Iterator[L
             steps=own.get("steps", 0),
             version=version,
             regret=regrets.get(name),
-            step_norm=policy.step_norm(own) if isinstance(policy, Learned) else None,
+            step_norm=policy.step_norm(own, config.rewards[0].range) if isinstance(policy, Learned) else None,
             failures=own.get("failures", 0),
             learning_rate=policy.step if isinstance(policy, Learned) else None,
         )

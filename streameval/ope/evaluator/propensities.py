@@ -18,7 +18,7 @@ from streameval.events.origin import NO_IDENTITY, Identity, fingerprints, mix64
 from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity, FrequencyTable, RiverClassifier
 from streameval.ope.evaluator.room import Incomplete, Present, Room
-from streameval.ope.evidence.evidence import LARGEST_WEIGHT
+from streameval.ope.evidence.evidence import event_weight
 from streameval.ope.policies.coded import Faults
 from streameval.ope.policies.python import CodeError, foreign_code
 from streameval.ope.policies.river import Described, inputs_of_context
@@ -316,9 +316,7 @@ def choices(settings: EstimatedPropensity, events: EventBatch) -> LoggedChoices:
     owner = np.repeat(np.arange(number), rows)
     options = np.full(len(owner), NO_IDENTITY)
     options[(sizes > 0)[owner]] = fingerprints(_names(events, sizes)) if sizes.any() else NO_IDENTITY
-    with np.errstate(over="ignore"):
-        weight = 1.0 / events.sampling_probability
-    weight = np.where(weight <= LARGEST_WEIGHT, weight, 0.0)
+    weight = event_weight(events)
     raw_fields = () if events.raw_fields is None else events.raw_fields.values
     action = action if single else np.full(number, NO_IDENTITY)
     return LoggedChoices(action, context, weight, options, owner, sizes > 0, raw_fields)

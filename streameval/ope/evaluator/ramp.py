@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from msgspec import Struct, structs
 
-from streameval.common.arrays import Array
+from streameval.common.arrays import Array, ratio
 from streameval.common.text import counted
 from streameval.events import EventBatch
 from streameval.ope.core import past
@@ -20,7 +20,7 @@ from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.room import Blocks, Room
 from streameval.ope.evidence import arms
 from streameval.ope.evidence.arms import ArmState
-from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence.evidence import Evidence, event_weight
 from streameval.ope.report import TrustCheck
 
 
@@ -60,7 +60,8 @@ def summarise(config: EvaluatorConfig, _state: RampState, blocks: Blocks) -> Blo
         return None
     drawn = np.asfortranarray(config.logging.choices(blocks.logged))
     ones = np.ones_like(drawn)
-    named = np.where(drawn.any(axis=1, keepdims=True), ones, 0.0)
+    weight = event_weight(blocks.logged)[:, None]
+    named = np.where(drawn.any(axis=1, keepdims=True), weight * ones, 0.0)
     evidence = replace(Evidence.from_numbers(ones, np.ones(len(drawn)), config.block, named), signs=blocks.goal.signs)
     return past.sum_ratio(evidence, Terms(drawn))
 
@@ -76,8 +77,9 @@ def checks(config: EvaluatorConfig, state: RampState, _policy_checks: Sequence[T
     if config.logging is None or config.logging.shares is None or config.promotion is None:
         return
     reading, sums = past.read_ratio(state.drawn, has_denominator=False)
-    counts = sums[:, 1]
-    if counts.any():
+    # as many events of weight 1 as have the variance of the downsampled ones
+    counts = ratio(sums[:, 1] * sums[:, 0], sums[:, 6])
+    if sums[:, 1].any():
         effect = float(np.nanmax(reading["design_effect"], initial=1.0))
         error = config.promotion.trust.error
         ok, finding = shares_check(config.logging.names, config.logging.shares, counts, effect, error)

@@ -14,6 +14,7 @@ from msgspec import structs
 from streameval.common.arrays import Array, Integers, Mask, ratio, select_part, side_by_side
 from streameval.events import EventBatch
 from streameval.ope.core import AnyAverage, Reading
+from streameval.ope.core.reading import Comparison
 from streameval.ope.estimators import AnyEstimator, TermRange
 from streameval.ope.evaluator import slope
 from streameval.ope.evaluator.config import EvaluatorConfig
@@ -139,11 +140,9 @@ def _by_average(
         choice = slope.choose(reading, grid.estimators * several, config.reward_range[1] - config.reward_range[0])
         curve_errors = side_by_side([errors.T] * several, policies).T
         bounds = TrackedBounds.side_by_side(tracked, policies)
-        late = np.repeat(totals.counts["since"] > 0, len(reading.value) // policies)
-        numbers = numbers_of(
-            config, interval, reading, lift, bounds, largest, terms, choice.half_width, curve_errors, late
-        )
-        details = _details(interval, reading, lift, supported, terms) | {"cap": choice.caps}
+        numbers = numbers_of(config, interval, reading, lift, bounds, largest, terms, choice.half_width, curve_errors)
+        late = np.repeat(counts["since"] > 0, len(reading.value) // policies)
+        details = _details(interval, reading, lift, supported, terms, late) | {"cap": choice.caps}
         shared = {**interval.details(), **({"design_effect_of": "units"} if reading.knows_units else {})}
 
         chosen = choice.columns.reshape(policies, several, -1)
@@ -201,7 +200,6 @@ def numbers_of(
     terms: TermRange,
     wider: Array,
     errors: Array,
-    late: Mask,
 ) -> dict[str, Array]:
     """Return the numbers of all columns by field. Lifts are within plus and minus the width of the reward range.
 
@@ -215,7 +213,6 @@ def numbers_of(
         terms: range of the terms
         wider: [columns]. Amount added to both sides of an interval.
         errors: [2, columns]. Half-widths of values and lifts from a learned curve, independent of the other errors.
-        late: [columns]. Whether the policy was added after production.
     """
     estimators, (low, high) = len(reading.value) - len(lift.value), config.reward_range
     scaled = ratio(terms.width, reading.mean_denominator)
@@ -248,30 +245,30 @@ def numbers_of(
         "lift_lower": _after_production(estimators, below),
         "lift_upper": _after_production(estimators, above),
     }
-    return numbers | _relative(numbers, reading, lift, estimators, late)
+    return numbers | _relative(numbers, reading, lift, estimators)
 
 
-def _relative(
-    numbers: Mapping[str, Array], reading: Reading, lift: Reading, estimators: int, late: Mask
-) -> dict[str, Array]:
+def _relative(numbers: Mapping[str, Array], reading: Reading, lift: Reading, estimators: int) -> dict[str, Array]:
     """Return lifts over the size of production's value, unknown unless the interval of that value excludes 0.
 
-    A `late` candidate has fewer events than production. Its lift is over production's value on the events of both, if
-    the average keeps that value. The interval of that value is wider in proportion to its standard error.
+    The value is of the events that both policies have, with the weights of the lift. Its interval is the one of
+    production's own value, as wide as its standard error says.
 
     The covariance of a lift and production follows from the variances of both values and of their difference.
     """
     own, paired = reading.spread["variance"], _after_production(estimators, lift.spread["variance"])
-    production = np.resize(own[:estimators], own.shape)
+    every = np.resize(own[:estimators], own.shape)
+    both = lift.spread.get("production_variance")
+    production = every if both is None else _after_production(estimators, both)
     correlation = np.clip(np.nan_to_num(ratio(own - production - paired, 2 * np.sqrt(paired * production))), -1, 1)
-    value, lower, upper = (np.resize(numbers[name][:estimators], own.shape) for name in ("value", "lower", "upper"))
-    if lift.pairs is not None:
-        count = np.resize(reading.count[:estimators], own.shape)
-        wider = np.sqrt(np.fmax(ratio(count, _after_production(estimators, lift.count)), 1.0))
-        both = numbers["value"] - numbers["lift"]
-        lower = np.where(late, both - wider * (value - lower), lower)
-        upper = np.where(late, both + wider * (upper - value), upper)
-        value = np.where(late, both, value)
+    all_events, lower, upper = (
+        np.resize(numbers[name][:estimators], own.shape) for name in ("value", "lower", "upper")
+    )
+    count = np.resize(reading.count[:estimators], own.shape)
+    error = ratio(production * count, every * _after_production(estimators, lift.count))
+    wider = np.sqrt(np.where(np.isnan(error), 1.0, error))
+    value = _of_lifts(lift, estimators).production
+    lower, upper = value + wider * (lower - all_events), value + wider * (upper - all_events)
     is_loss = value < 0
     base = np.abs(value), np.where(is_loss, -upper, lower), np.where(is_loss, -lower, upper)
     lifts = numbers["lift"], numbers["lift_lower"], numbers["lift_upper"]
@@ -281,6 +278,12 @@ def _relative(
         "lift_ratio_lower": below,
         "lift_ratio_upper": above,
     }
+
+
+def _of_lifts(lift: Reading, estimators: int) -> Comparison:
+    """Return what lifts say about production, for all columns."""
+    assert lift.compared is not None
+    return Comparison._make(_after_production(estimators, numbers) for numbers in lift.compared)
 
 
 def _errors_of_curve(config: EvaluatorConfig, grid: Grid, curve: LearnedCurve | None, by_rank: Array) -> Array:
@@ -321,10 +324,11 @@ def _lacking_weight(reading: Reading) -> Array:
 
 
 def _details(
-    interval: AnyInterval, reading: Reading, lift: Reading, supported: Mask, terms: TermRange
+    interval: AnyInterval, reading: Reading, lift: Reading, supported: Mask, terms: TermRange, late: Mask
 ) -> dict[str, Array]:
     heaviest, estimators = interval.heaviest(reading, terms), len(reading.value) - len(lift.value)
     unsupported = np.where(np.repeat(supported, estimators), reading.unsupported_probability, np.nan)
+    production, missing = _of_lifts(lift, estimators)
     return {
         **reading.parts,
         **{f"lift_{name}": _after_production(estimators, part) for name, part in lift.parts.items()},
@@ -332,6 +336,11 @@ def _details(
         "design_effect": reading.design_effect,
         "largest_term_share": reading.largest_term_share,
         "reward_effective_sample_size": reading.reward_effective_sample_size,
+        # of the events that both have, with the weights of the lift
+        "lift_value": production + _after_production(estimators, lift.value),
+        "lift_production_value": production,
+        # a late policy lacks what came before it
+        "missing_share": np.where(late | ~(reading.count > 0), np.nan, missing),
         "lift_deviation": _after_production(estimators, np.sqrt(lift.spread["variance"])),
         "lift_design_effect": _after_production(estimators, lift.design_effect),
         "unsupported_probability": unsupported,
@@ -392,8 +401,13 @@ def states_bound(decision: Decision) -> bool:
 
 def _without_sign(row: Estimate) -> Estimate:
     """Flip the sign of a value for which lower is better. Its lift stays positive if the policy beats production."""
-    value, lower, upper = (None if number is None else -number for number in (row.value, row.upper, row.lower))
-    return structs.replace(row, value=value, lower=lower, upper=upper)
+    value, lower, upper = map(_negative, (row.value, row.upper, row.lower))
+    flipped = {name: _negative(row.details[name]) for name in ("lift_value", "lift_production_value")}
+    return structs.replace(row, value=value, lower=lower, upper=upper, details={**row.details, **flipped})
+
+
+def _negative(number: float | None) -> float | None:
+    return None if number is None else -number
 
 
 def policy_counts(
@@ -473,8 +487,8 @@ class PolicySums(NamedTuple):
             events,
             supported_events,
             {name: seen.largest_weight for name, seen in weighed.items()},
-            none if clicks is None else clicks.counts(clicks.clicked),
-            none if clicks is None else clicks.counts(clicks.below),
+            none if clicks is None else clicks.counts(clicks.clicked, evidence.sample_weight),
+            none if clicks is None else clicks.counts(clicks.below, evidence.sample_weight),
         )
 
     def fold(self, counts: Mapping[str, Array]) -> dict[str, Array]:

@@ -186,8 +186,8 @@ def _numbers(
     largest, limits = counts[LARGEST[grid.form]], log_limits(config, interval, average, weights, grid.form)
     terms = term_range(config, grid, interval, largest, limits)
     shared = replace(config, confidence=1.0 - (1.0 - config.confidence) / several)
-    none, late = np.zeros((2, len(config.policies) * several)), np.repeat(counts["since"] > 0, several)
-    numbers = numbers_of(shared, interval, reading, lift, None, largest, terms, none[0], none, late)
+    none = np.zeros((2, len(config.policies) * several))
+    numbers = numbers_of(shared, interval, reading, lift, None, largest, terms, none[0], none)
     return {name: numbers[name] for name in SHOWN}
 
 

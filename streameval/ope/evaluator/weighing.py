@@ -287,8 +287,5 @@ def further_checks(
     """
     curve = examination(config)
     if curve is not None and state.examination is not None:
-        ok, finding = curve.moved(state.examination)
-        yield from repeat_for_policies(
-            policy_checks, "examination", ok, finding if ok else f"{finding}: the layout may have changed"
-        )
+        yield from repeat_for_policies(policy_checks, "examination", *curve.check(state.examination))
     yield from rooms.checks(config, state.rooms, policy_checks)

@@ -15,6 +15,7 @@ from streameval.common.arrays import Array, decayed_path
 from streameval.common.component import strict
 from streameval.events import EventBatch
 from streameval.events.origin import Identity, fingerprints
+from streameval.ope.evidence.evidence import event_weight
 from streameval.ope.policies.logged import LOGGING
 
 SHARES_HORIZON = 10_000.0
@@ -154,7 +155,8 @@ def fold(arms: Arms, state: ArmState, events: EventBatch, block: int) -> tuple[E
     Measured shares are taken from before each block.
     """
     blocks = max(1, len(events) // block)
-    counts = arms.choices(events).reshape(blocks, -1, len(arms.names)).sum(axis=1)
+    chosen = arms.choices(events) * event_weight(events)[:, None]
+    counts = chosen.reshape(blocks, -1, len(arms.names)).sum(axis=1)
     path = decayed_path(state.counts, counts, float(np.exp(-block / SHARES_HORIZON)))
     if arms.weights == "balanced":
         shares = arms.shares_by_block(state, path)

@@ -248,12 +248,12 @@ class Clicks:
             columns.append(np.concatenate([column.reshape(blocks, ranks) for column in sums] + [count], axis=1))
         return np.stack(columns, axis=1)
 
-    def counts(self, rows: Mask) -> Array:
-        """Return the number of clicks on pages that the policy has, among these rows [P, rows] or [rows], to [P]."""
+    def counts(self, rows: Mask, sample_weight: Array) -> Array:
+        """Return the number of clicks among these rows [P, rows] or [rows], given the weights of pages [n, P]."""
         clicks = np.atleast_2d(rows & self.clicked)
         if not clicks.any():
             return np.zeros(self.present.shape[1])
-        return np.asarray((self.sum(clicks.astype(float)) * self.present).sum(axis=0))
+        return np.asarray((self.sum(clicks.astype(float)) * sample_weight).sum(axis=0))
 
     def sum(self, values: Array) -> Array:
         """Sum over the items of each page, [P, rows] to [n, P], contiguous over pages."""

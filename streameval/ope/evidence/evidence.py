@@ -156,6 +156,13 @@ def slot_lifts(slates: SlateState, policy: int) -> list[float]:
     return mean_lifts(slates.lifts, slates.ratios, policy)
 
 
+def event_weight(events: EventBatch) -> Array:
+    """Return the inverse sampling probability of each event, 0 if it is too large to count [n]."""
+    with np.errstate(over="ignore"):
+        weight = 1.0 / events.sampling_probability
+    return np.where(weight <= LARGEST_WEIGHT, weight, 0.0)
+
+
 def fading_of(block: int) -> float:
     """Return the factor that recent sums decay by within a block."""
     return float((1 - 1 / RECENT_MEMORY) ** block)
@@ -258,7 +265,7 @@ class Evidence:
             sample_weight=averaging,
             reward=batch.reward,
             unsupported=unsupported_probability(batch, policies),
-            event_weight=np.where(sampling <= LARGEST_WEIGHT, sampling, 0.0),
+            event_weight=event_weight(batch),
             block=block,
             recent=RecentMoments.unknown(max(1, len(batch) // block), len(policies)),
             actions=None

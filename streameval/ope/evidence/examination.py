@@ -12,7 +12,7 @@ from msgspec import Struct
 from pydantic import BeforeValidator, Field
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, decayed_path
+from streameval.common.arrays import ROUNDING, Array, Mask, decayed_path, ratio
 from streameval.common.component import Component, kind_as_mapping, strict
 from streameval.events import EventBatch
 from streameval.events.rankings import Rankings
@@ -123,7 +123,9 @@ Decayed means of horizons h and g have the variances `1 / 2h` and `1 / 2g` and t
 twice their difference, with `g = h / 2`.
 """
 MAX_ERRORS = 4.0
-"""Smallest distance in standard errors of a curve that has moved."""
+"""Smallest distance in standard errors of a curve that has moved, or of items that production does not compare."""
+FEWEST_PAGES = 1000.0
+"""Number of pages, of equal weight, from which on the support of a rank is judged."""
 
 
 class PageSums(Struct, frozen=True, eq=False):
@@ -220,6 +222,11 @@ class LearnedExamination(Examination):
             horizon,
         )
 
+    def check(self, state: ExaminationState) -> tuple[bool, str]:
+        """Return whether the curve can be trusted, and why (not)."""
+        ok, finding = self.moved(state)
+        return ok, finding if ok else f"{finding}: the layout may have changed"
+
     def moved(self, state: ExaminationState) -> tuple[bool, str]:
         """Tell whether the recent curve agrees with the usual one within four standard errors, and describe it."""
         usual, recent = self.now(state), self.now(state, "recent")
@@ -267,7 +274,12 @@ def variances(curve: LearnedCurve, by_rank: Array, ratio: bool) -> tuple[Array, 
 
 def _clicks_by_rank(rankings: Rankings, ranks: int, weight: Array) -> Array:
     """Return the sums of weights [rows] of clicks at each of the first ranks [pages, ranks]."""
-    rows = np.flatnonzero((rankings.clicked > 0) & (rankings.rank <= ranks) & ~np.isnan(weight))
+    return _sums_by_rank(rankings, ranks, (rankings.clicked > 0) & ~np.isnan(weight), weight)
+
+
+def _sums_by_rank(rankings: Rankings, ranks: int, counts: Mask, weight: Array) -> Array:
+    """Return the sums of weights [rows] of the rows that count, at each of the first ranks [pages, ranks]."""
+    rows = np.flatnonzero(counts & (rankings.rank <= ranks))
     indices = rankings.owner[rows] * ranks + rankings.rank[rows].astype(np.int64) - 1
     counted = np.bincount(indices, weight[rows], len(rankings.shown) * ranks)
     return counted.astype(float).reshape(-1, ranks)
@@ -286,7 +298,9 @@ class Harvested(LearnedExamination):
 
     A click at rank k counts `P(item at k + 1) / P(item at k)`. This is what equal items would get at rank k if they
     were shown there as often as at the next rank. So the clicks at k + 1 divided by this sum are `theta_(k+1) /
-    theta_k`. Every item that can be at k + 1 must sometimes be at k.
+    theta_k`. Every item that can be at k + 1 must sometimes be at k. Then the mean of `P(item at k + 1) / P(item at k)`
+    over the items shown at k is 1. A rank for which it is not, by four standard errors, is unknown, as are all later
+    ones. This needs pages with the whole list of a policy: other pages keep their clicked items alone.
 
     Source: for comparing equal items at two ranks, Agarwal et al., WSDM 2019.
     """
@@ -295,16 +309,23 @@ class Harvested(LearnedExamination):
 
     @property
     def numbers(self) -> int:
-        return 2 * (self.ranks - 1)
+        return 4 * (self.ranks - 1)
 
     def observed(self, rankings: Rankings) -> Array:
-        earlier = _clicks_by_rank(rankings, self.ranks, rankings.next_ratio)[:, :-1]
-        plain = np.where(np.isnan(rankings.next_ratio), np.nan, 1.0)
-        return np.concatenate([earlier, _clicks_by_rank(rankings, self.ranks, plain)[:, 1:]], axis=1)
+        """Return clicks at each rank but the last and but the first, and how often and with which ratio it is shown."""
+        ratios, links = rankings.next_ratio, self.ranks - 1
+        plain = np.where(np.isnan(ratios), np.nan, 1.0)
+        earlier = _clicks_by_rank(rankings, self.ranks, ratios)[:, :-1]
+        later = _clicks_by_rank(rankings, self.ranks, plain)[:, 1:]
+        # pages without whole lists have their clicked items alone, which are a selection
+        is_whole = np.asarray((~np.isnan(rankings.list_length)).any(axis=1))
+        has_next = (rankings.rank < rankings.shown[rankings.owner]) & is_whole[rankings.owner]
+        shown = [_sums_by_rank(rankings, links, has_next & ~np.isnan(ratios), column) for column in (plain, ratios)]
+        return np.concatenate([earlier, later, *shown], axis=1)
 
     def logarithms(self, sums: Array) -> tuple[Array, Array]:
         links = self.ranks - 1
-        step, later, earlier = _log_ratio(sums[..., links:], sums[..., :links])
+        step, later, earlier = _log_ratio(sums[..., links : 2 * links], sums[..., :links])
         below = np.tri(self.ranks, links, -1)  # each rank depends on the links before it
         unknown = np.maximum.accumulate(np.isnan(step), axis=-1)
         logarithm = np.concatenate(
@@ -312,7 +333,41 @@ class Harvested(LearnedExamination):
         )
         sides = -np.nan_to_num(earlier), np.nan_to_num(later)
         derivative = np.concatenate([below * side[..., None, :] for side in sides], axis=-1)
+        derivative = np.concatenate([derivative, np.zeros_like(derivative)], axis=-1)
         return logarithm, np.where(np.isnan(logarithm)[..., None], np.nan, derivative)
+
+    def curve_of(self, sums: Mapping[str, PageSums], horizon: str = "usual") -> LearnedCurve:
+        curve = super().curve_of(sums, horizon)
+        unsupported = np.maximum.accumulate(~self._supported(sums["usual"])[0], axis=-1)
+        unknown = np.concatenate([np.zeros_like(unsupported[..., :1]), unsupported], axis=-1)
+        either = unknown[..., None] | unknown[..., None, :]
+        return LearnedCurve(
+            np.where(unknown, np.nan, curve.logarithm),
+            np.where(either, np.nan, curve.covariance),
+            np.where(unknown, np.nan, curve.lag),
+        )
+
+    def _supported(self, page_sums: PageSums) -> tuple[Mask, Array]:
+        """Return for each rank but the last whether the mean ratio may be 1, and this mean [..., ranks - 1]."""
+        links = self.ranks - 1
+        pages, ratios = page_sums.sums[..., 2 * links : 3 * links], page_sums.sums[..., 3 * links :]
+        link = np.arange(2 * links, 3 * links)
+        of_pages, of_both, of_ratios = (
+            page_sums.squares[..., first, second]
+            for first, second in ((link, link), (link, link + links), (link + links, link + links))
+        )
+        variance = of_pages - 2 * of_both + of_ratios
+        is_judged = pages**2 >= FEWEST_PAGES * of_pages
+        is_near = np.abs(ratios - pages) <= MAX_ERRORS * np.sqrt(np.maximum(variance, 0.0)) + ROUNDING * pages
+        return ~is_judged | is_near | (pages == 0), ratio(ratios, pages)
+
+    def check(self, state: ExaminationState) -> tuple[bool, str]:
+        supported, means = self._supported(state["usual"])
+        if supported.all():
+            return super().check(state)
+        rank = int(supported.argmin()) + 1
+        finding = f"items at rank {rank} are {means[rank - 1]:.3g} times as likely to be at rank {rank + 1}, expected 1"
+        return False, f"{finding}: some items at rank {rank + 1} are never at rank {rank}"
 
 
 @dataclass(frozen=True, config=strict)

@@ -14,6 +14,7 @@ from streameval.common.arrays import Array, Mask
 from streameval.common.text import counted, significant
 from streameval.events import EventBatch
 from streameval.events.action_sets import Index
+from streameval.events.origin import mix64
 from streameval.events.validation import PROPENSITY_TOLERANCE
 
 ERROR = 0.01
@@ -34,6 +35,8 @@ STAKES = np.array([0.5, 0.2, 0.08, 0.03, 0.01, 0.003])
 """Shares of its wealth that a bet risks on each event."""
 LIKELY_ERROR = 0.1
 """Relative error of propensities that bets on buckets expect."""
+LEAST_SAMPLING = 0.001
+"""Events of a stream that were sampled more thinly count as sampled with this probability, so that enough remain."""
 
 
 class Frequencies:
@@ -43,6 +46,10 @@ class Frequencies:
     If events carry only the chosen action's propensity p, the sum of `1 / p` over the choices of an action is compared
     with the number of events that offered it: events that list it, and events without a list.
 
+    A downsampled event counts for the inverse q of its sampling probability, in all sums. The selection may depend on
+    the choice, so the variance of a difference of such events is the sum of the squares that they have: of
+    `q (1 / p - 1)` if an action was chosen and of q if not, or of `q (chosen - p)`.
+
     >>> frequencies = Frequencies()
     >>> frequencies.add_single(["a", "b"] * 500, np.full(1000, 0.5))
     >>> frequencies.findings()
@@ -51,14 +58,23 @@ class Frequencies:
 
     def __init__(self) -> None:
         self._names: dict[object, int] = {}
-        self._single = np.zeros((0, 3))  # choices, sum of 1 / p, and the variance of that sum
-        self._available = np.zeros((0, 1))  # events with a single propensity that list the action
-        self._listed = np.zeros((0, 3))  # choices, sum of p, and the variance of the choices
-        self._buckets = np.zeros((BUCKET_COUNT, 3))
-        self._events = self._without_list = 0
+        # choices, sum of q / p, its variance, and what the choices add to the sum of squares
+        self._single = np.zeros((0, 4))
+        self._available = np.zeros(
+            (0, 2)
+        )  # sums of q and q^2 over events with a single propensity that list the action
+        # choices, sums of q choices and q p, the variance of the difference, and the sum of its squares
+        self._listed = np.zeros((0, 5))
+        self._buckets = np.zeros((BUCKET_COUNT, 5))
+        self._without_list = np.zeros(2)
+        self._events, self._is_downsampled = 0, False
 
     def add_single(
-        self, actions: Sequence[object], propensity: Array, lists: Sequence[Sequence[object] | None] = ()
+        self,
+        actions: Sequence[object],
+        propensity: Array,
+        lists: Sequence[Sequence[object] | None] = (),
+        weight: Array | float = 1.0,
     ) -> None:
         """Add events by their chosen actions and propensities.
 
@@ -66,39 +82,57 @@ class Frequencies:
             actions: the chosen actions
             propensity: the propensities of these actions [n]
             lists: the available actions of each event, None if unknown
+            weight: inverse sampling probabilities [n]
         """
-        inverse = 1.0 / propensity
-        columns = np.stack([np.ones_like(inverse), inverse, inverse * (inverse - 1.0)], axis=1)
-        self._single = _add_rows(self._single, self._codes(actions), columns)
+        inverse, weight = 1.0 / propensity, np.broadcast_to(weight, propensity.shape)
+        excess = weight**2 * ((inverse - 1.0) ** 2 - 1.0)
+        columns = [np.ones_like(inverse), weight * inverse, weight**2 * inverse * (inverse - 1.0), excess]
+        self._single = _add_rows(self._single, self._codes(actions), np.stack(columns, axis=1))
+        powers = np.stack([weight, weight**2], axis=1)
+        sizes = np.array([len(listed or ()) for listed in lists] or np.zeros(len(inverse)), dtype=np.int64)
         names = [name for listed in lists for name in listed or ()]
-        self._available = _add_rows(self._available, self._codes(names), np.ones((len(names), 1)))
-        self._without_list += len(propensity) - sum(bool(listed) for listed in lists)
-        self._events += len(propensity)
+        self._available = _add_rows(self._available, self._codes(names), np.repeat(powers, sizes, axis=0))
+        self._without_list += powers[sizes == 0].sum(axis=0)
+        self._add_number(weight)
 
-    def add_listed(self, actions: Sequence[object], chosen: Array, propensities: Array, events: int) -> None:
+    def add_listed(
+        self, actions: Sequence[object], chosen: Array, propensities: Array, weight: Array, owner: Index
+    ) -> None:
         """Add events by all their actions.
 
         Args:
             actions: the actions of all events, end to end [rows]
             chosen: whether each was chosen [rows]
             propensities: [rows]
-            events: the number of events
+            weight: inverse sampling probabilities [events]
+            owner: the event of each row [rows]
         """
-        columns = np.stack([chosen, propensities, propensities * (1.0 - propensities)], axis=1)
+        sizes = weight[owner]
+        variance, squares = propensities * (1.0 - propensities), (chosen - propensities) ** 2
+        sums = [chosen, sizes * chosen, sizes * propensities, sizes**2 * variance, sizes**2 * squares]
+        columns = np.stack(sums, axis=1)
         self._listed = _add_rows(self._listed, self._codes(actions), columns)
         self._buckets = _add_rows(self._buckets, _bucket(propensities), columns)
-        self._events += events
+        self._add_number(weight)
+
+    def _add_number(self, weight: Array) -> None:
+        self._events += len(weight)
+        self._is_downsampled |= bool((weight != 1.0).any())
 
     def add(self, batch: EventBatch, actions: Sequence[object], lists: Sequence[Sequence[object] | None]) -> None:
         """Add the events of a batch. Slates and scored outcomes do not count."""
         has_choice = _has_one_choice(batch)
         listed, chosen, propensities = _listed(batch, has_choice)
-        names = [name for event in np.flatnonzero(listed).tolist() for name in lists[event] or ()]
-        self.add_listed(names, chosen, propensities, int(listed.sum()))
+        weight = 1.0 / batch.sampling_probability
+        available = [lists[event] for event in np.flatnonzero(listed).tolist()]
+        owner = np.repeat(np.arange(len(available)), [len(names or ()) for names in available])
+        self.add_listed(
+            [name for names in available for name in names or ()], chosen, propensities, weight[listed], owner
+        )
         single = np.flatnonzero(has_choice & ~listed)
         indices = single.tolist()
         available = [lists[event] for event in indices]
-        self.add_single([actions[event] for event in indices], batch.propensity[single], available)
+        self.add_single([actions[event] for event in indices], batch.propensity[single], available, weight[single])
 
     @property
     def events(self) -> int:
@@ -118,28 +152,35 @@ class Frequencies:
 
     def _compare_single(self) -> Iterator[tuple[str, float, float]]:
         """Yield for each action a name, logged over true propensities, and the difference in standard deviations."""
-        listed = np.zeros(len(self._names))
-        listed[: len(self._available)] = self._available[:, 0]
+        listed = np.zeros((len(self._names), 2))
+        listed[: len(self._available)] = self._available
         for name, index in self._names.items():
-            chosen, inverse, variance = self._single[index] if index < len(self._single) else (0.0, 0.0, 0.0)
+            chosen, inverse, variance, excess = self._single[index] if index < len(self._single) else np.zeros(4)
             if chosen >= MIN_CHOSEN:
-                ratio = (self._without_list + listed[index]) / inverse
+                offered, squares = self._without_list + listed[index]
+                ratio = offered / inverse
                 is_different = abs(ratio - 1.0) > PROPENSITY_TOLERANCE
+                variance = self._variance(variance, squares + excess)
                 deviations = (ratio - 1.0) * inverse / math.sqrt(variance) if variance else math.inf
                 yield f"action {name}", float(ratio), float(deviations) if is_different else 0.0
 
     def _compare_listed(self) -> Iterator[tuple[str, float, float]]:
         for name, row in zip(self._names, self._listed.tolist(), strict=False):
-            yield from _compared(f"action {name}", *row)
+            yield from self._compared(f"action {name}", *row)
         for low, high, row in zip(BUCKET_EDGES, BUCKET_EDGES[1:], self._buckets.tolist(), strict=False):
-            yield from _compared(f"propensities from {low:g} to {high:g}", *row)
+            yield from self._compared(f"propensities from {low:g} to {high:g}", *row)
 
+    def _compared(
+        self, what: str, number: float, chosen: float, expected: float, variance: float, squares: float
+    ) -> Iterator[tuple[str, float, float]]:
+        if max(number, expected * number / chosen if chosen else expected) >= MIN_CHOSEN:
+            spread = self._variance(variance, squares)
+            deviations = (expected - chosen) / math.sqrt(spread) if spread else 0.0
+            yield what, expected / chosen if chosen else math.inf, deviations
 
-def _compared(what: str, chosen: float, expected: float, variance: float) -> Iterator[tuple[str, float, float]]:
-    if max(chosen, expected) >= MIN_CHOSEN:
-        difference = expected - chosen
-        deviations = difference / math.sqrt(variance) if variance else 0.0
-        yield what, expected / chosen if chosen else math.inf, deviations
+    def _variance(self, of_choices: float, squares: float) -> float:
+        """Return the variance of a difference, from squares if events were downsampled, maybe by what was chosen."""
+        return max(of_choices, squares) if self._is_downsampled else of_choices
 
 
 def _add_rows(sums: Array, codes: Index, columns: Array) -> Array:
@@ -200,6 +241,8 @@ class FrequencyState(Struct, frozen=True, eq=False):
         buckets: choices and sums of propensities
         names: the judged actions
         sums: by action the choices, the sum of `1 / p`, and of `ln(1 + s (1 / p - 1))` for each stake
+        sampling: the smallest sampling probability so far
+        seen: the number of events so far
     """
 
     span: int
@@ -208,28 +251,48 @@ class FrequencyState(Struct, frozen=True, eq=False):
     buckets: Array
     names: list[str]
     sums: Array
+    sampling: float = 1.0
+    seen: int = 0
 
 
-def start(span: int = 1, findings: Iterable[str] = ()) -> FrequencyState:
+def start(span: int = 1, findings: Iterable[str] = (), sampling: float = 1.0, seen: int = 0) -> FrequencyState:
     """Start before the first event of a span, with the findings at the end of the last one."""
-    return FrequencyState(span, list(findings), 0, np.zeros((BUCKET_COUNT, 2)), [], np.zeros((0, 2 + len(STAKES))))
+    sums, buckets = np.zeros((0, 2 + len(STAKES))), np.zeros((BUCKET_COUNT, 2))
+    return FrequencyState(span, list(findings), 0, buckets, [], sums, sampling, seen)
 
 
 def fold(state: FrequencyState, events: EventBatch, error: float) -> FrequencyState:
     """Return the state after some more events.
 
-    Downsampled events do not count, because their selection may depend on the choice.
+    A stream may be sampled by what was chosen or earned. So events are sampled again, until all of them are as thin as
+    the thinnest so far: those that remain are what any log of them would be. A new thinnest event starts a span.
     """
     if events.actions is None and events.action_sets is None:
         return state
-    is_kept = _has_one_choice(events) & (events.sampling_probability == 1.0)
-    events = events if is_kept.all() else events.take(is_kept)
+    events = events.take(_has_one_choice(events))
+    while len(events):
+        sampling = np.maximum(events.sampling_probability, LEAST_SAMPLING)
+        if sampling[0] < state.sampling:
+            state = start(state.span + (state.events > 0), state.findings, float(sampling[0]), state.seen)
+        alike = len(events) if (sampling >= state.sampling).all() else int((sampling < state.sampling).argmax())
+        state = _fold_alike(state, events[:alike], error)
+        events = events[alike:]
+    return state
+
+
+def _fold_alike(state: FrequencyState, events: EventBatch, error: float) -> FrequencyState:
+    """Return the state after events that are not thinner than the thinnest so far."""
+    if state.sampling < 1.0:
+        numbers = mix64(np.arange(state.seen + 1, state.seen + 1 + len(events), dtype=np.uint64))
+        draws = (numbers >> np.uint64(11)).astype(float) * 2.0**-53
+        state = structs.replace(state, seen=state.seen + len(events))
+        events = events.take(draws * events.sampling_probability < state.sampling)
     first = 0
     while first < len(events):
         span_events = events[first : first + SPAN - state.events]
         state, first = _add_events(state, span_events), first + len(span_events)
         if state.events == SPAN:
-            state = start(state.span + 1, _findings(state, error))
+            state = start(state.span + 1, _findings(state, error), state.sampling, state.seen)
     return state
 
 

@@ -109,8 +109,9 @@ class DriftAware(IntervalMethod):
     yet or the log lacks support. Coverage is an average over time: right after a jump no interval from past events
     covers.
 
-    The interval is withheld while no event has an action that the policy takes (the initial value is all there is), and
-    before the first reward (no variance is known). A ratio with terms that never varied, ten of them not 0, has that
+    The interval is withheld while no event has an action that the policy takes (the initial value is all there is),
+    before the first reward, and while so few events of a downsampled log stand for most that they count as less than
+    ten (no variance is known). A ratio with terms that never varied, ten of them not 0, has that
     ratio as its interval.
     """
 
@@ -136,7 +137,8 @@ class DriftAware(IntervalMethod):
         width = 2.4 / 1.96 * z * np.sqrt(sampling + reading.parts["spread"] ** 2 + moved)
         width = width + missing_weight(reading) * np.where(terms.controlled, terms.high_slope - terms.low_slope, 0.0)
         width = np.where(is_degenerate(reading, terms.ratio), 0.0, width)
-        return np.where((reading.importance_weight_mean > 0) & reading.rewarded, width, np.nan)
+        is_known = (reading.importance_weight_mean > 0) & reading.rewarded & is_enough(reading.count)
+        return np.where(is_known, width, np.nan)
 
 
 def missing_weight(reading: Reading) -> Array:

@@ -21,6 +21,7 @@ BASELINE_HORIZON = 5_000.0
 FADING_GRADIENT, FADING_SQUARE = 0.9, 0.999
 """Fading factors of Adam, for the mean gradient and for its mean square."""
 MIN_SCALE = 1e-8
+"""Smallest scale of gradients, relative to the width of the reward range."""
 NO_SCORES = Fault("missing_field", "features: missing, or another number of them; or the logged distribution")
 Objective: TypeAlias = Literal["ips", "snips", "dr", "cab"]
 MODEL_OBJECTIVES = ("dr", "cab")
@@ -98,7 +99,8 @@ class Learned(LearningPolicy):
 
     Each block is predicted with the weights from before it. Then one step of Adam on the objective follows. It uses
     importance weights `W(a) = pi_w(a|x) / p(a)`, `W` for the logged action, and the reward model's predictions `q(a)`
-    from before the block. The objective of a block of n events is
+    from before the block. Rewards r and predictions count from the lowest possible reward: otherwise `ips` and `cab`
+    would seek or avoid any logged action, whatever it earns. The objective of a block of n events is
 
     * `ips`: `mean(W r)`
     * `snips`: `mean(W (r - l))`, with the policy's recent self-normalised value l, which has an equal optimum
@@ -182,7 +184,7 @@ class Learned(LearningPolicy):
                 block_events = events.select(start, end)
                 probabilities.append(block_events.probabilities(state["weights"]))
                 if first + log.block <= len(chosen) and self.step:
-                    state = self._learn(state, block_events, probabilities[-1])
+                    state = self._learn(state, block_events, probabilities[-1], log.reward_range)
         rows = np.full(len(log.sets.propensities), np.nan)
         rows[np.repeat(chosen, log.sets.sizes)] = np.concatenate(probabilities)
         return (rows, dict.fromkeys(np.flatnonzero(~chosen).tolist(), NO_SCORES)), state
@@ -224,42 +226,45 @@ class Learned(LearningPolicy):
             starts,
             sizes,
             starts + sets.index[chosen],
-            *(log.propensity[chosen], log.reward[chosen], log.weight[chosen]),
-            *(prediction[rows], sets.propensities[rows]),
+            *(log.propensity[chosen], log.reward[chosen] - log.reward_range[0], log.weight[chosen]),
+            *(prediction[rows] - log.reward_range[0], sets.propensities[rows]),
         )
 
-    def _learn(self, state: State, events: ScoredEvents, probabilities: Array) -> State:
+    def _learn(
+        self, state: State, events: ScoredEvents, probabilities: Array, reward_range: tuple[float, float]
+    ) -> State:
         """Return the state after one step of Adam on these events."""
         steps = state["steps"] + 1
         if self.counter_sample:
             events = events._replace(weight=events.weight * self._drawn(steps, events.propensity))
-        _, by_score = self.objective_of(events, probabilities, self.baseline(state))
+        _, by_score = self.objective_of(events, probabilities, self.baseline(state, reward_range[0]))
         gradient = events.gradient(state["weights"], by_score)
         mean = FADING_GRADIENT * state["mean"] + (1 - FADING_GRADIENT) * gradient
         square = FADING_SQUARE * state["square"] + (1 - FADING_SQUARE) * gradient**2
         fading = 1.0 if self.horizon is None else np.exp(-len(events.reward) / self.horizon)
         is_known, importance = ~np.isnan(events.reward), probabilities[events.logged] / events.propensity
-        sums = np.array([importance[is_known] @ events.reward[is_known], importance[is_known].sum()])
+        earned = events.reward[is_known] + reward_range[0]
+        sums = np.array([importance[is_known] @ earned, importance[is_known].sum()])
         return {
             "steps": steps,
-            "weights": state["weights"] * fading + self._move(steps, mean, square),
+            "weights": state["weights"] * fading + self._move(steps, mean, square, reward_range),
             "mean": mean,
             "square": square,
             "sums": state["sums"] * np.exp(-len(is_known) / BASELINE_HORIZON) + sums,
         }
 
-    def _move(self, steps: int, mean: Array, square: Array) -> Array:
+    def _move(self, steps: int, mean: Array, square: Array, reward_range: tuple[float, float]) -> Array:
         """Return the step of Adam from the mean gradient and its mean square."""
-        scale = np.sqrt(square / (1 - FADING_SQUARE**steps)) + MIN_SCALE
+        scale = np.sqrt(square / (1 - FADING_SQUARE**steps)) + MIN_SCALE * (reward_range[1] - reward_range[0])
         return np.asarray(self.step * mean / (1 - FADING_GRADIENT**steps) / scale)
 
     def file_content(self, state: State, copied: Copied) -> bytes:
         return policy_file.to_bytes(self, state["weights"], copied.events)
 
-    def step_norm(self, state: State) -> float | None:
+    def step_norm(self, state: State, reward_range: tuple[float, float] = (0.0, 1.0)) -> float | None:
         """Return the Euclidean length of the last step, or None before the first one."""
         steps = state["steps"]
-        return float(np.linalg.norm(self._move(steps, state["mean"], state["square"]))) if steps else None
+        return float(np.linalg.norm(self._move(steps, state["mean"], state["square"], reward_range))) if steps else None
 
     def objective_of(self, events: ScoredEvents, probabilities: Array, baseline: float) -> tuple[float, Array]:
         """Return the objective of a policy with these probabilities, and its derivative by the scores [rows]."""
@@ -292,9 +297,9 @@ class Learned(LearningPolicy):
         beyond = probabilities - self.clip * events.propensities
         return np.maximum(beyond, 0.0) * events.prediction, np.where(beyond > 0, whole, 0.0)
 
-    def baseline(self, state: State) -> float:
-        """Return the value that is subtracted from rewards, 0 for `ips`."""
-        return float(np.nan_to_num(ratio(*state["sums"]))) if self.objective == "snips" else 0.0
+    def baseline(self, state: State, lowest: float = 0.0) -> float:
+        """Return the value that is subtracted from rewards, which count from the lowest one. It is 0 for `ips`."""
+        return float(np.nan_to_num(ratio(*state["sums"]) - lowest)) if self.objective == "snips" else 0.0
 
     @staticmethod
     def _drawn(step: int, propensity: Array) -> Array:

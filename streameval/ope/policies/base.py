@@ -42,6 +42,7 @@ class Log(NamedTuple):
         prediction: what the reward model expected of each action before the block, NaN if it could not predict, None if
             no policy needs it [rows]
         raw_fields: contexts and names of actions, for policies that need them
+        reward_range: the lowest and the highest possible reward
     """
 
     sets: ActionSets
@@ -51,6 +52,7 @@ class Log(NamedTuple):
     block: int
     prediction: Array | None = None
     raw_fields: RawFields | None = None
+    reward_range: tuple[float, float] = (0.0, 1.0)
 
 
 class Copied(NamedTuple):

@@ -24,7 +24,7 @@ from statistics import NormalDist
 import numpy as np
 from msgspec import Struct
 
-from streameval.common.arrays import ROUNDING, Array
+from streameval.common.arrays import ROUNDING, Array, ratio
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.promotion.trust_checks import SPAN
 
@@ -60,9 +60,13 @@ def start() -> ClusterState:
 
 
 def mean_rewards(evidence: Evidence) -> Array:
-    """Return the mean reward of each block [blocks]."""
+    """Return the mean reward of each block [blocks], of downsampled events with their weights."""
+    reward, weight = (column.reshape(evidence.blocks, -1) for column in (evidence.reward, evidence.event_weight))
     with np.errstate(over="ignore"):
-        return np.asarray(evidence.reward.reshape(evidence.blocks, -1).mean(axis=1))
+        plain = reward.mean(axis=1)
+        if (weight == 1.0).all():
+            return np.asarray(plain)
+        return np.where(weight.any(axis=1), ratio((weight * reward).sum(axis=1), weight.sum(axis=1)), plain)
 
 
 def fold(state: ClusterState, rewards: Array, block: int, named: bool) -> ClusterState:

@@ -15,7 +15,7 @@ from streameval.common.text import counted
 from streameval.ope.promotion import clusters, trust_checks
 from streameval.ope.promotion.monitor import MonitorState, PromotionMonitor, number_or_none, transitions
 from streameval.ope.promotion.rules import PromotionRule
-from streameval.ope.report import Decision, Estimate, GuardrailCheck, Transition, TrustCheck, grouped
+from streameval.ope.report import Decision, Estimate, GuardrailCheck, PolicyCounts, Transition, TrustCheck, grouped
 
 CORRELATED = 1.5
 """Design effect that independent events seldom show, as 64 signs estimate it to about 18 %."""
@@ -32,6 +32,7 @@ def decide(
     now: float | None,
     unmatched_share: float | None = None,
     pairs: Sequence[tuple[str, str]] = (),
+    counts: Sequence[PolicyCounts] = (),
 ) -> tuple[tuple[Decision, ...], tuple[TrustCheck, ...], tuple[Transition, ...]]:
     """Return the decisions of the last block end, the trust checks and the transitions.
 
@@ -46,11 +47,12 @@ def decide(
         now: epoch seconds of the Report, None if unknown
         unmatched_share: the share of rewards without a decision, None unless rewards come separately
         pairs: the estimators and averages of the monitor's lifts
+        counts: the numbers of events of each policy
     """
     stream = list(trust_checks.stream_checks(arrivals, newest, now, unmatched_share, monitor.promotion.trust))
     stream += clusters.check(state.clusters, monitor.context.block, monitor.promotion.trust.error)
     rows = grouped(estimates, "policy")
-    checks = tuple(_checks(monitor, state, rows, stream))
+    checks = tuple(_checks(monitor, state, rows, stream, {policy.policy: policy for policy in counts}))
     failed = grouped((check for check in checks if not check.ok), "policy")
     stream_names = {name for name, _, _ in stream}
     numbers = {label: _numbers(monitor, rule, state) for label, rule in monitor.rules.items()}
@@ -111,10 +113,13 @@ def _checks(
     state: MonitorState,
     estimates: Mapping[str, Sequence[Estimate]],
     stream: Sequence[tuple[str, bool, str]],
+    counts: Mapping[str, PolicyCounts],
 ) -> Iterator[TrustCheck]:
     """Yield all checks of all policies that have events, from estimates by policy."""
     recent, limits = trust_checks.recent(state.trust, monitor.context.block), monitor.promotion.trust
     verdicts, figures = recent.sound(limits).T.tolist(), np.stack(recent, axis=-1).tolist()
+    accepted = max((known.events + known.missing for known in counts.values()), default=0)
+    unknown = min((known.missing for known in counts.values() if known.events + known.missing == accepted), default=0)
     for policy, numbers, sound in zip(monitor.policies, figures, verdicts, strict=True):
         if numbers[0]:
             rows = estimates.get(policy, ())
@@ -122,6 +127,8 @@ def _checks(
             if monitor.context.largest_loss is not None:
                 is_known = any(row.details.get("unsupported_probability") is not None for row in rows)
                 weights = chain(weights, trust_checks.support_check(numbers[-1], sound[-1], limits, is_known))
+            if policy in counts:
+                weights = chain(weights, [trust_checks.missing_check(counts[policy], unknown, rows, limits)])
             for check in (*weights, *stream, trust_checks.reward_range_check(rows, monitor.context.reward_range)):
                 yield TrustCheck(policy, *check)
 

@@ -45,6 +45,12 @@ class Trust(metaclass=Configurable):
         le=1,
         description="the largest share of a ranking's gain at ranks whose items production did not show",
     )
+    missing_share: float = Field(
+        default=0.1,
+        gt=0,
+        le=1,
+        description="the largest share of the averaged events that a policy may lack, on every average",
+    )
     unmatched_share: float = Field(
         default=0.05, gt=0, le=1, description="the largest share of the latest rewards that may have no decision"
     )

@@ -15,7 +15,7 @@ from streameval.ope.promotion import mean_weight
 from streameval.ope.promotion.mean_weight import BetState
 from streameval.ope.promotion.settings import Trust
 from streameval.ope.promotion.sums import MonitorSums
-from streameval.ope.report import Estimate
+from streameval.ope.report import Estimate, PolicyCounts
 
 SPAN = 200_000
 """Events after which a new run starts. The checks are about the run before it: the last 200,000 to 400,000 events."""
@@ -270,6 +270,25 @@ def support_check(share: float, supported: bool, limits: Trust, is_known: bool) 
     elif not supported:
         finding = f"{finding}, over {limits.unsupported_share:.0%}"
     yield "unsupported", supported, finding
+
+
+def missing_check(
+    counts: PolicyCounts, unknown: int, estimates: Iterable[Estimate], limits: Trust
+) -> tuple[str, bool, str]:
+    """Check whether a policy has most events, on each of its averages. Events that it lacks may be of another kind.
+
+    Args:
+        counts: the numbers of events of the policy, used if no average knows the share
+        unknown: the number of events that all policies lack, for example before a curve or a propensity is learned
+        estimates: its estimates
+        limits: the limit
+    """
+    shares = [(row.details["missing_share"], f" of {row.average}") for row in estimates]
+    known = [(share, where) for share, where in shares if share is not None]
+    own = max(0, counts.missing - unknown)
+    share, where = max(known, default=(own / max(1, counts.events + own), ""))
+    ok, finding = share <= limits.missing_share, f"{share:.1%} of the events{where} lack its probability"
+    return "missing_share", ok, finding if ok else f"{finding}, over {limits.missing_share:.0%}"
 
 
 def reward_range_check(estimates: Iterable[Estimate], reward_range: tuple[float, float]) -> tuple[str, bool, str]:

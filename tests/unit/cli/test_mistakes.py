@@ -163,7 +163,8 @@ MISTAKES_IN_A_LOG = {
     ),
     "no reward was joined": (
         field("reward", lambda _: 0),
-        "warning: reward: it is 0 in all of 400 events, so all policies have the same value\nhint: check reward.field",
+        "warning: reward: it is 0 in all of 400 events, so a lift is chance or wrong propensities\n"
+        "hint: check reward.field",
     ),
     "the log comes from a deterministic policy": (
         field("propensity", lambda _: 1),

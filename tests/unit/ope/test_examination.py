@@ -75,3 +75,28 @@ def test_a_lag_moves_a_ratio_by_its_linearisation() -> None:
     value_variances, _ = variances(curve, np.concatenate([clicks, weights, pages], axis=-1), ratio=True)
     moved = ((4 - 6 / 8 * 5) * 0.2 + (2 - 6 / 8 * 3) * 0.5) / 8
     assert value_variances[0] == pytest.approx([moved**2])
+
+
+def test_a_rank_with_items_that_are_never_at_the_rank_before_is_unknown_and_fails_the_trust_check() -> None:
+    """Item 2 is at rank 3 of half of the pages and never at rank 2. The items of ranks 1 and 2 change places."""
+    rng, events = np.random.default_rng(3), 20_000
+    places = {0: (0.5, 0.5, 0.0), 1: (0.375, 0.375, 0.25), 2: (0.0, 0.0, 0.5), 3: (0.125, 0.125, 0.25)}
+    items = np.array([[0, 1, 2], [0, 3, 1], [0, 1, 3]])[rng.choice(3, events, p=[0.5, 0.25, 0.25])]
+    swapped = rng.random(events) < 0.5
+    items[swapped, :2] = items[swapped, 1::-1]
+    clicks = rng.random((events, 3)) < np.array([1, 0.5, 0.3]) * np.array([0.3, 0.2, 0.6, 0.2])[items]
+    clicks = np.where(np.stack([rng.random(events) < r for r in (0.0, 0.0, 0.5)], axis=1), np.nan, clicks)
+    table = np.array([(*places[item], 0.0) for item in range(4)])
+    rank = np.arange(3)
+    batch = EventBatch.from_rankings(
+        clicks=clicks,
+        ranks={"new": np.where(np.isnan(clicks), np.nan, [1.0, 2.0, 3.0])},
+        marginals=np.stack([table[items, rank], table[items, rank + 1]], axis=-1),
+        list_length=3,
+    )
+    report = evaluated(batch, {"kind": "harvested", "ranks": 3}, promotion={"rule": "paired"}).report()
+    assert [rank.rank for rank in report.examination] == [1, 2]
+    assert report.examination[1].value == pytest.approx(0.5, abs=0.05)
+    (check,) = [check for check in report.trust if check.check == "examination" and check.policy == "new"]
+    assert not check.ok
+    assert check.reason.startswith("items at rank 2 are 0.5")

@@ -108,15 +108,15 @@ def test_the_comparison_does_not_depend_on_the_cut_of_the_stream_and_ends_after_
     assert judged(wrong, right)[0]
 
 
-def test_memory_is_bounded_and_downsampled_events_do_not_count() -> None:
-    names = [f"{'x' * 200}{index}" for index in range(60)] + list(range(2000))
+def test_memory_is_bounded_and_a_thinner_event_starts_a_span_of_events_as_thin() -> None:
+    names = list(range(1030)) + [f"{'x' * 200}{index}" for index in range(1030)]
     batch = EventBatch.from_arrays(
-        reward=np.zeros(2060), propensity=np.full(2060, 0.5), sampling_probability=np.repeat([0.5, 1.0], 1030)
+        reward=np.zeros(2060), propensity=np.full(2060, 0.5), sampling_probability=np.repeat([1.0, 0.5], 1030)
     )
     state = followed([named(batch, names)] * 2)
     assert len(state.names) == len(state.sums) == frequencies.MAX_ACTIONS
-    assert state.names[0] == "970"
-    assert state.events == 2060
+    assert (state.names[0], state.span) == ("x" * frequencies.MAX_NAME, 2)
+    assert state.events == pytest.approx(1030 + 515 + 1030, rel=0.05), "half of the events of a thicker part"
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
