@@ -11,8 +11,11 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.component import Configurable, kind_as_mapping, strict
 from streameval.common.text import Seconds
-from streameval.ope.promotion.rules import AnyRule, Paired
+from streameval.ope.promotion.rules import AnyRule, Paired, Periodic
+from streameval.ope.promotion.rules.periodic import AUTO, PeriodText
 
+SHARED = ("tau", "max_weight", "period", "min_periods", "memory")
+"""Parameters that fill in for every rule that has them and does not set them."""
 OneRule = Annotated[AnyRule, BeforeValidator(kind_as_mapping), Tag("rule")]
 SeveralRules = Annotated[tuple[OneRule, ...], Field(min_length=1), Tag("rules")]
 
@@ -71,6 +74,9 @@ class Promotion(metaclass=Configurable):
         max_weight: for every rule that has this parameter and does not set it
         tau: for every rule that has this parameter and does not set it
         trust: the limits of the trust checks
+        period: for `periodic`, the length of a period, or `auto`
+        min_periods: for `periodic`, the number of periods before the first decision
+        memory: for `periodic`, the number of periods to remember
 
     >>> Promotion.of(["sea", {"kind": "anytime", "tau": 50_000}]).rules, Promotion.of("off")
     ((Sea(max_weight=None), Anytime(tau=50000)), None)
@@ -98,6 +104,16 @@ class Promotion(metaclass=Configurable):
         description="anytime proves the mean lift of at most the last 2 tau events; absent: since the start",
     )
     trust: Trust = Field(default=Trust(), description="limits of the trust checks")
+    period: PeriodText = Field(
+        default=AUTO,
+        description="periodic: auto (days, and weeks once one is known), 24h, 7d or another duration",
+    )
+    min_periods: int | None = Field(
+        default=None, ge=1, description="periodic: periods before the first decision; null: 2, and 1 from a week on"
+    )
+    memory: int | None = Field(
+        default=None, ge=2, description="periodic: periods to remember; null: 14, and 8 from a week on"
+    )
 
     @classmethod
     def of(cls, value: Promotion | Mapping[str, Any] | Sequence[str] | str | None) -> Promotion | None:
@@ -116,8 +132,17 @@ class Promotion(metaclass=Configurable):
         rules = self.rule if isinstance(self.rule, tuple) else (self.rule,)
         return tuple(dict.fromkeys(map(self._completed, rules)))
 
+    @property
+    def companion(self) -> Paired | None:
+        """Return the rule that is shown beside `periodic`: whether a candidate is better at this minute.
+
+        It decides only if events lack the timestamps that `periodic` needs.
+        """
+        has = {type(rule) for rule in self.rules}
+        return Paired() if Periodic in has and Paired not in has else None
+
     def _completed(self, rule: AnyRule) -> AnyRule:
-        shared: dict[str, Any] = {"tau": self.tau, "max_weight": self.max_weight}
+        shared: dict[str, Any] = {name: getattr(self, name) for name in SHARED}
         missing = [key for key in shared if hasattr(rule, key) and getattr(rule, key) is None]
         return replace(rule, **{key: shared[key] for key in missing})
 
@@ -127,7 +152,7 @@ class Promotion(metaclass=Configurable):
         Raises:
             ValueError: A setting does not fit such blocks, or two rules have one label.
         """
-        labels = [rule.label for rule in self.rules]
+        labels = [rule.label for rule in (*self.rules, self.companion) if rule is not None]
         repeated = sorted({label for label in labels if labels.count(label) > 1})
         if repeated:
             raise ValueError(f"{' and '.join(repeated)} is configured twice; give one of them a name")

@@ -700,7 +700,7 @@ def test_events_that_wait_for_their_rewards_are_not_stale(load: Loader) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("piared", "promotion.rule (line 2): expected one of paired, anytime, sea or bsea"),
+        ("piared", "promotion.rule (line 2): expected one of periodic, paired, anytime, sea or bsea"),
         ("{min_events: -1}", "promotion.min_events (line 2): expected a number greater than or equal to 0, found -1"),
         (
             "{trust: {rejected_share: 2}}",

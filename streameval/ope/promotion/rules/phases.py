@@ -38,7 +38,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import Struct, structs
 
-from streameval.common.arrays import Array, Mask, ratio
+from streameval.common.arrays import Array, Mask
 
 ENTERING, STAYING = 3.0, 0.9
 """Multiples of the error that a lift must exceed to be proven, for one candidate, and to stay so, at 95 %.
@@ -250,9 +250,9 @@ def close(table: Table, phase: int, bucket: Bucket, period: Period, limits: Limi
     own = sums[..., phase]
     has_events, had_events = weight > 0, own[..., N] > 0
     is_compared = has_events & had_events
-    mean = ratio(total, weight)
-    before = np.where(had_events, ratio(own[..., S], own[..., N]), mean)
-    variance = noise * (ratio(own[..., Q], own[..., N] ** 2) + ratio(square, weight**2))
+    mean = _quotient(total, weight)
+    before = np.where(had_events, _quotient(own[..., S], own[..., N]), mean)
+    variance = noise * (_quotient(own[..., Q], own[..., N] ** 2) + _quotient(square, weight**2))
     buckets[..., EVENTS, phase] = weight
     buckets[..., COUNTED, phase] = np.where(is_compared, weight, 0.0)
     buckets[..., RESIDUAL, phase] = np.where(is_compared, mean - before, 0.0)
@@ -322,14 +322,13 @@ def _end_periods(table: Table, period: Period) -> Table:
     ends = table.age % period.phases == 0
     if not ends.any():
         return table
-    events, counted, residual, variances, _ = np.moveaxis(table.buckets, -2, 0)
+    events, counted, residual, variances, _ = _rows(table.buckets)
     total = counted.sum(axis=-1)
-    share = ratio(counted, total[..., None])
+    share = _quotient(counted, total[..., None])
     mean, variance = (share * residual).sum(axis=-1), (share**2 * variances).sum(axis=-1)
     is_sound = ends & (total > 0) & (total >= ENOUGH * events.sum(axis=-1)) & ~is_quarantined(table, period)
     is_sound &= variance > 0
-    with np.errstate(invalid="ignore"):
-        score = np.clip(ratio(mean, np.sqrt(variance)), -MAX_SCORE, MAX_SCORE)
+    score = np.clip(_quotient(mean, np.sqrt(variance)), -MAX_SCORE, MAX_SCORE)
     number, squares, products, before = np.moveaxis(table.scores, -1, 0)
     fading = 1.0 - 1.0 / SCORE_MEMORY
     products_now = fading * products + score * before + 1.0 / (2.0 * period.memory)
@@ -384,12 +383,12 @@ def level(table: Table) -> tuple[Array, Array, Array]:
 
     They are 0 without events.
     """
-    weight, square, periods, periods_square, total = np.moveaxis(table.sums, -2, 0)
-    traffic = np.where(weight > 0, ratio(weight, periods), 0.0)
-    share = np.nan_to_num(ratio(traffic, traffic.sum(axis=-1, keepdims=True)))
-    lift = (share * np.nan_to_num(ratio(total, weight))).sum(axis=-1)
-    variance = table.noise * (share**2 * np.nan_to_num(ratio(square, weight**2))).sum(axis=-1)
-    return lift, variance, (share * np.nan_to_num(ratio(periods_square, periods**2))).sum(axis=-1)
+    weight, square, periods, periods_square, total = _rows(table.sums)
+    traffic = _quotient(weight, periods)
+    share = _quotient(traffic, traffic.sum(axis=-1, keepdims=True))
+    lift = (share * _quotient(total, weight)).sum(axis=-1)
+    variance = table.noise * (share**2 * _quotient(square, weight**2)).sum(axis=-1)
+    return lift, variance, (share * _quotient(periods_square, periods**2)).sum(axis=-1)
 
 
 def _changes(table: Table, phase: int, period: Period, limits: Limits) -> tuple[Array, Array, Array, Array, Mask]:
@@ -398,21 +397,20 @@ def _changes(table: Table, phase: int, period: Period, limits: Limits) -> tuple[
     Of changes for the better only the whole period makes an alarm: with all spans, days that differ would make some.
     """
     spans, newest_first = np.array(period.spans), (phase - np.arange(period.phases)) % period.phases
-    events, counted, residual, variances, _ = np.moveaxis(table.buckets[..., newest_first], -2, 0)
+    events, counted, residual, variances, _ = _rows(table.buckets[..., newest_first])
     columns = np.stack([events, counted, counted * residual, counted**2 * variances])
     events, counted, residuals, variances = np.cumsum(columns, axis=-1)[..., spans - 1]
     is_sound = (counted > 0) & (counted >= ENOUGH * events)
-    means, variances = ratio(residuals, counted), ratio(variances, counted**2) + table.excess[..., :1]
+    means, variances = _quotient(residuals, counted), _quotient(variances, counted**2) + table.excess[..., :1]
     is_sound &= variances > 0
-    with np.errstate(invalid="ignore"):
-        scores = np.where(is_sound, ratio(means, np.sqrt(variances)), 0.0)
+    scores = np.where(is_sound, _quotient(means, np.sqrt(variances)), 0.0)
     largest = np.argmax(np.abs(scores), axis=-1)[..., None]
     falls = np.take_along_axis(scores, largest, axis=-1)[..., 0] < -limits.alarm
     rises = ~falls & (scores[..., -1] > limits.alarm) & (table.scores[..., K] >= PERIODS_BEFORE_RISE)
     largest = np.where(rises[..., None], len(spans) - 1, largest)
     taken = (np.take_along_axis(column, largest, axis=-1)[..., 0] for column in (means, scores, variances))
     mean, score, variance = taken
-    return np.nan_to_num(mean), spans[largest[..., 0]], score, variance, falls | rises
+    return mean, spans[largest[..., 0]], score, variance, falls | rises
 
 
 def _move(table: Table, phase: int, shift: Array, length: Array, variance: Array, moved: Mask) -> Table:
@@ -424,13 +422,21 @@ def _move(table: Table, phase: int, shift: Array, length: Array, variance: Array
     phases = table.sums.shape[-1]
     ages = (phase - np.arange(phases)) % phases
     inside = (ages < length[..., None]) & (table.buckets[..., COUNTED, :] > 0)
-    profile = np.where(
-        inside, table.buckets[..., BEFORE, :], np.nan_to_num(ratio(table.sums[..., S, :], table.sums[..., N, :]))
-    )
+    profile = np.where(inside, table.buckets[..., BEFORE, :], _quotient(table.sums[..., S, :], table.sums[..., N, :]))
     _, sampling, _ = level(table)
-    kept = np.where(moved & (sampling > 0), np.minimum(1.0, ratio(sampling, variance)), 1.0)
+    kept = np.where(moved & (sampling > 0), np.minimum(1.0, _quotient(sampling, variance)), 1.0)
     sums = table.sums * kept[..., None, None]
     sums[..., S, :] = np.where(moved[..., None], sums[..., N, :] * (profile + shift[..., None]), table.sums[..., S, :])
     buckets = table.buckets.copy()
     buckets[..., COUNTED, :] *= ~moved[..., None]
     return structs.replace(table, sums=sums, buckets=buckets, alarm=np.where(moved, table.age, table.alarm))
+
+
+def _rows(columns: Array) -> list[Array]:
+    """Return the rows of a table, [..., phases] each."""
+    return [columns[..., row, :] for row in range(columns.shape[-2])]
+
+
+def _quotient(numerator: Array, denominator: Array) -> Array:
+    """Return a quotient in the shape of the numerator, 0 if the denominator is 0."""
+    return np.divide(numerator, denominator, out=np.zeros(numerator.shape), where=denominator != 0)
