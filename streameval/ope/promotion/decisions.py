@@ -70,6 +70,8 @@ def decide(
             _decision(monitor, rule, state, candidate_index, numbers[label], blocking, warning, pair)
             for label, rule in monitor.rules.items()
         ]
+        if _untimed_share(monitor, state, candidate_index) == 1:  # a rule that needs timestamps has nothing to say
+            rows = [row for row in rows if row.decides]
         decisions += sorted(rows, key=lambda decision: not decision.decides)
     return tuple(decisions), checks, transitions(monitor, state)
 
@@ -150,6 +152,9 @@ def _decision(
         failing = (f"guardrail {guardrail.reward}: {guardrail.reason}" for guardrail in guardrails if not guardrail.ok)
         reason = "; ".join([reason, *failing])
         reason += _deciding_lift(monitor, state, index) if rule.needs_lift else ""
+        if rule == monitor.promotion.companion and not is_idle:
+            share = 100 * _untimed_share(monitor, state, index)
+            reason += f"; about this minute, as {share:.0f} % of events have no timestamp"
     if promotable and rule.assumes_independence:
         reason += warning
     since_event, since_timestamp, _ = hold.since[index]
@@ -179,18 +184,19 @@ def _decision(
         more=_more(last, monitor.promotion.min_events) if can_decide else None,
         guardrails=guardrails,
         decides=not is_idle,
-        worse=_is_worse(monitor, last, bool(blocking) or is_idle),
+        worse=_is_worse(monitor, last, bool(blocking)) if can_decide and not is_idle else None,
     )
 
 
 def _is_idle(monitor: PromotionMonitor, rule: PromotionRule, state: MonitorState, index: int) -> bool:
     """Return whether a rule leaves the decision on a candidate to others, see `PromotionMonitor.is_idle`."""
-    shares = [
-        float(state.rules[label].last["untimed"][index])
-        for label, other in monitor.rules.items()
-        if other.needs_time and "untimed" in state.rules[label].last
-    ]
-    return bool(monitor.is_idle(rule, max(shares, default=0.0)))
+    return bool(monitor.is_idle(rule, _untimed_share(monitor, state, index)))
+
+
+def _untimed_share(monitor: PromotionMonitor, state: MonitorState, index: int) -> float:
+    """Return the share of events without timestamps, 0 if no rule needs them."""
+    last = [state.rules[label].last for label, rule in monitor.rules.items() if rule.needs_time]
+    return max((float(numbers["untimed"][index]) for numbers in last if "untimed" in numbers), default=0.0)
 
 
 def _is_worse(monitor: PromotionMonitor, last: Mapping[str, float], is_unsound: bool) -> bool | None:

@@ -65,7 +65,8 @@ class Promotion(metaclass=Configurable):
     pass.
 
     Args:
-        rule: one or several rules, each a name or a mapping with its `kind` and parameters
+        rule: one or several rules, each a name or a mapping with its `kind` and parameters. By default `periodic`, with
+            `paired` in its place if events have no timestamps.
         min_events: the number of events before the first decision
         margin: the lift that a candidate must exceed, in units of reward
         hold: block ends for which the test must hold
@@ -84,7 +85,9 @@ class Promotion(metaclass=Configurable):
 
     rule: Annotated[
         OneRule | SeveralRules, Discriminator(lambda value: "rules" if isinstance(value, list | tuple) else "rule")
-    ] = Field(default=Paired(), description="the test a candidate must pass, or a list of tests that run side by side")
+    ] = Field(
+        default=Periodic(), description="the test a candidate must pass, or a list of tests that run side by side"
+    )
     min_events: int = Field(default=10_000, ge=0, description="the number of events before the first decision")
     margin: float = Field(default=0.0, description="the lift that a candidate must exceed")
     hold: int = Field(default=10, ge=1, description="block ends for which the test must hold")

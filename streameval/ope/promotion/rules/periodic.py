@@ -290,9 +290,10 @@ class _Path:
         for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
             self._restart(restarts[first])
             self._advance(front[first + 1])
-            part = slice(first, last)
+            part, started = slice(first, last), self._number
             self._add(BlockLift(*(column[part] for column in block)), numbers[part], front[first + 1])
-            self._write(slice(first, len(clock)))
+            if is_edge[first] or not np.array_equal(self._number, started, equal_nan=True):
+                self._write(slice(first, len(clock)))
         known = np.where(np.isfinite(clock), clock, np.nan)[:, None]
         path = np.fmax.accumulate(np.concatenate([self._clock[None], np.tile(known, (1, len(self._clock)))]), axis=0)
         self._clock, self.numbers["clock"] = path[-1], path[1:]

@@ -305,7 +305,8 @@ def verdict(table: Table, limits: Limits) -> Verdict:
 
 def hurts(table: Table, limits: Limits) -> Mask:
     """Return whether the lift of a whole period would not pass if it went on like the last buckets."""
-    (lift, error), (residual, length) = np.moveaxis(table.level, -1, 0), np.moveaxis(table.dip, -1, 0)
+    lift, error = table.level[..., 0], table.level[..., 1]
+    residual, length = table.dip[..., 0], table.dip[..., 1]
     return np.asarray((length > 0) & ~(lift + residual - limits.staying * error > limits.margin))
 
 
@@ -359,7 +360,7 @@ def _decide(table: Table, phase: int, period: Period, limits: Limits) -> Table:
     is_down = (score < -limits.down) & ~is_alarm
     dip = np.where(is_down[..., None], np.stack([residual, length], axis=-1), 0.0)
     lift, sampling, overlap = level(table)
-    differing, moving = np.moveaxis(table.excess, -1, 0)
+    differing, moving = table.excess[..., 0], table.excess[..., 1]
     error = np.sqrt(sampling + (differing - moving) * overlap + moving)
     share = np.count_nonzero(table.sums[..., N, :] > 0, axis=-1) / period.phases
     is_known = (table.age >= period.least * period.phases) & (share >= COVERED)

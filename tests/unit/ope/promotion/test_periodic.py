@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 from numpy.typing import NDArray
 
 import streameval as se
@@ -295,16 +296,27 @@ def test_without_timestamps_the_companion_decides_as_if_it_were_alone() -> None:
     found.update(batch)
     alone.update(batch)
     rows, expected = decisions(found), decisions(alone)
-    assert rows["first", "paired"] == expected["first", "paired"]
+    note = "; about this minute, as 100 % of events have no timestamp"
+    for policy in ("first", "second"):
+        lone = expected[policy, "paired"]
+        assert rows[policy, "paired"] == structs.replace(lone, reason=lone.reason + note)
     assert rows["first", "paired"].promotable
+    assert set(rows) == set(expected)
     assert found.report().transitions == alone.report().transitions
-    assert [decision.rule for decision in found.report().promotion if decision.policy == "first"] == [
-        "paired",
-        "periodic",
+
+
+def test_if_some_events_have_timestamps_both_rules_say_which_decides() -> None:
+    found = evaluator()
+    for hours in range(0, 40, 4):
+        found.update(log(range(hours, hours + 4), lambda hour: 0.6, timed=hours % 8 == 0))
+    rows = [decision for decision in found.report().promotion if decision.policy == "first"]
+    assert [(row.rule, row.decides, row.promotable) for row in rows] == [
+        ("paired", True, True),
+        ("periodic", False, False),
     ]
-    idle = rows["first", "periodic"]
-    assert (idle.decides, idle.promotable, idle.worse) == (False, False, False)
-    assert idle.reason.startswith("whole periods are unknown: 100 % of events have no timestamp")
+    assert rows[0].reason.endswith("; about this minute, as 50 % of events have no timestamp")
+    assert rows[1].reason.startswith("whole periods are unknown: 50 % of events have no timestamp")
+    assert rows[1].worse is None
 
 
 def test_both_rules_in_a_list_decide_side_by_side() -> None:
@@ -387,3 +399,8 @@ def test_guardrails_are_judged_over_whole_periods() -> None:
     blocked, passed = decisions(strict)["first", "periodic"], decisions(lenient)["first", "periodic"]
     assert (blocked.promotable, passed.promotable) == (False, True)
     assert "guardrail complaint: worse than production: lift of a whole day -0." in blocked.reason
+
+
+def test_the_memory_takes_at_most_20_kb_a_candidate() -> None:
+    sizes = [sum(column.nbytes for column in arrays(Periodic().start(candidates))) for candidates in (1, 11)]
+    assert (sizes[1] - sizes[0]) / 10 <= 20_000
