@@ -88,7 +88,9 @@ def follow(
             phase = hour % period.phases
             if weight:
                 count = np.full(shape, weight)
-                tables[index] = phases.close(tables[index], phase, Bucket(count, count, total, noise), period, bounds)
+                tables[index] = phases.close(
+                    tables[index], phase, Bucket(count, count, total, noise, 0 * noise), period, bounds
+                )
             else:
                 tables[index] = phases.skip(tables[index], phase, 1, period, bounds)
             verdicts.append(phases.verdict(tables[index], bounds))

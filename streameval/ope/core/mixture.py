@@ -187,7 +187,7 @@ class Mixture(Average):
         events = np.repeat(sums.rows[:, 1:, layout.events_row(True), None], bank.columns, axis=-1)
         variance = sampling.reshape(shape) * effects.reshape(shape)
         noise = past.term_variance(past_rows) * effects
-        own = BlockLift(*(part.reshape(shape) for part in (rows[..., 0], rows[..., 6], rows[..., 1], noise)))
+        own = BlockLift(*(part.reshape(shape) for part in (rows[..., 0], rows[..., 6], rows[..., 1], noise, 0 * noise)))
         return Lift(value.reshape(shape), variance, spread.reshape(shape), events.reshape(shape), own)
 
     def _fold(self, state: Decays, blocks: _Blocks, bank: Bank, is_lift: bool) -> Array:

@@ -31,12 +31,14 @@ class BlockLift(NamedTuple):
         square: the sum of their squares
         total: the weighted sum of differences. Ratios are linearised with what was known before the block.
         noise: the variance of the difference of one event, with the design effect, NaN if unknown
+        shared: the variance of an error that all blocks share, such as the error of a learned examination curve
     """
 
     weight: Array
     square: Array
     total: Array
     noise: Array
+    shared: Array
 
 
 class Lift(NamedTuple):

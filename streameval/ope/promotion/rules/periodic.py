@@ -58,7 +58,7 @@ class PeriodicState(Struct, frozen=True, eq=False):
         candidates: the largest number of candidates ever added [P]
         missing: fading numbers of blocks, and of blocks without timestamps [P, 2]
         number: the number of the unfinished bucket since 1970, NaN before the first event of a policy [P]
-        bucket: the sums of the unfinished bucket, see `BlockLift` [P, 4]
+        bucket: the numbers of the unfinished bucket, see `BlockLift` [P, 5]
         tables: the table of each period
     """
 
@@ -133,7 +133,7 @@ class Periodic(PromotionRule):
         policies = candidates + 1
         unknown = np.full(policies, np.nan)
         tables = [phases.start((policies,), period.phases) for period in self.periods]
-        missing, bucket = np.zeros((policies, 2)), np.zeros((policies, 4))
+        missing, bucket = np.zeros((policies, 2)), np.zeros((policies, 5))
         return PeriodicState(unknown, np.ones(policies), missing, unknown.copy(), bucket, tables)
 
     def memory_key(self, context: RuleContext) -> list[Any]:
@@ -334,10 +334,10 @@ class _Path:
         sums = np.stack([present * part for part in block[:3]], axis=-1)
         has_noise = (present * block.weight > 0) & ~np.isnan(block.noise)
         newest = len(numbers) - 1 - np.argmax(has_noise[::-1], axis=0)
-        noise = np.take_along_axis(block.noise, newest[None], axis=0)[0]
-        noise = np.where(has_noise.any(axis=0), noise, self._bucket[:, 3])
+        noises = [np.take_along_axis(column, newest[None], axis=0)[0] for column in block[3:]]
+        noise = np.where(has_noise.any(axis=0), noises, self._bucket[:, 3:].T)
         sums = np.cumsum(np.concatenate([self._bucket[None, :, :3], sums]), axis=0)[-1]
-        self._bucket = np.column_stack([sums, noise])
+        self._bucket = np.column_stack([sums, *noise])
         starts = np.isnan(self._number) & (self._bucket[:, 0] > 0)
         self._number = np.where(starts, front, self._number)
         for index in np.flatnonzero(is_timed & is_late).tolist():

@@ -150,12 +150,14 @@ class Bucket(NamedTuple):
         square: the sum of their squares
         total: the weighted sum of lifts
         noise: the variance s2 of one event's lift
+        shared: the variance of an error that all buckets share, which adds to e^2
     """
 
     weight: Array
     square: Array
     total: Array
     noise: Array
+    shared: Array
 
 
 class Table(Struct, frozen=True, eq=False):
@@ -167,7 +169,7 @@ class Table(Struct, frozen=True, eq=False):
             otherwise 0, the residual, its variance, and the mean x before it [5, phases]
         scores: k, the sums F and C, and the last score
         age: the number of buckets since the start
-        noise: the variance of one event's lift
+        noise: the variance of one event's lift, and of an error that all buckets share [2]
         excess: q, the variance of days that differ, and l, its part that persists [2]
         level: the lift of a whole period L and its error e, NaN until they are known [2]
         dip: the mean residual of the last buckets and their number, 0 unless it counts as a change for the worse [2]
@@ -232,7 +234,7 @@ def start(shape: tuple[int, ...], phases: int) -> Table:
         buckets=np.zeros((*shape, 5, phases)),
         scores=np.zeros((*shape, 4)),
         age=np.zeros(shape),
-        noise=np.zeros(shape),
+        noise=np.zeros((*shape, 2)),
         excess=np.zeros((*shape, 2)),
         level=np.full((*shape, 2), np.nan),
         dip=np.zeros((*shape, 2)),
@@ -244,8 +246,8 @@ def start(shape: tuple[int, ...], phases: int) -> Table:
 
 def close(table: Table, phase: int, bucket: Bucket, period: Period, limits: Limits) -> Table:
     """Return the table after a bucket has ended, with new decisions."""
-    weight, square, total, noise = bucket
-    noise = np.where(weight > 0, noise, table.noise)
+    weight, square, total, noise, shared = bucket
+    noises = np.where(weight[..., None] > 0, np.stack([noise, shared], axis=-1), table.noise)
     sums, buckets = table.sums.copy(), table.buckets.copy()
     own = sums[..., phase]
     has_events, had_events = weight > 0, own[..., N] > 0
@@ -262,7 +264,7 @@ def close(table: Table, phase: int, bucket: Bucket, period: Period, limits: Limi
     factors = np.array([fading, fading**2, fading, fading**2, fading])
     added = np.stack([weight, square, np.ones_like(weight), np.ones_like(weight), total], axis=-1)
     sums[..., phase] = np.where(has_events[..., None], factors * own + added, own)
-    closed = structs.replace(table, sums=sums, buckets=buckets, age=table.age + 1.0, noise=noise)
+    closed = structs.replace(table, sums=sums, buckets=buckets, age=table.age + 1.0, noise=noises)
     return _decide(_end_periods(closed, period), phase, period, limits)
 
 
@@ -288,7 +290,7 @@ def skip(table: Table, phase: int, count: int, period: Period, limits: Limits) -
 
 def add_late(table: Table, phase: int, bucket: Bucket) -> Table:
     """Return the table with events that came after their bucket had ended. They have no residual."""
-    weight, square, total, _ = bucket
+    weight, square, total, *_ = bucket
     sums = table.sums.copy()
     own = sums[..., phase]
     is_first = (own[..., W] == 0) & (weight > 0)
@@ -361,7 +363,7 @@ def _decide(table: Table, phase: int, period: Period, limits: Limits) -> Table:
     dip = np.where(is_down[..., None], np.stack([residual, length], axis=-1), 0.0)
     lift, sampling, overlap = level(table)
     differing, moving = table.excess[..., 0], table.excess[..., 1]
-    error = np.sqrt(sampling + (differing - moving) * overlap + moving)
+    error = np.sqrt(sampling + (differing - moving) * overlap + moving + table.noise[..., 1])
     share = np.count_nonzero(table.sums[..., N, :] > 0, axis=-1) / period.phases
     is_known = (table.age >= period.least * period.phases) & (share >= COVERED)
     is_known |= (table.age >= (period.least + 1) * period.phases) & (share > 0)
@@ -388,7 +390,7 @@ def level(table: Table) -> tuple[Array, Array, Array]:
     traffic = _quotient(weight, periods)
     share = _quotient(traffic, traffic.sum(axis=-1, keepdims=True))
     lift = (share * _quotient(total, weight)).sum(axis=-1)
-    variance = table.noise * (share**2 * _quotient(square, weight**2)).sum(axis=-1)
+    variance = table.noise[..., 0] * (share**2 * _quotient(square, weight**2)).sum(axis=-1)
     return lift, variance, (share * _quotient(periods_square, periods**2)).sum(axis=-1)
 
 

@@ -35,7 +35,7 @@ class Blocks:
 
     def judged(self, rule: Periodic, memory: Any = None, context: RuleContext = CONTEXT) -> tuple[Any, Any]:
         weight, shape = np.full(self.lifts.shape, float(BLOCK)), self.lifts.shape
-        block = BlockLift(weight, weight, weight * self.lifts, np.full(shape, NOISE))
+        block = BlockLift(weight, weight, weight * self.lifts, np.full(shape, NOISE), np.zeros(shape))
         events = np.cumsum(weight, axis=0)
         lift = Lift(self.lifts, np.ones(shape), np.zeros(shape), events, block, self.switched)
         times = Times(np.where(np.isnan(self.times), -np.inf, self.times), self.missing)

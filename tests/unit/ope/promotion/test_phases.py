@@ -130,7 +130,7 @@ class PlainCandidate:
 
 
 def bucket(numbers: Array, means: Array, noise: float) -> Bucket:
-    return Bucket(numbers, numbers, numbers * means, np.full(numbers.shape, noise))
+    return Bucket(numbers, numbers, numbers * means, np.full(numbers.shape, noise), np.zeros(numbers.shape))
 
 
 def still(rng: np.random.Generator, hours: int) -> Array:
@@ -240,6 +240,16 @@ def test_late_events_of_an_hour_that_had_none_count_as_one_period() -> None:
     late = phases.add_late(table, 7, bucket(np.full(2, 20.0), np.full(2, 1.5), 4.0))
     lift, _, _ = phases.level(late)
     assert lift.tolist() == pytest.approx([(7 * 0.5 + 1.5) / 8] * 2)
+
+
+def test_an_error_that_all_buckets_share_widens_the_error_of_the_lift() -> None:
+    *_, table = followed(np.full((23, 2), 0.5), np.full(23, 20.0))
+    last = bucket(np.full(2, 20.0), np.full(2, 0.5), 4.0)
+    alone, wider = (
+        phases.close(table, 7, last._replace(shared=np.full(2, shared)), SHORT, LIMITS).level for shared in (0.0, 0.3)
+    )
+    np.testing.assert_allclose(wider[:, 0], alone[:, 0])
+    np.testing.assert_allclose(wider[:, 1] ** 2, alone[:, 1] ** 2 + 0.3)
 
 
 def test_hours_that_never_have_events_delay_the_lift_by_one_period_only() -> None:
