@@ -99,10 +99,12 @@ def _promotion(config: Config) -> str:
     if settings is None:
         return "off"
     rules = ", ".join(rule.label for rule in settings.rules)
-    events, hold = f"after {counted(settings.min_events, 'event')}", f"held for {counted(settings.hold, 'block end')}"
+    events = f"after {counted(settings.min_events, 'event')}"
+    is_held = any(rule.needs_hold for rule in settings.rules)
+    hold = f", held for {counted(settings.hold, 'block end')}" if is_held else ""
     idle = config.idle_rules()
     missing = f"; {' and '.join(idle)} cannot promote: no unbiased estimator is on a mixture" if idle else ""
-    return f"{rules}: lift over {settings.margin:g}, {events}, {hold}{missing}"
+    return f"{rules}: lift over {settings.margin:g}, {events}{hold}{missing}"
 
 
 def _dead_letters(settings: AnyDeadLetters | None) -> str:

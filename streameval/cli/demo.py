@@ -46,6 +46,8 @@ AVERAGES = (
     AdaptiveDecay(drift_span=20_000),
     Mixture(),
 )
+RULE = "paired"
+"""The promotion rule: lifts turn within a minute, so no one waits for whole days."""
 STATUS_AVERAGES = ("cumulative", "mixture")
 """Averages in the status line: one that lags behind the drift, and one that follows it."""
 MIN_EVENTS = 5_000
@@ -118,9 +120,10 @@ def run_broker() -> None:
 def _decoder_and_evaluator(world: str | None) -> tuple[JsonDecoder, Evaluator]:
     if world is None:
         decoder = JsonDecoder(CANDIDATES, reward_range=(0.0, 1.0))
-        return decoder, Evaluator(candidates=CANDIDATES, estimators=[IPS(), SNIPS()], averages=AVERAGES)
+        evaluator = Evaluator(CANDIDATES, [IPS(), SNIPS()], AVERAGES, promotion=RULE)
+        return decoder, evaluator
     ranking = Ranking(metric=DCG(at=LENGTH), examination=Swaps(ranks=LENGTH))
-    evaluator = Evaluator(CANDIDATES, ["click_ips", "click_snips"], AVERAGES, ranking=ranking)
+    evaluator = Evaluator(CANDIDATES, ["click_ips", "click_snips"], AVERAGES, ranking=ranking, promotion=RULE)
     return RankingDecoder(CANDIDATES), evaluator
 
 

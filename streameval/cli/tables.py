@@ -184,7 +184,8 @@ def guardrails_table(report: Report) -> Table:
         (">decision bound", lambda row: significant(row[1].lower, 2)),
         ("guardrail", lambda row: _warning(row[1].verdict, row[1].verdict == "not kept")),
     ]
-    rows = [(decision, check) for decision in report.promotion for check in decision.guardrails]
+    deciding = [decision for decision in report.promotion if decision.decides]
+    rows = [(decision, check) for decision in deciding for check in decision.guardrails]
     return new_table("Guardrails", columns, rows)
 
 

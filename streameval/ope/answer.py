@@ -35,19 +35,26 @@ class CandidateAnswer(NamedTuple):
             log fails a trust check, `untrusted`.
         sentence: answer without a full stop
         estimate: row of the Report that the sentence is about, if any
+        lower: decision bound of the lift of a whole period, if that decides
     """
 
     policy: str
     verdict: Verdict
     sentence: str
     estimate: Estimate | None
+    lower: float | None = None
+
+    @property
+    def bound(self) -> float:
+        """Return the lower bound of the lift, which ranks candidates."""
+        return _lower_bound(self.estimate) if self.lower is None else self.lower
 
 
 def answers(report: Report) -> list[CandidateAnswer]:
     """Answer for each candidate, promotable ones first, and then by the lower bound of the lift."""
     reports = by_policy(report.of_goal()).items()
     unsorted = [_answer(part, policy) for policy, part in reports if policy != report.production]
-    return sorted(unsorted, key=lambda answer: (VERDICTS.index(answer.verdict), -_lower_bound(answer.estimate)))
+    return sorted(unsorted, key=lambda answer: (VERDICTS.index(answer.verdict), -answer.bound))
 
 
 def by_policy(report: Report) -> dict[str, Report]:
@@ -131,6 +138,8 @@ def _answer(report: Report, policy: str) -> CandidateAnswer:
         return CandidateAnswer(
             policy, "untrusted", f"do not trust the numbers of {policy}: {_reasons(doubts, policy)}", estimate
         )
+    if decision and decision.worse is not None:
+        return _of_whole_periods(report, decision, estimate, _reasons(failed, policy))
     if decision and decision.promotable and estimate:
         promotable = f"promotable {_since(decision)}{_by_bound(decision, estimate)}"
         sentence = f"{_earns(report, estimate)}, {promotable}{_but_worse(report, policy)}"
@@ -144,6 +153,21 @@ def _answer(report: Report, policy: str) -> CandidateAnswer:
         return CandidateAnswer(policy, "better", sentence, estimate)
     sentence = f"not known yet whether {policy} earns more than production: {missing}"
     return CandidateAnswer(policy, "unknown", sentence + _so_far(estimate), estimate)
+
+
+def _of_whole_periods(report: Report, decision: Decision, estimate: Estimate | None, failed: str) -> CandidateAnswer:
+    """Answer by a rule that judges whole periods. The estimates are about this minute, and say something else."""
+    policy, reason = decision.policy, decision.reason.partition(" since event")[0]
+    verdict: Verdict = "unknown"
+    sentence = (
+        f"not known yet whether {policy} earns more than production: {_missing(report, decision, failed, estimate)}"
+    )
+    if decision.promotable:
+        verdict = "promotable"
+        sentence = f"{policy} is promotable {_since(decision)}: {reason}{_but_worse(report, policy)}"
+    elif decision.worse:
+        verdict, sentence = "worse", f"{policy} is {reason}"
+    return CandidateAnswer(policy, verdict, sentence, estimate, decision.lower)
 
 
 def _by_bound(decision: Decision, estimate: Estimate) -> str:
@@ -165,8 +189,8 @@ def _but_worse(report: Report, policy: str) -> str:
 
 
 def _decision(report: Report, policy: str) -> Decision | None:
-    """Return the decision by the first rule that promotes the candidate, else by the first rule."""
-    decisions = [decision for decision in report.promotion if decision.policy == policy]
+    """Return the decision by the first rule that promotes the candidate, else by the first rule that decides."""
+    decisions = [decision for decision in report.promotion if decision.policy == policy and decision.decides]
     return next((decision for decision in decisions if decision.promotable), decisions[0] if decisions else None)
 
 

@@ -205,6 +205,9 @@ class Decision(msgspec.Struct, frozen=True):
         reward: the primary reward
         propensity: as in `Estimate`
         guardrails: the rewards that it must not lose
+        decides: whether the rule decides. `paired` beside `periodic` only tells whether the candidate is better at this
+            minute, unless too many events lack the timestamps that `periodic` needs. It is then never promotable.
+        worse: whether the rule has proven that it is worse than production, None for rules that cannot tell
     """
 
     policy: str
@@ -229,6 +232,8 @@ class Decision(msgspec.Struct, frozen=True):
     reward: str = "reward"
     propensity: str = "logged"
     guardrails: tuple[GuardrailCheck, ...] = ()
+    decides: bool = True
+    worse: bool | None = None
 
 
 class TrustCheck(msgspec.Struct, frozen=True):

@@ -170,7 +170,8 @@ def _lateness(status: DaemonStatus) -> Iterable[Series]:
 
 def _guardrails(status: DaemonStatus) -> Iterator[Series]:
     for (policy, rule), decision in _reported("promotion", "policy", "rule")(status):
-        yield from (((policy, rule, check.reward), check) for check in decision.guardrails)
+        if decision.decides:
+            yield from (((policy, rule, check.reward), check) for check in decision.guardrails)
 
 
 def _deciding(status: DaemonStatus) -> Iterable[Series]:

@@ -51,6 +51,7 @@ def observed(folder: Path, change: int, seed: int) -> Iterator[tuple[httpx.Clien
     config = {
         "source": {"kind": "file", "path": str(folder / "log.ndjson"), "follow": True},
         "policies": {"candidates": ["challenger"]},
+        "promotion": "paired",  # the story lasts some minutes
         "http": {"port": 0},
         "state": {"dir": str(folder / "state"), "interval": "2s"},
     }

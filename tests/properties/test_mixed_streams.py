@@ -20,7 +20,7 @@ from streameval.ope.power import LogSummary, TargetLift, forecast_power
 from streameval.ope.report import Decision
 from streameval.service.status_page.page import chosen
 
-EARLY = {"min_events": 2_000, "hold": 5}
+EARLY = {"rule": "paired", "min_events": 2_000, "hold": 5}
 DR, IPS = 0, 1
 """Indices of the lifts that may decide, by `stratified_dr` and by `stratified_ips`."""
 EVENTS = 12_000

@@ -58,8 +58,10 @@ def metrics_in(expression: str) -> set[str]:
 def exported() -> set[str]:
     """Return the names of all series that a daemon with every optional feature exports."""
     looks = (Examined(2, 0.5, 0.4, 0.6),)
+    guarded = with_a_guardrail(with_segments(make_report()), True, True, False)
     report = replace(
-        with_a_guardrail(with_segments(make_report()), True, True, False),
+        guarded,
+        promotion=tuple(replace(row, lift=0.002, lower=0.001, worse=False) for row in guarded.promotion),
         reward_model=RewardModelAccuracy("ridge", 0.1, 0.2),
         examination=looks,
         propensity_model=PropensityModel("tabular", 100, 3, 0.5, 0.7),

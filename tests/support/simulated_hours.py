@@ -28,7 +28,7 @@ def hours(events: int, span: int = 60_000) -> Iterator[DaemonStatus]:
         events=events, rate=EVENTS_A_SECOND, candidates=CANDIDATES, span=span, exploration=0.5, start_time=START
     )
     lines = SimulatedRecommender(settings).lines()
-    yield from _statuses(lines, JsonDecoder(CANDIDATES), Evaluator(CANDIDATES))
+    yield from _statuses(lines, JsonDecoder(CANDIDATES), Evaluator(CANDIDATES, promotion="paired"))
 
 
 def hours_of_a_ramp(events: int) -> Iterator[DaemonStatus]:

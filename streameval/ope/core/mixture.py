@@ -29,7 +29,7 @@ from streameval.ope.core.base import Average, Path
 from streameval.ope.core.layout import ONE, Component, Layout
 from streameval.ope.core.moments import ROWS, MomentRow
 from streameval.ope.core.past import History, Past, Tables
-from streameval.ope.core.reading import Comparison, Lift, Reading, missing_share
+from streameval.ope.core.reading import BlockLift, Comparison, Lift, Reading, missing_share
 from streameval.ope.core.selection import Selection
 from streameval.ope.core.summary import BlockSums
 
@@ -180,13 +180,16 @@ class Mixture(Average):
         steps = past.compare(state.history, flat, totals, squares, _compared(bank.layout), signed, sums.covered)
         tables = _lift_tables(bank.layout)
         after = past.follow(state.lifts.past, steps, tables, float(fading))
-        effects = past.design_effect(_expanded_path(after, tables))
+        past_rows = _expanded_path(after, tables)
+        effects = np.fmax(1.0, past.design_effect(past_rows))
         lift_path = self._fold(state.lifts, blocks, bank, is_lift=True)
         value, sampling, spread = (_over_components(lift_path[..., index], layout, np.add) for index in (2, 3, 4))
         shape = (len(sums), -1)
         events = np.repeat(sums.rows[:, 1:, layout.events_row(True), None], bank.columns, axis=-1)
-        variance = sampling.reshape(shape) * np.fmax(1.0, effects.reshape(shape))
-        return Lift(value.reshape(shape), variance, spread.reshape(shape), events.reshape(shape))
+        variance = sampling.reshape(shape) * effects.reshape(shape)
+        noise = past.term_variance(past_rows) * effects
+        own = BlockLift(*(part.reshape(shape) for part in (rows[..., 0], rows[..., 6], rows[..., 1], noise, 0 * noise)))
+        return Lift(value.reshape(shape), variance, spread.reshape(shape), events.reshape(shape), own)
 
     def _fold(self, state: Decays, blocks: _Blocks, bank: Bank, is_lift: bool) -> Array:
         """Fold blocks into decays, and return the path of `kernel.mix`."""

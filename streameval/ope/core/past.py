@@ -486,6 +486,11 @@ def design_effect(parts: Mapping[str, Array], is_lift: bool = False, known: tupl
     return np.asarray(np.fmax(effect, least))
 
 
+def term_variance(parts: Mapping[str, Array]) -> Array:
+    """Return the variance of one event's term, without a design effect. `parts`: as in `design_effect`."""
+    return linearised_variance(*_side(parts["sums"], False))
+
+
 def _squares_of_units(signed: Array, form: Array) -> Array:
     """Return the sum over units of the squared sums of their events' deviations."""
     terms = signed.reshape(*form.shape[:-1], signed.shape[-1] // SIGNS, SIGNS)

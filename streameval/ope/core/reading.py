@@ -24,6 +24,24 @@ from streameval.ope.core.moments import (
 from streameval.ope.core.moments import variance as variance_of
 
 
+class BlockLift(NamedTuple):
+    """Hold the paired difference to production of the events of each block alone [blocks, candidates].
+
+    Attributes:
+        weight: the sum of the averaging weights of the events that both policies have
+        square: the sum of their squares
+        total: the weighted sum of differences. Ratios are linearised with what was known before the block.
+        noise: the variance of the difference of one event, with the design effect, NaN if unknown
+        shared: the variance of an error that all blocks share, such as the error of a learned examination curve
+    """
+
+    weight: Array
+    square: Array
+    total: Array
+    noise: Array
+    shared: Array
+
+
 class Lift(NamedTuple):
     """Hold the paired difference to production on a mixture after each block [blocks, candidates].
 
@@ -36,12 +54,20 @@ class Lift(NamedTuple):
         drift_square: the squared error from drift, which does not fall. An average reports the squared disagreement of
             its decays. For rules see `promotion.lift.add_errors`.
         events: the number of events that both policies have, in the block, or for rules so far
+        block: the difference of the events of each block alone
+        switched: for rules, whether it is another lift than in the block before
     """
 
     value: Array
     sampling_variance: Array
     drift_square: Array
     events: Array
+    block: BlockLift | None = None
+    switched: Mask | None = None
+
+    def select_blocks(self, kept: Mask) -> Lift:
+        """Return the first four numbers after some of the blocks."""
+        return Lift(self.value[kept], self.sampling_variance[kept], self.drift_square[kept], self.events[kept])
 
 
 def missing_share(weight: Array, every: Array) -> Array:

@@ -19,7 +19,7 @@ from streameval.ope.core.layout import Layout
 from streameval.ope.estimators.base import Terms
 from streameval.ope.evidence.evidence import Evidence, RecentMoments
 
-__all__ = ["BlockSeries", "BlockSums", "View"]
+__all__ = ["BlockSeries", "BlockSums", "View", "time_reached"]
 
 REACHED_BY = 0.1
 """The clock shows a time that this share of a block has reached."""
@@ -89,6 +89,20 @@ class BlockSums(msgspec.Struct, frozen=True):
         square = recent.reward_square[:, None]
         priors[..., -1] = recent.weight_square * square
         return msgspec.structs.replace(self, priors=priors, distances=recent.distance_square * square)
+
+
+def time_reached(times: Array, block: int) -> Array:
+    """Return the time that a tenth of a block has reached, so that one wrong clock moves nothing.
+
+    Args:
+        times: times of the events of each block, or of the unfinished one, minus infinity if unknown [blocks, events]
+        block: the number of events in a whole block
+
+    >>> time_reached(np.array([[7.0, 5.0, 9e9, 6.0, 8.0]]), block=20)
+    array([8.])
+    """
+    index = times.shape[1] - min(math.ceil(REACHED_BY * block), times.shape[1])
+    return np.asarray(np.partition(times, index, axis=1)[:, index])
 
 
 class BlockSeries:
@@ -167,8 +181,7 @@ class BlockSeries:
         """Return the time that a tenth of each block has reached [blocks], minus infinity if it is unknown."""
         if self._evidence.timestamp is None or not self.size:
             return np.full(self.blocks, -np.inf)
-        index = self.size - min(math.ceil(REACHED_BY * self._evidence.block), self.size)
-        return np.asarray(np.partition(self.times, index, axis=1)[:, index])
+        return time_reached(self.times, self._evidence.block)
 
     def rows(self, kernel_weight: Array | None = None, edges: Integers | None = None) -> Array:
         """Sum up the rows that moments need over pieces of the events, [pieces, P, rows].

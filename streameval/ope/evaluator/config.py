@@ -493,6 +493,7 @@ class EvaluatorConfig:
             weights_average_1=self.ranking is None
             and not all("scored" in estimator.needs and estimator.ratio for estimator in self.estimators.values()),
             largest_loss=self._largest_loss,
+            ever_added=max(self.candidate_order.values(), default=1),
         )
 
     @property

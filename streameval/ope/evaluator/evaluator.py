@@ -147,7 +147,7 @@ class Evaluator:
         block: int = 100,
         reward_model: AnyRewardModel | KindOrOptions | None = None,
         drift: DriftDetector | Mapping[str, Any] | str | None = "ADWIN",
-        promotion: Promotion | Mapping[str, Any] | Sequence[str] | str | None = "paired",
+        promotion: Promotion | Mapping[str, Any] | Sequence[str] | str | None = "periodic",
         ranking: Ranking | Mapping[str, Any] | None = None,
         logging: arms.Arms | Mapping[str, Any] | None = None,
         rewards: Mapping[str, Mapping[str, Any]] | None = None,

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from streameval.common.arrays import Array, Mask, decayed_path, split_blocks
-from streameval.ope.core import AnyAverage, Lift, Reading, past
+from streameval.ope.core import AnyAverage, BlockLift, Lift, Reading, past
 from streameval.ope.core.bank import Bank
 from streameval.ope.core.base import Path, terms_of
 from streameval.ope.core.drift_rate import DriftRateEstimator, DriftState, ShortSpans, SpansState, largest
@@ -331,11 +331,13 @@ class Grid:
         first, count = [column.label for column in self.columns].index(pair[0]), len(self.columns)
         lifts = []
         for by_average in reward_lifts:
-            every, rows = by_average.get(pair[1]), np.full((4, len(kept), len(self.candidates) - 1), np.nan)
+            every, rows = by_average.get(pair[1]), np.full((9, len(kept), len(self.candidates) - 1), np.nan)
+            rows[4:7] = rows[8] = 0.0
             if every is not None:
-                for index, columns in enumerate(every):
+                for index, columns in enumerate((*every[:4], *(every.block or ()))):
                     rows[index, kept] = columns.reshape(len(columns), -1, count)[..., first]
-            lifts.append(Lift(*rows))
+            value, variance, drift, events = rows[:4]
+            lifts.append(Lift(value, variance, drift, events, BlockLift(*rows[4:])))
         return lifts
 
     def select_reward(self, state: GridState, index: int) -> tuple[Grid, GridState]:

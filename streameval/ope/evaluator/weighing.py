@@ -270,8 +270,10 @@ def with_error_of_curve(
     widened = {}
     for (estimator, average), (lift,) in lifts.items():
         _, lift_variance = variances(curve, by_rank, config.estimators[estimator].ratio)
-        variance = lift.sampling_variance + lift_variance[:, 1:]
-        widened[estimator, average] = [lift._replace(sampling_variance=variance)]
+        shared = lift_variance[:, 1:]
+        block = lift.block and lift.block._replace(shared=shared)
+        wider = lift._replace(sampling_variance=lift.sampling_variance + shared, block=block)
+        widened[estimator, average] = [wider]
     return widened
 
 

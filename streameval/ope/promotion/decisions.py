@@ -51,8 +51,8 @@ def decide(
     """
     stream = list(trust_checks.stream_checks(arrivals, newest, now, unmatched_share, monitor.promotion.trust))
     stream += clusters.check(state.clusters, monitor.context.block, monitor.promotion.trust.error)
-    rows = grouped(estimates, "policy")
-    checks = tuple(_checks(monitor, state, rows, stream, {policy.policy: policy for policy in counts}))
+    estimates_by_policy = grouped(estimates, "policy")
+    checks = tuple(_checks(monitor, state, estimates_by_policy, stream, {policy.policy: policy for policy in counts}))
     failed = grouped((check for check in checks if not check.ok), "policy")
     stream_names = {name for name, _, _ in stream}
     numbers = {label: _numbers(monitor, rule, state) for label, rule in monitor.rules.items()}
@@ -65,13 +65,16 @@ def decide(
         blocking = list(dict.fromkeys([*(check.reason for check in failed.get(candidate, ())), *shared]))
         if not state.differs[candidate_index]:
             blocking = ["it has had the same weighted reward as production on every event"]
-        warning = _dependence([estimate.details for estimate in rows.get(candidate, ())])
+        warning = _dependence([estimate.details for estimate in estimates_by_policy.get(candidate, ())])
         by = int(state.by[candidate_index])
         pair = pairs[by] if pairs and by >= 0 else None
-        decisions += [
+        rows = [
             _decision(monitor, rule, state, candidate_index, numbers[label], blocking, warning, pair)
             for label, rule in monitor.rules.items()
         ]
+        if _untimed_share(monitor, state, candidate_index) == 1:  # a rule that needs timestamps has nothing to say
+            rows = [row for row in rows if row.decides]
+        decisions += sorted(rows, key=lambda decision: not decision.decides)
     return tuple(decisions), checks, transitions(monitor, state)
 
 
@@ -146,16 +149,19 @@ def _decision(
     """Return the decision on one candidate, from the numbers of the rule after the last block by name [candidates]."""
     last = {name: float(column[index]) for name, column in numbers.items()}
     hold = state.rules[rule.label].hold
-    held = int(hold.held[index])
-    promotable = held >= monitor.promotion.hold and not blocking
+    held, is_idle = int(hold.held[index]), _is_idle(monitor, rule, state, index)
+    promotable = held >= monitor.hold_of(rule) and not blocking
     reason = "no lift can decide: add the average mixture, with an estimator such as snips or stratified_ips"
     can_decide = bool(monitor.lifts) or not rule.needs_lift
     guardrails = _guardrails(monitor, rule, state, index, held)
     if can_decide:
-        reason = _reason(monitor, rule, last, held, hold.since[index, 0], blocking)
+        reason = _reason(monitor, rule, last, held, hold.since[index, 0], blocking, is_idle)
         failing = (f"guardrail {guardrail.reward}: {guardrail.reason}" for guardrail in guardrails if not guardrail.ok)
         reason = "; ".join([reason, *failing])
         reason += _deciding_lift(monitor, state, index) if rule.needs_lift else ""
+        if rule == monitor.promotion.companion and not is_idle:
+            share = 100 * _untimed_share(monitor, state, index)
+            reason += f"; about this minute, as {share:.0f} % of events have no timestamp"
     if promotable and rule.assumes_independence:
         reason += warning
     since_event, since_timestamp, _ = hold.since[index]
@@ -184,7 +190,27 @@ def _decision(
         average=average,
         more=_more(last, monitor.promotion.min_events) if can_decide else None,
         guardrails=guardrails,
+        decides=not is_idle,
+        worse=_is_worse(monitor, last, bool(blocking)) if can_decide and not is_idle else None,
     )
+
+
+def _is_idle(monitor: PromotionMonitor, rule: PromotionRule, state: MonitorState, index: int) -> bool:
+    """Return whether a rule leaves the decision on a candidate to others, see `PromotionMonitor.is_idle`."""
+    return bool(monitor.is_idle(rule, _untimed_share(monitor, state, index)))
+
+
+def _untimed_share(monitor: PromotionMonitor, state: MonitorState, index: int) -> float:
+    """Return the share of events without timestamps, 0 if no rule needs them."""
+    last = [state.rules[label].last for label, rule in monitor.rules.items() if rule.needs_time]
+    return max((float(numbers["untimed"][index]) for numbers in last if "untimed" in numbers), default=0.0)
+
+
+def _is_worse(monitor: PromotionMonitor, last: Mapping[str, float], is_unsound: bool) -> bool | None:
+    """Return whether a rule has proven that a candidate is worse, None for rules that cannot tell."""
+    if "worse" not in last:
+        return None
+    return last["worse"] > 0 and not is_unsound and last["events"] >= monitor.promotion.min_events
 
 
 def _reason(
@@ -194,16 +220,20 @@ def _reason(
     held: int,
     since: float,
     blocking: Sequence[str],
+    is_idle: bool,
 ) -> str:
-    settings = monitor.promotion
+    settings, hold = monitor.promotion, monitor.hold_of(rule)
     if last["events"] < settings.min_events:
         return f"only {last['events']:,.0f} of {counted(settings.min_events, 'event')}"
     if blocking:
         return "; ".join(blocking)
-    if held >= settings.hold:
+    if held >= hold:
         return f"{rule.reason_to_stay(last, settings.margin)} since event {since:,.0f}"
     reason = rule.reason(last, settings.margin)
-    return f"{reason}, held for {held:,.0f} of {counted(settings.hold, 'block end')}" if held else reason
+    if is_idle and not rule.needs_time:
+        is_better = "better" if last["lower"] > settings.margin else "not known to be better"
+        return f"{is_better} at this minute: {reason}"
+    return f"{reason}, held for {held:,.0f} of {counted(hold, 'block end')}" if held else reason
 
 
 def _guardrails(
@@ -216,7 +246,7 @@ def _guardrails(
     )
     return tuple(
         guardrail.check(
-            rule, rule_states[guardrail.name][rule.label], index, settings.min_events, held >= settings.hold
+            rule, rule_states[guardrail.name][rule.label], index, settings.min_events, held >= monitor.hold_of(rule)
         )
         for guardrail in monitor.guardrails
     )

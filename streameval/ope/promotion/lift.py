@@ -57,8 +57,8 @@ def follow(path: Lift, state: LiftState, sizes: Integers | int) -> tuple[Array, 
     sizes = np.broadcast_to(sizes, len(path.events))
     is_known, after, sums = ~np.isnan(path.events[:, 0]), state.last.T[:, None], state.sums
     if is_known.any():
-        rows, sums = add_errors(Lift(*(column[is_known] for column in path)), sums, sizes[is_known])
-        after = np.concatenate([after, np.stack(rows)], axis=1)
+        rows, sums = add_errors(path.select_blocks(is_known), sums, sizes[is_known])
+        after = np.concatenate([after, np.stack(rows[:4])], axis=1)
     after = after[:, np.cumsum(is_known)]
     recent = decayed_path(state.recent, np.nan_to_num(path.events), np.exp(-sizes / RECENT))
     return after, recent, LiftState(sums, after[:, -1].T.copy(), recent[-1])

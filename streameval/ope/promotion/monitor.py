@@ -18,7 +18,7 @@ from streameval.common.arrays import Array, Integers, Mask
 from streameval.common.text import counted
 from streameval.events.action_sets import Index
 from streameval.events.origin import Origin
-from streameval.ope.core import Lift
+from streameval.ope.core import BlockLift, Lift
 from streameval.ope.core.state import Company, joined, select_policies
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.promotion import clusters, lift, mean_weight, trust_checks
@@ -35,12 +35,14 @@ from streameval.ope.promotion.guardrails import (
 )
 from streameval.ope.promotion.lift import LiftState
 from streameval.ope.promotion.rules import Judgement, PromotionRule, RuleContext
-from streameval.ope.promotion.rules.base import bound_reason
+from streameval.ope.promotion.rules.periodic import MAX_UNTIMED
 from streameval.ope.promotion.settings import Promotion
-from streameval.ope.promotion.sums import MonitorSums, RewardSums
+from streameval.ope.promotion.sums import MonitorSums, RewardSums, Times
 from streameval.ope.promotion.trust_checks import TrustState
 from streameval.ope.report import Transition
 
+NOT_SHARED = ("rule", "trust", "period", "min_periods", "memory")
+"""Settings that are not requirements of every rule."""
 MAX_TRANSITIONS = 200
 """Number of newest transitions that are kept."""
 
@@ -158,6 +160,7 @@ class PromotionMonitor:
         reward_range: tuple[float, float] | None = None,
         weights_average_1: bool = True,
         largest_loss: float | None = None,
+        ever_added: int | None = None,
     ) -> PromotionMonitor:
         """Build a monitor. The rules read the other arguments as `RuleContext`.
 
@@ -167,10 +170,12 @@ class PromotionMonitor:
             lifts: names of the lifts that may decide, the preferred one first
             rewards: the primary reward first
             reward_range: the range of the primary reward, by default its own
+            ever_added: the number of candidates ever added, by default the number of candidates
         """
         goal, limits = rewards[0], reward_range or rewards[0].range
+        number = promotion.family_size or ever_added or len(policies) - 1
         context = RuleContext(
-            promotion.margin, confidence, errors, limits, block, logged, weights_average_1, largest_loss
+            promotion.margin, confidence, errors, limits, block, logged, weights_average_1, largest_loss, number
         )
         guardrails = tuple(
             Guardrail(reward.name, index, context._replace(margin=-reward.max_loss, reward_range=reward.range))
@@ -181,8 +186,22 @@ class PromotionMonitor:
 
     @cached_property
     def rules(self) -> Mapping[str, PromotionRule]:
-        """Return the rules by label, in the order of the configuration."""
-        return {rule.label: rule for rule in self.promotion.rules}
+        """Return the rules by label, in the order of the configuration, and the companion of `periodic` last."""
+        return {rule.label: rule for rule in (*self.promotion.rules, self.promotion.companion) if rule is not None}
+
+    def is_idle(self, rule: PromotionRule, untimed: Any) -> Any:
+        """Return whether a rule leaves the decision to others, given the share of events without timestamps.
+
+        A rule that needs timestamps does if too many are missing, and its companion does otherwise.
+        """
+        lacks_time = np.asarray(untimed) > MAX_UNTIMED
+        if rule.needs_time:
+            return lacks_time
+        return ~lacks_time if rule == self.promotion.companion else np.zeros_like(lacks_time)
+
+    def hold_of(self, rule: PromotionRule) -> int:
+        """Return for how many block ends in a row a candidate must pass a rule."""
+        return self.promotion.hold if rule.needs_hold else 1
 
     def start(self) -> MonitorState:
         """Start before the first event."""
@@ -208,7 +227,7 @@ class PromotionMonitor:
 
     def _start_rule(self, rule: PromotionRule) -> GoalState:
         candidates = len(self.policies) - 1
-        shared = {key: value for key, value in asdict(self.promotion).items() if key not in ("rule", "trust")}
+        shared = {key: value for key, value in asdict(self.promotion).items() if key not in NOT_SHARED}
         held = {name: np.zeros(candidates) for name in ("held", "times", "total")}
         moments = {name: np.full((candidates, 3), np.nan) for name in ("since", "first")}
         return GoalState(
@@ -236,7 +255,8 @@ class PromotionMonitor:
         """
         deciding, blocks = evidence.deciding, evidence.blocks
         ends = np.arange(1, blocks + 1) * evidence.block - 1
-        goal = self._reward_sums(deciding, self.context)
+        times = Times.from_timestamps(timestamp, evidence.block)
+        goal = self._reward_sums(deciding, self.context, times)
         return MonitorSums(
             evidence.block,
             np.fmax.reduce(timestamp.reshape(blocks, -1), axis=1),
@@ -247,15 +267,15 @@ class PromotionMonitor:
             differing(deciding, goal.sums),
             goal,
             {
-                guardrail.name: self._reward_sums(further[guardrail.index - 1].deciding, guardrail.context)
+                guardrail.name: self._reward_sums(further[guardrail.index - 1].deciding, guardrail.context, times)
                 for guardrail in self.guardrails
             },
         )
 
-    def _reward_sums(self, evidence: Evidence, context: RuleContext) -> RewardSums:
+    def _reward_sums(self, evidence: Evidence, context: RuleContext, times: Times) -> RewardSums:
         tests = (rule.lift_test(context) for rule in self.rules.values())
         test = next((lift_test for lift_test in tests if lift_test is not None), None)
-        return RewardSums(BlockSums.from_evidence(evidence), None if test is None else test.observed(evidence))
+        return RewardSums(BlockSums.from_evidence(evidence), None if test is None else test.observed(evidence), times)
 
     def fold(self, state: MonitorState, sums: MonitorSums, lifts: Sequence[Sequence[Lift]]) -> MonitorState:
         """Return the state after some whole blocks (half 2).
@@ -305,21 +325,27 @@ class PromotionMonitor:
         guarded, guardrails = self._judge_guardrails(state.guardrails, sums[1:], lifts, sizes)
         believed = trustworthy[:, 1:] & trustworthy[:, :1] & differs
         rules, transitions = {}, list(state.transitions)
+        untimed = np.ones(believed.shape)
         for label, rule in self.rules.items():
             before = state.rules[label]
             judgement, memory = rule.judge(before.memory, sums[0], deciding, self.context)
             for _, enter, stay in guarded[label]:
                 judgement = judgement._replace(enter=judgement.enter & enter, stay=judgement.stay & stay)
             sound = (judgement.events >= self.promotion.min_events) & believed
-            if rule.needs_lift:
+            if rule.needs_lift and not rule.remembers_lift:
                 sound &= ~switched
-            hold, changes = self._fold_hold(before.hold, judgement, sound, numbers, times, sizes)
+            if rule.needs_time:
+                untimed = judgement.paths["untimed"]
+            is_idle = self.is_idle(rule, untimed)
+            sound &= ~is_idle
+            hold, changes = self._fold_hold(before.hold, judgement, sound, self.hold_of(rule), numbers, times, sizes)
             rules[label] = structs.replace(before, memory=memory, hold=hold, last=judgement.last)
             for index, candidate, starts in changes:
                 doubts = [name for name, *verdict in guarded[label] if not verdict[1][index, candidate]]
-                reason = self._why(
-                    judgement, index, candidate, starts, trustworthy[index], switched[index, candidate], doubts
-                )
+                verdict = starts, trustworthy[index], switched[index, candidate], doubts
+                reason = self._why(rule, judgement, index, candidate, *verdict)
+                if is_idle[index, candidate]:
+                    reason = f"too {'many' if rule.needs_time else 'few'} events lack timestamps for this rule"
                 moment = int(numbers[index]), float(times[index])
                 bounds = float(judgement.lift[index, candidate]), float(judgement.lower[index, candidate])
                 log = None if ends is None else ends.position(index)
@@ -358,11 +384,18 @@ class PromotionMonitor:
         return judged, after
 
     def _fold_hold(
-        self, state: HoldState, judgement: Judgement, sound: Mask, numbers: Integers, times: Array, sizes: Integers
+        self,
+        state: HoldState,
+        judgement: Judgement,
+        sound: Mask,
+        hold: int,
+        numbers: Integers,
+        times: Array,
+        sizes: Integers,
     ) -> tuple[HoldState, list[tuple[int, int, bool]]]:
         """Return the hold state of a rule, and its transitions: block, candidate, whether it becomes promotable."""
-        path = held(judgement.enter & sound, judgement.stay & sound, state.held, self.promotion.hold)
-        promotable = np.concatenate([state.held[None], path]) >= self.promotion.hold
+        path = held(judgement.enter & sound, judgement.stay & sound, state.held, hold)
+        promotable = np.concatenate([state.held[None], path]) >= hold
         since, first, transitions = state.since.copy(), state.first.copy(), []
         for index, candidate in np.argwhere(promotable[:-1] != promotable[1:]).tolist():
             starts = bool(promotable[index + 1, candidate])
@@ -385,6 +418,7 @@ class PromotionMonitor:
 
     def _why(
         self,
+        rule: PromotionRule,
         judgement: Judgement,
         index: int,
         candidate: int,
@@ -396,7 +430,8 @@ class PromotionMonitor:
         """Return the reason of a transition after a block.
 
         Args:
-            judgement: the judgement of the rule
+            rule: the rule
+            judgement: its judgement
             index: the index of the block
             candidate: the index of the candidate
             starts: whether the candidate becomes promotable
@@ -404,11 +439,10 @@ class PromotionMonitor:
             switched: whether another lift took over
             doubts: the failed guardrails
         """
-        compared = bound_reason(
-            judgement.lift[index, candidate], judgement.lower[index, candidate], self.context.margin, math.nan
-        )
+        compared = rule.reason_of_change(judgement.after(index, candidate), self.context.margin)
         if starts:
-            return f"{compared}, held for {counted(self.promotion.hold, 'block end')}"
+            hold = self.hold_of(rule)
+            return f"{compared}, held for {counted(hold, 'block end')}" if rule.needs_hold else compared
         for policy in (0, 1 + candidate):
             if not trustworthy[policy]:
                 return f"the weights of {self.policies[policy]} fail a trust check"
@@ -434,9 +468,12 @@ class PromotionMonitor:
             *(lift.follow(path, state.lifts[name], sizes) for name, path in pairs), strict=True
         )
         by, switched = lift.choose(np.stack(recent), state.by)
-        indices = np.broadcast_to(np.maximum(by, 0), (1, *followed[0].shape))
-        deciding = np.take_along_axis(np.stack(followed), indices, axis=0)[0]
-        return Lift(*deciding), by[-1], switched, dict(zip(self.lifts, after, strict=True))
+        value, variance, drift, events = _chosen(followed, by)
+        deciding = Lift(value, variance, drift, events, switched=switched)
+        blocks = [path.block for path in lifts if path.block is not None]
+        if len(blocks) == len(lifts):
+            deciding = deciding._replace(block=BlockLift(*_chosen([np.stack(block) for block in blocks], by)))
+        return deciding, by[-1], switched, dict(zip(self.lifts, after, strict=True))
 
     def resume(self, state: MonitorState) -> MonitorState:
         """Continue a state that may have been written under other settings.
@@ -532,12 +569,25 @@ class PromotionMonitor:
             by = np.array([-1 if name is None else self.lifts.index(name) for name in names], dtype=int)
             return structs.replace(state, by=by)
         rules = {
-            label: structs.replace(fresh.rules[label], memory=rule_state.memory)
+            label: fresh.rules[label]
+            if self.rules[label].remembers_lift
+            else structs.replace(fresh.rules[label], memory=rule_state.memory)
             if self.rules[label].needs_lift
             else rule_state
             for label, rule_state in state.rules.items()
         }
         return structs.replace(state, by=fresh.by, rules=rules)
+
+
+def _chosen(paths: Sequence[Array], by: Integers) -> Array:
+    """Return the numbers of the deciding lift of each candidate after each block, [numbers, blocks, candidates].
+
+    Args:
+        paths: the numbers of each lift [lifts, numbers, blocks, candidates]
+        by: the deciding lift, -1 for none [blocks, candidates]
+    """
+    indices = np.broadcast_to(np.maximum(by, 0), (1, *paths[0].shape))
+    return np.asarray(np.take_along_axis(np.stack(paths), indices, axis=0)[0])
 
 
 def transitions(monitor: PromotionMonitor, state: MonitorState) -> tuple[Transition, ...]:

@@ -11,8 +11,11 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.component import Configurable, kind_as_mapping, strict
 from streameval.common.text import Seconds
-from streameval.ope.promotion.rules import AnyRule, Paired
+from streameval.ope.promotion.rules import AnyRule, Paired, Periodic
+from streameval.ope.promotion.rules.periodic import AUTO, PeriodText
 
+SHARED = ("tau", "max_weight", "period", "min_periods", "memory")
+"""Parameters that fill in for every rule that has them and does not set them."""
 OneRule = Annotated[AnyRule, BeforeValidator(kind_as_mapping), Tag("rule")]
 SeveralRules = Annotated[tuple[OneRule, ...], Field(min_length=1), Tag("rules")]
 
@@ -68,7 +71,8 @@ class Promotion(metaclass=Configurable):
     pass.
 
     Args:
-        rule: one or several rules, each a name or a mapping with its `kind` and parameters
+        rule: one or several rules, each a name or a mapping with its `kind` and parameters. By default `periodic`, with
+            `paired` in its place if events have no timestamps.
         min_events: the number of events before the first decision
         margin: the lift that a candidate must exceed, in units of reward
         hold: block ends for which the test must hold
@@ -77,6 +81,9 @@ class Promotion(metaclass=Configurable):
         max_weight: for every rule that has this parameter and does not set it
         tau: for every rule that has this parameter and does not set it
         trust: the limits of the trust checks
+        period: for `periodic`, the length of a period, or `auto`
+        min_periods: for `periodic`, the number of periods before the first decision
+        memory: for `periodic`, the number of periods to remember
 
     >>> Promotion.of(["sea", {"kind": "anytime", "tau": 50_000}]).rules, Promotion.of("off")
     ((Sea(max_weight=None), Anytime(tau=50000)), None)
@@ -84,7 +91,9 @@ class Promotion(metaclass=Configurable):
 
     rule: Annotated[
         OneRule | SeveralRules, Discriminator(lambda value: "rules" if isinstance(value, list | tuple) else "rule")
-    ] = Field(default=Paired(), description="the test a candidate must pass, or a list of tests that run side by side")
+    ] = Field(
+        default=Periodic(), description="the test a candidate must pass, or a list of tests that run side by side"
+    )
     min_events: int = Field(default=10_000, ge=0, description="the number of events before the first decision")
     margin: float = Field(default=0.0, description="the lift that a candidate must exceed")
     hold: int = Field(default=10, ge=1, description="block ends for which the test must hold")
@@ -104,6 +113,16 @@ class Promotion(metaclass=Configurable):
         description="anytime proves the mean lift of at most the last 2 tau events; absent: since the start",
     )
     trust: Trust = Field(default=Trust(), description="limits of the trust checks")
+    period: PeriodText = Field(
+        default=AUTO,
+        description="periodic: auto (days, and weeks once one is known), 24h, 7d or another duration",
+    )
+    min_periods: int | None = Field(
+        default=None, ge=1, description="periodic: periods before the first decision; null: 2, and 1 from a week on"
+    )
+    memory: int | None = Field(
+        default=None, ge=2, description="periodic: periods to remember; null: 14, and 8 from a week on"
+    )
 
     @classmethod
     def of(cls, value: Promotion | Mapping[str, Any] | Sequence[str] | str | None) -> Promotion | None:
@@ -122,8 +141,17 @@ class Promotion(metaclass=Configurable):
         rules = self.rule if isinstance(self.rule, tuple) else (self.rule,)
         return tuple(dict.fromkeys(map(self._completed, rules)))
 
+    @property
+    def companion(self) -> Paired | None:
+        """Return the rule that is shown beside `periodic`: whether a candidate is better at this minute.
+
+        It decides only if events lack the timestamps that `periodic` needs.
+        """
+        has = {type(rule) for rule in self.rules}
+        return Paired() if Periodic in has and Paired not in has else None
+
     def _completed(self, rule: AnyRule) -> AnyRule:
-        shared: dict[str, Any] = {"tau": self.tau, "max_weight": self.max_weight}
+        shared: dict[str, Any] = {name: getattr(self, name) for name in SHARED}
         missing = [key for key in shared if hasattr(rule, key) and getattr(rule, key) is None]
         return replace(rule, **{key: shared[key] for key in missing})
 
@@ -133,7 +161,7 @@ class Promotion(metaclass=Configurable):
         Raises:
             ValueError: A setting does not fit such blocks, or two rules have one label.
         """
-        labels = [rule.label for rule in self.rules]
+        labels = [rule.label for rule in (*self.rules, self.companion) if rule is not None]
         repeated = sorted({label for label in labels if labels.count(label) > 1})
         if repeated:
             raise ValueError(f"{' and '.join(repeated)} is configured twice; give one of them a name")

@@ -6,13 +6,34 @@ their bets follow the blocks before: `mean_weight.Bets.surprise` and `RewardSums
 
 from __future__ import annotations
 
+import numpy as np
 from msgspec import Struct
 
 from streameval.common.arrays import Array, Mask
 from streameval.events.origin import Origin
+from streameval.ope.core.summary import time_reached
 from streameval.ope.intervals.sequences.tracker import LiftObservations
 from streameval.ope.promotion.block_sums import BlockSums
 from streameval.ope.promotion.mean_weight import Bets
+
+
+class Times(Struct, frozen=True, eq=False):
+    """Hold the times of blocks.
+
+    Attributes:
+        reached: the time that a tenth of each block has reached, minus infinity if unknown [blocks]
+        missing: the share of events without a timestamp [blocks]
+    """
+
+    reached: Array
+    missing: Array
+
+    @classmethod
+    def from_timestamps(cls, timestamp: Array, block: int) -> Times:
+        """Sum up the timestamps of whole blocks [events]."""
+        times = timestamp.reshape(-1, block)
+        unknown = np.isnan(times)
+        return cls(time_reached(np.where(unknown, -np.inf, times), block), unknown.mean(axis=1))
 
 
 class RewardSums(Struct, frozen=True, eq=False):
@@ -21,10 +42,12 @@ class RewardSums(Struct, frozen=True, eq=False):
     Attributes:
         sums: the sums of the blocks
         lifts: the observations of single events, None if no rule bets on them
+        times: the times of the blocks
     """
 
     sums: BlockSums
     lifts: LiftObservations | None = None
+    times: Times | None = None
 
 
 class MonitorSums(Struct, frozen=True, eq=False):

@@ -267,7 +267,7 @@ def _guardrails(report: Report) -> dict[tuple[str, str], list[tuple[str, Guardra
     """Return the guardrail checks with their rules, by candidate and reward."""
     checks: dict[tuple[str, str], list[tuple[str, GuardrailCheck]]] = {}
     for decision in report.promotion:
-        for check in decision.guardrails:
+        for check in decision.guardrails if decision.decides else ():
             checks.setdefault((decision.policy, check.reward), []).append((decision.rule, check))
     return checks
 

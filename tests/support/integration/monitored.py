@@ -21,7 +21,8 @@ CONFIG = {
     # Action sets give a reward model and estimates by it.
     "source": {"kind": "simulated", "rate": 1000, "candidates": 2, "action_sets": True},
     "policies": {"candidates": ["candidate-1", "candidate-2"]},
-    "promotion": {"min_events": 2000, "margin": -0.5},  # a candidate is soon promotable, as the first panel shows
+    # a candidate is soon promotable, as the first panel shows
+    "promotion": {"rule": "paired", "min_events": 2000, "margin": -0.5},
 }
 RANKINGS = {
     # Swaps give a learned examination.

@@ -58,7 +58,7 @@ class Shipping:
         config = {
             "source": {"kind": "file", "path": str(self._folder / "log.ndjson"), "follow": True},
             "policies": {"production": production, "candidates": list(candidates)},
-            "promotion": {"min_events": 1000},
+            "promotion": {"rule": "paired", "min_events": 1000},
             "http": {"port": self._port},
             "state": {"dir": str(self._folder / "state")},
         }

@@ -214,7 +214,7 @@ intervals: {short: {kind: normal, drift: include}}
         "averages    cumulative: empirical_likelihood interval",
         "            short (window, tau 500): normal (drift include) interval",
         "drift       ADWIN",
-        "promotion   paired: lift over 0, after 10,000 events, held for 10 block ends; paired cannot promote: no "
+        "promotion   periodic: lift over 0, after 10,000 events; periodic cannot promote: no "
         "unbiased estimator is on a mixture",
         "estimates   8 for 2 policies, 95% intervals",
         "serves      http://127.0.0.1:9108, without a token",

@@ -399,7 +399,8 @@ MISTAKES_IN_CONFIGURATIONS = {
     "intervals: {windw: normal}": "found 'windw'\nhint: did you mean 'window'?",
     "intervals: {window: norml}": "found 'norml'\nhint: did you mean 'normal'?",
     "drift: ADWINN": "drift (line 2): there is no drift detector 'ADWINN'; there are ADWIN, KSWIN, PageHinkley\nhint: ",
-    "promotion: payred": "promotion.rule (line 2): expected one of paired, anytime, sea or bsea, found 'payred'\nhint:",
+    "promotion: payred": "promotion.rule (line 2): expected one of periodic, paired, anytime, sea or bsea, found "
+    "'payred'\nhint:",
     "reward_model: rigde": "found 'rigde'\nhint: did you mean 'ridge'?",
     "reward: {min: 1, max: 0}": "reward.max (line 2): expected a number greater than min (1), found 0\nhint: gi",
     "reward: {max: many}": "reward.max (line 2): expected a number, found 'many'\nhint: the largest possible reward",

@@ -174,7 +174,7 @@ def test_the_legend_lists_lines_by_falling_value_and_axes_are_labelled(
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == [f"{policy}  {last[policy]:.4f}" for policy in ("better", "logging", "worse")]
     assert {"Two candidates", "reward per event", "event time (UTC)"} <= set(words)
-    marks = "▲ promotable, ▽ no longer (rule paired)"
+    marks = "▲ promotable, ▽ no longer (rule periodic)"
     assert f"ips on window  ·  shaded: 95% intervals  ·  {marks}  ·  1,000 events, production: logging" in words
     better, production, worse = figure.axes[0].lines
     assert production.get_linewidth() > max(better.get_linewidth(), worse.get_linewidth())

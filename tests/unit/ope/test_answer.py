@@ -179,3 +179,50 @@ def test_the_estimate_that_decides_is_recommended() -> None:
     undecided = Report(two.confidence, "logging", two.events, two.policies, (other, *two.estimates))
     assert recommended(undecided, "challenger") == two.estimates[-1]
     assert recommended(undecided, "logging") is None
+
+
+def periodic(policy: str = "challenger", worse: bool = False, **fields: Any) -> list[Decision]:
+    """Return the decision over whole periods, and the row beside it about this minute."""
+    now = decision(policy, decides=False, reason="better at this minute: decision bound of lift 0.02 over margin 0")
+    return [decision(policy, rule="periodic", worse=worse, lift=0.0077, lower=0.0021, **fields), now]
+
+
+BOUND = "lift of a whole day +0.0077, bound +0.0021 over 6 days, above margin 0"
+
+
+def test_a_decision_over_whole_periods_speaks_of_them_and_not_of_this_minute() -> None:
+    rows = periodic(**PROMOTABLE, reason=f"{BOUND} since event 12,300")
+    for lift in (0.0247, -0.0247):
+        assert only(Candidate(lift=lift), decisions=rows) == (
+            "promotable",
+            f"challenger is promotable since 2019-11-30 12:00:00 UTC: {BOUND}",
+        )
+
+
+def test_a_candidate_that_loses_over_whole_periods_is_worse_however_good_this_minute_is() -> None:
+    reason = "worse than production: lift of a whole day -0.01, upper bound -0.002 over 6 days, below 0"
+    assert only(Candidate(), decisions=periodic(worse=True, reason=reason)) == ("worse", f"challenger is {reason}")
+
+
+@pytest.mark.parametrize("lift", [0.0247, -0.0247])
+def test_before_whole_periods_are_known_the_interval_of_this_minute_is_no_answer(lift: float) -> None:
+    reason = "the lift of a whole day is known at 2026-11-27 15:00 (in 9 hours)"
+    verdict, sentence = only(Candidate(lift=lift), decisions=periodic(reason=reason))
+    assert verdict == "unknown"
+    assert sentence.startswith(f"not known yet whether challenger earns more than production: {reason}")
+
+
+def test_promotable_candidates_over_whole_periods_come_by_the_bound_that_decides() -> None:
+    first, second = Candidate("first", lift=0.001), Candidate("second", lift=0.05)
+    rows = [
+        *periodic("first", **PROMOTABLE, reason=BOUND),
+        decision("second", rule="periodic", worse=False, lift=0.002, lower=0.001, **PROMOTABLE),
+    ]
+    assert [answer.policy for answer in answers(report(second, first, decisions=rows))] == ["first", "second"]
+
+
+def test_a_rule_that_does_not_decide_gives_no_answer() -> None:
+    idle = decision(rule="periodic", decides=False, reason="whole periods are unknown")
+    verdict, sentence = only(Candidate(), decisions=[idle, decision(**PROMOTABLE)])
+    assert verdict == "promotable"
+    assert "challenger earns +14.9 %" in sentence

@@ -425,3 +425,16 @@ def test_guardrails_have_their_bound_and_whether_they_are_kept() -> None:
     assert one(samples, "streameval_policy_guardrail_kept", policy="challenger-a") == 1
     assert one(samples, "streameval_policy_guardrail_lift_bound", **labels) == -0.002
     assert one(samples, "streameval_policy_guardrail_max_loss", **labels) == 0.001
+
+
+def test_a_rule_that_only_tells_what_is_better_now_is_never_promotable_and_has_no_guardrails() -> None:
+    report = with_a_guardrail(make_report(candidates=1), True)
+    (now,) = (replace(decision, promotable=False, decides=False) for decision in report.promotion)
+    whole = replace(now, rule="periodic", decides=True, worse=True, lift=-0.003, lower=-0.005)
+    samples = scrape(make_published(replace(report, promotion=(whole, now))))
+    assert one(samples, "streameval_policy_promotable", rule="paired") == 0
+    assert {sample.labels["rule"] for sample in samples["streameval_policy_worse"]} == {"periodic"}
+    assert one(samples, "streameval_policy_worse", policy="challenger-a") == 1
+    assert one(samples, "streameval_policy_decision_lift", rule="periodic") == -0.003
+    assert one(samples, "streameval_policy_decision_lift_lower", rule="periodic") == -0.005
+    assert {sample.labels["rule"] for sample in samples["streameval_policy_guardrail_kept"]} == {"periodic"}

@@ -8,8 +8,9 @@ from pydantic import Field
 
 from streameval.ope.promotion.rules.base import Judgement, PromotionRule, RuleContext
 from streameval.ope.promotion.rules.lifts import Anytime, Paired
+from streameval.ope.promotion.rules.periodic import Periodic
 from streameval.ope.promotion.rules.sea import Bsea, Sea
 
-AnyRule = Annotated[Paired | Anytime | Sea | Bsea, Field(discriminator="kind")]
+AnyRule = Annotated[Periodic | Paired | Anytime | Sea | Bsea, Field(discriminator="kind")]
 
-__all__ = ["AnyRule", "Anytime", "Bsea", "Judgement", "Paired", "PromotionRule", "RuleContext", "Sea"]
+__all__ = ["AnyRule", "Anytime", "Bsea", "Judgement", "Paired", "Periodic", "PromotionRule", "RuleContext", "Sea"]

@@ -36,6 +36,7 @@ class RuleContext(NamedTuple):
             estimator needs the revealed outcomes alone, and for rankings.
         largest_loss: for rankings, by how much a page's term of production may exceed a candidate's, infinite without a
             limit, None for other events
+        candidates: the number of candidates ever added, or the size of the family
     """
 
     margin: float
@@ -46,6 +47,7 @@ class RuleContext(NamedTuple):
     logged: bool
     weights_average_1: bool = True
     largest_loss: float | None = None
+    candidates: int = 1
 
 
 class Judgement(NamedTuple):
@@ -60,6 +62,7 @@ class Judgement(NamedTuple):
         more: after the last block, how many more events `lower` needs to reach the margin at the current rate, or
             `UNREACHABLE` or `EARLY` [candidates]
         also: further numbers for the reason, by name [candidates]
+        paths: further numbers for the reason after each block, by name
     """
 
     lift: Array
@@ -69,12 +72,18 @@ class Judgement(NamedTuple):
     events: Array
     more: Array
     also: Mapping[str, Array] = MappingProxyType({})
+    paths: Mapping[str, Array] = MappingProxyType({})
 
     @property
     def last(self) -> dict[str, Array]:
         """Return the numbers of each candidate after the last block, by name [candidates]."""
         numbers = {"lift": self.lift[-1], "lower": self.lower[-1], "events": self.events[-1], "more": self.more}
-        return {**numbers, **self.also}
+        return {**numbers, **self.also, **{name: path[-1] for name, path in self.paths.items()}}
+
+    def after(self, block: int, candidate: int) -> dict[str, float]:
+        """Return the numbers of one candidate after one block, by name."""
+        paths = {"lift": self.lift, "lower": self.lower, **self.paths}
+        return {name: float(path[block, candidate]) for name, path in paths.items()}
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
@@ -85,11 +94,17 @@ class PromotionRule(Component):
         needs_lift: whether the rule reads the lift on a mixture
         judges_by_lift: whether it reads nothing else
         assumes_independence: whether its guarantee needs events that are independent given the past
+        needs_time: whether it cannot decide about events without timestamps
+        needs_hold: whether it must pass at some block ends in a row. A rule that looks seldom need not.
+        remembers_lift: whether its memory is about the lift that decides, so that it restarts with another lift
     """
 
     needs_lift: ClassVar[bool] = False
     judges_by_lift: ClassVar[bool] = False
     assumes_independence: ClassVar[bool] = False
+    needs_time: ClassVar[bool] = False
+    needs_hold: ClassVar[bool] = True
+    remembers_lift: ClassVar[bool] = False
 
     def start(self, candidates: int) -> Any:
         """Start the memory of the rule: a struct of arrays with policies on axis 0, or None without a memory."""
@@ -132,6 +147,10 @@ class PromotionRule(Component):
     def reason_to_stay(self, last: Mapping[str, float], margin: float) -> str:
         """Explain why a promotable candidate still is promotable."""
         return self.reason(last, margin)
+
+    def reason_of_change(self, numbers: Mapping[str, float], margin: float) -> str:
+        """Explain why a candidate became promotable or ceased to be, from the numbers after that block."""
+        return bound_reason(numbers["lift"], numbers["lower"], margin, math.nan)
 
 
 def bound_reason(lift: float, lower: float, margin: float, more: float, what: str = "lift") -> str:

@@ -111,7 +111,7 @@ def transitions(report: Report) -> list[tuple[Any, ...]]:
 
 def test_rules_that_are_configured_later_start_from_zero() -> None:
     evaluator = evaluated(log(6_000), promotion=None)
-    assert evaluator.apply_config(replace(evaluator.config, promotion=se.Promotion())) is None
+    assert evaluator.apply_config(replace(evaluator.config, promotion=se.Promotion(rule="paired"))) is None
     evaluator.update(log(1_000))
     report = evaluator.report()
     assert report.events.accepted == 7_000

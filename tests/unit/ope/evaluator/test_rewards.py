@@ -241,7 +241,7 @@ def promotable_at_any_time(
     Args:
         every: Events between two Reports. Decisions are made at the end of each block.
     """
-    kept = {"estimators": ["stratified_ips"], "averages": ["mixture"], "drift": None}
+    kept = {"estimators": ["stratified_ips"], "averages": ["mixture"], "drift": None, "promotion": "paired"}
     evaluator = Evaluator(["new"], rewards=settings, **kept)
     for start in range(0, len(log), every):
         evaluator.update(log[start : start + every])
@@ -262,7 +262,7 @@ def test_a_failing_guardrail_is_named_and_blocks_promotion() -> None:
 
 @pytest.mark.parametrize(("harm", "kept"), [(0.2, False), (0.0, True)])
 def test_a_decision_says_for_each_guardrail_whether_it_is_kept_and_its_bound(harm: float, kept: bool) -> None:
-    evaluator = Evaluator(["new"], ["stratified_ips"], ["mixture"], rewards=STAYS, drift=None)
+    evaluator = Evaluator(["new"], ["stratified_ips"], ["mixture"], rewards=STAYS, drift=None, promotion="paired")
     evaluator.update(guarded_log(30_000, harm, seed=11))
     (decision,) = evaluator.report().promotion
     (actual,) = decision.guardrails
@@ -276,7 +276,7 @@ def test_a_decision_says_for_each_guardrail_whether_it_is_kept_and_its_bound(har
 
 
 def test_a_goal_has_no_guardrails() -> None:
-    evaluator = Evaluator(["new"], ["stratified_ips"], ["mixture"], drift=None)
+    evaluator = Evaluator(["new"], ["stratified_ips"], ["mixture"], drift=None, promotion="paired")
     evaluator.update(guarded_log(1_000, 0.0, seed=11))
     assert [decision.guardrails for decision in evaluator.report().promotion] == [()]
 

@@ -53,7 +53,7 @@ def findings(report: Report) -> set[tuple[str, bool, str]]:
 
 
 def test_an_action_with_too_low_propensities_is_named_and_nothing_is_promotable() -> None:
-    evaluator = Evaluator(["new"])
+    evaluator = Evaluator(["new"], promotion="paired")
     evaluator.update(decoded(evaluator, 1, 6_000, wrong=0.8))
     report = evaluator.report()
     ((_, ok, reason),) = {finding for finding in findings(report) if finding[0] == "new"}

@@ -209,6 +209,18 @@ def test_the_page_explains_a_value_outside_its_interval() -> None:
     assert page(shown, {"average": "cumulative"}).count(OUTSIDE) == 1, "with its numbers"
 
 
+def test_promotion_names_candidates_that_lose_and_rules_that_do_not_decide() -> None:
+    worse = "worse than production: lift of a whole day -0.01, upper bound -0.002 over 6 days, below 0"
+    now = "better at this minute: decision bound of lift 0.02 over margin 0"
+    decisions = (
+        Decision("challenger-a", "periodic", False, worse, worse=True),
+        Decision("challenger-a", "paired", False, now, decides=False),
+    )
+    text = " ".join(re.sub(r"<[^>]*>", " ", page(replace(make_report(), promotion=decisions))).split())
+    assert f"challenger-a ▼ worse periodic {worse}" in text
+    assert f"challenger-a does not decide paired {now}" in text
+
+
 def test_promotable_candidates_come_first_and_past_ones_do_not() -> None:
     decisions = (
         Decision(
