@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from streameval.config.model import Config
+from streameval.ingest import pipeline
 from streameval.ingest.base import PartitionStatus, Records, SourceStatus
 from streameval.service.daemon import Daemon
 from streameval.service.startup import start_fresh
@@ -42,7 +43,8 @@ def poll(first: int) -> list[Records]:
 
 
 @pytest.mark.slow
-def test_twice_as_many_events_take_no_more_memory() -> None:
+def test_twice_as_many_events_take_no_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "WATCHED_IDS", PER_POLL)
     start, sizes = start_fresh(Config.model_validate(SETTINGS)), []
 
     def note_size() -> None:
