@@ -354,7 +354,9 @@ def check_events(config: Config) -> Iterator[Finding]:
             "source.client", message, "warning", f"source.client: confluent is several times faster ({CONFLUENT})"
         )
     origin = Origin.from_parts("", [(0, range(len(sample.values)))])
-    events = config.event_format().decode_batch(sample.values, origin)
+    decoder = config.event_format()
+    decoder.identified = True
+    events = decoder.decode_batch(sample.values, origin)
     yield from _usable("source", "event", len(events), events.rejected)
     if sample.status.spanning_rows:
         finding, hint = spanning_rows(sample.status.spanning_rows), MULTILINE_HINT.format("source.multiline: true")

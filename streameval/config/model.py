@@ -290,7 +290,7 @@ class Config(EvaluatorOptions):
             raise ConfigError(f"reward.field: {error}", hint=hint) from None
 
     def _identified(self, is_log: bool) -> bool:
-        return is_log or self.source is not None
+        return is_log or (self.source is not None and self.source.dedupe_window > 0)
 
     def evaluator_config(self) -> EvaluatorConfig:
         """Return the configuration of the evaluator. Events that wait for their rewards do not count as stale.

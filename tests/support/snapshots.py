@@ -7,13 +7,15 @@ from typing import Any
 import msgspec
 
 from streameval.config.model import Config
+from streameval.ingest.base import Offsets
 from streameval.service.snapshots import Snapshot
 from streameval.service.startup import StartState, fingerprint, start_fresh
 
 
 def make_snapshot(number: int = 0, **parts: Any) -> Snapshot:
     """Return a small snapshot with a number as the state of its evaluator."""
-    plain: dict[str, Any] = {"version": "0", "written": 0.0, "fingerprint": {}, "decisions": [], "offsets": {}}
+    plain: dict[str, Any] = {"version": "0", "written": 0.0, "fingerprint": {}, "decisions": []}
+    plain["offsets"] = {"a log": Offsets({0: 7}).to_state()}
     return Snapshot(**plain | {"pipeline": {}, "evaluator": {"number": number}} | parts)
 
 
