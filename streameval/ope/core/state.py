@@ -72,12 +72,12 @@ def _support_of_harvested_curves(plain: Any) -> Any:
     return {**plain, "examination": curve}
 
 
-def _diagnoses(plain: Any) -> Any:
-    """Add what the checks of downsampled logs and of harvested curves count."""
-    return _support_of_harvested_curves(_sampling_of_frequencies(plain))
+def _from_30(plain: Any) -> Any:
+    """Add what is counted beside the numbers of schema 30."""
+    return _support_of_harvested_curves(_sampling_of_frequencies(add_short_spans(_with_rejections_by_reward(plain))))
 
 
-MIGRATIONS: list[Callable[[Any], Any]] = [_with_rejections_by_reward, add_short_spans, _diagnoses]
+MIGRATIONS: list[Callable[[Any], Any]] = [_from_30]
 """Number n takes the plain state of an evaluator from schema `FIRST_SCHEMA + n` to the next. None is ever removed."""
 STATE_SCHEMA = FIRST_SCHEMA + len(MIGRATIONS)
 

@@ -69,7 +69,7 @@ def test_a_source_without_its_answers_is_refused() -> None:
             {"kind", "topic", "format", "rewards.topic", "rewards.window", "rewards.default", "rewards.combine"},
         ),
         (FileSettings(path=["log"]), {"kind", "path", "format"}),
-        (SimulatedSettings(), SimulatedSettings.model_fields.keys() - {"events", "rate"}),
+        (SimulatedSettings(), SimulatedSettings.model_fields.keys() - {"events", "rate", "cycle"}),
     ],
 )
 def test_the_identity_of_a_source_has_the_options_that_select_events(

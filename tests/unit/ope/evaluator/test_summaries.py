@@ -101,7 +101,7 @@ def test_transitions_name_the_partition_and_offset_of_the_event() -> None:
         ),
         ({"promotion": ["paired", "anytime"]}, "the rule anytime bets on single events"),
         ({"candidates": {"new": se.Learned()}}, "new learns from one event after the other"),
-        ({"logging": {"arms": ["logging", "new"]}}, "the shares of a ramp are measured in order"),
+        ({"production": "old", "logging": {"arms": ["old", "new"]}}, "the shares of a ramp are measured in order"),
         (
             {"ranking": {"metric": "dcg", "examination": "swaps"}, "estimators": ["click_ips"]},
             "the examination of ranks is learned in order",

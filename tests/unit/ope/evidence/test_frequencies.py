@@ -109,14 +109,14 @@ def test_the_comparison_does_not_depend_on_the_cut_of_the_stream_and_ends_after_
 
 
 def test_memory_is_bounded_and_a_thinner_event_starts_a_span_of_events_as_thin() -> None:
-    names = list(range(1030)) + [f"{'x' * 200}{index}" for index in range(1030)]
+    names = list(range(2100)) + [f"{'x' * 200}{index}" for index in range(1030)]
     batch = EventBatch.from_arrays(
-        reward=np.zeros(2060), propensity=np.full(2060, 0.5), sampling_probability=np.repeat([1.0, 0.5], 1030)
+        reward=np.zeros(3130), propensity=np.full(3130, 0.5), sampling_probability=np.repeat([1.0, 0.5], [2100, 1030])
     )
     state = followed([named(batch, names)] * 2)
     assert len(state.names) == len(state.sums) == frequencies.MAX_ACTIONS
     assert (state.names[0], state.span) == ("x" * frequencies.MAX_NAME, 2)
-    assert state.events == pytest.approx(1030 + 515 + 1030, rel=0.05), "half of the events of a thicker part"
+    assert state.events == pytest.approx(1030 + 1050 + 1030, rel=0.05), "half of the events of a thicker part"
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

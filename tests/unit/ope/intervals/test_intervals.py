@@ -308,7 +308,7 @@ def test_the_bias_bound_of_a_cumulative_mean_does_not_forget_that_values_moved_l
         actual, window = (report.get(CANDIDATE, "ips", average) for average in ("cumulative", "window"))
         if first + step >= 60_000:
             assert reward[first + step - 1] - actual.value <= actual.details["bias_bound"] * (1 + 1e-9)
-    assert window.details["lipschitz_per_event"] == 0
+    assert window.details["lipschitz_per_event"] < 0.6 * slope
 
 
 @pytest.mark.slow
