@@ -90,7 +90,7 @@ def assert_same(report: Report, expected: Report, rel: float = 1e-9) -> None:
             assert numbers(one)[name] == close(number, rel=rel, abs=1e-10), (*row, name)
 
 
-MAY_BE_UNKNOWN = ("values", "latest", "mean", "prior", "prior_square")
+MAY_BE_UNKNOWN = ("values", "latest", "mean", "prior", "prior_square", "rate")
 MAY_BE_UNKNOWN += ("lift", "lower", "more", "staying", "present", "since", "first")  # for promotion
 MAY_BE_UNKNOWN += ("clock", "number", "level", "upper", "dip", "residual", "alarm", "again", "known", "period")
 """Names in a state that may hold NaN for values that are not known yet."""
