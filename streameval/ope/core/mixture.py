@@ -348,6 +348,7 @@ def _lifts(sums: BlockSums, layout: Layout, values: Array) -> tuple[_Blocks, Arr
         whole[..., index, :] = np.stack([known, d, known, dd, d, known, square, known > 0, nonzero], axis=-1)
         first += len(own)
     importance = rows[..., layout.rows(layout.weight_products(True))]
+    importance = np.where(is_known.any(axis=-1, keepdims=True), importance, 0.0)
     unsupported = np.zeros((*weight.shape, 1))
     faded = np.concatenate([importance, unsupported, whole[..., [1, 3]].reshape(*weight.shape, -1)], axis=-1)
     priors = np.zeros((*weight.shape, len(components) + 1))
@@ -574,8 +575,9 @@ class DecayReading:
         squares = _over_components(self.squares, layout, np.maximum)
         moments[..., MomentRow.WEIGHT_SQUARE] = np.where(is_known, squares, 0.0)
         seen = (self.kernel * self.weight).sum(axis=-1)
+        every = self.weight.max(axis=1, keepdims=True)  # a ratio may have left out blocks that have weights
         for index, row in enumerate(DIAGNOSTIC_ROWS):
-            mean = ratio((self.kernel * state.faded[:, None, index]).sum(axis=-1), seen)
+            mean = ratio((self.kernel * state.faded[:, None, index]).sum(axis=-1), (self.kernel * every).sum(axis=-1))
             moments[..., row] = _over_components(mean, layout, np.minimum)
         moments[..., MomentRow.LARGEST_IMPORTANCE] = state.largest[:, None]
         squares = np.nan_to_num(self.squares)
