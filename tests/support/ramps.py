@@ -159,6 +159,7 @@ DECIDED: dict[str, Any] = {
         "position": {"field": "position", "most": 3},
     },
     "logging": {"arms": {"production": 0.8, "candidate-1": 0.2}, "weights": "logged"},
+    "promotion": "paired",  # the log is too short for whole days
 }
 """Configuration of a daemon that reads `messages`, without its source."""
 
