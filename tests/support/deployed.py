@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streameval.ingest.background import WorkerStatus
 from streameval.ingest.stages import BufferStatus, RewardCounts
-from streameval.ope.report import Examined, PropensityModel
+from streameval.ope.report import DAY, Examined, Profile, PropensityModel
 from streameval.ope.reward_models.online import RewardModelAccuracy
 from streameval.service.metrics import metrics_text
 from streameval.service.status import BackfillStatus, EngineStatus
@@ -58,10 +58,13 @@ def metrics_in(expression: str) -> set[str]:
 def exported() -> set[str]:
     """Return the names of all series that a daemon with every optional feature exports."""
     looks = (Examined(2, 0.5, 0.4, 0.6),)
+    profile = Profile(DAY, 2.0, 0, *((0.1,) * 24 for _ in range(4)))
     guarded = with_a_guardrail(with_segments(make_report()), True, True, False)
     report = replace(
         guarded,
-        promotion=tuple(replace(row, lift=0.002, lower=0.001, worse=False) for row in guarded.promotion),
+        promotion=tuple(
+            replace(row, lift=0.002, lower=0.001, worse=False, profiles=(profile,)) for row in guarded.promotion
+        ),
         reward_model=RewardModelAccuracy("ridge", 0.1, 0.2),
         examination=looks,
         propensity_model=PropensityModel("tabular", 100, 3, 0.5, 0.7),
@@ -107,6 +110,11 @@ class Panel:
     def title(self) -> str:
         """Return the title of the panel."""
         return str(self.content["title"])
+
+    @property
+    def is_joined(self) -> bool:
+        """Return whether each query gives a column, with a row for each value of its only label."""
+        return self.content["type"] in ("table", "trend")
 
     @property
     def queries(self) -> list[str]:
