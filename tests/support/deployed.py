@@ -15,11 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from streameval.ingest.background import WorkerStatus
 from streameval.ingest.stages import BufferStatus, RewardCounts
-from streameval.ope.report import DAY, Examined, Profile, PropensityModel
+from streameval.ope.report import Examined, PropensityModel
 from streameval.ope.reward_models.online import RewardModelAccuracy
 from streameval.service.metrics import metrics_text
 from streameval.service.status import BackfillStatus, EngineStatus
-from support.factories import make_published, make_report, with_a_guardrail, with_segments
+from support.factories import make_published, make_report, with_a_guardrail, with_profiles, with_segments
 from support.paths import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -58,13 +58,10 @@ def metrics_in(expression: str) -> set[str]:
 def exported() -> set[str]:
     """Return the names of all series that a daemon with every optional feature exports."""
     looks = (Examined(2, 0.5, 0.4, 0.6),)
-    profile = Profile(DAY, 2.0, 0, *((0.1,) * 24 for _ in range(4)))
-    guarded = with_a_guardrail(with_segments(make_report()), True, True, False)
+    guarded = with_a_guardrail(with_segments(with_profiles(make_report())), True, True, False)
     report = replace(
         guarded,
-        promotion=tuple(
-            replace(row, lift=0.002, lower=0.001, worse=False, profiles=(profile,)) for row in guarded.promotion
-        ),
+        promotion=tuple(replace(row, lift=0.002, lower=0.001, worse=False) for row in guarded.promotion),
         reward_model=RewardModelAccuracy("ridge", 0.1, 0.2),
         examination=looks,
         propensity_model=PropensityModel("tabular", 100, 3, 0.5, 0.7),
