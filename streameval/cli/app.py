@@ -161,7 +161,8 @@ def replay(
         bool, typer.Option("--strict", help="Exit with 1 if an estimate fails a trust check, after the output.")
     ] = False,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Plot values, lifts and promotions over time.")
+        Path | None,
+        typer.Option(metavar="FILE.png", help="Plot values, lifts, promotions and lifts by hour."),
     ] = None,
     plot_estimator: Annotated[str | None, typer.Option(metavar="NAME", help="Estimator to plot.")] = None,
     plot_average: Annotated[str | None, typer.Option(metavar="NAME", help="Average to plot.")] = None,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC
 from itertools import chain, cycle
 from pathlib import Path
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -17,7 +18,7 @@ from streameval.common.arrays import Array
 from streameval.common.text import counted, decimal, decimals_for
 from streameval.errors import InputError
 from streameval.ope.power import PowerReport, smallest_lift
-from streameval.ope.report import Decision, Report
+from streameval.ope.report import Decision, Profile, Report
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,9 +28,11 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#7
 """After Okabe and Ito: distinct for colour-blind readers, and legible on white."""
 PRODUCTION = "#333333"
 INK, FAINT, GRID, TRACK = "#222222", "#6f6f6f", "#e6e6e6", "#f0f0f0"
-HEIGHT, TEXT_HEIGHT, LIFT_HEIGHT, STRIP_HEIGHT = 5.2, 1.3, 2.2, 0.25
-"""Inches: a figure, its texts, the panel of lifts, the strip of one candidate and rule."""
+HEIGHT, TEXT_HEIGHT, LIFT_HEIGHT, STRIP_HEIGHT, PHASES_HEIGHT = 5.2, 1.3, 2.2, 0.25, 2.2
+"""Inches: a figure, its texts, the panel of lifts, the strip of one candidate and rule, the panel of phases."""
 SUFFIXES = (".png", ".svg", ".pdf")
+LEAST_PERIODS = 2
+"""Shortest periods from which on lifts by phase are drawn: with one, each lift is a single bucket."""
 UNSETTLED_SHARE = 0.15
 """Share of the first points that do not set the scale: their intervals are wide."""
 
@@ -116,9 +119,10 @@ class ReplayPlot:
         ]
 
     def _figure(self, trace: Trace, report: Report, estimator: str, average: str) -> Figure:
-        """Draw values, below them lifts with the margin and marks of the first rule, and a strip per decision."""
+        """Draw values, lifts with the margin and marks of the first rule, strips of decisions, and lifts by phase."""
         pair = estimator, average
         values, lifts = self._curves(trace, report, pair, "value"), self._curves(trace, report, pair, "lift")
+        colours = {curve.policy: curve.colour for curve in lifts}
         rules = [row.rule for row in report.promotion[:1]] if lifts else []
         candidates = list(dict.fromkeys(row.policy for row in report.promotion))
         shown = set(candidates[: len(COLOURS)])
@@ -131,8 +135,16 @@ class ReplayPlot:
         captions += [f"{counted(report.events.accepted, 'event')}, production: {report.production}"]
         heights = [HEIGHT - TEXT_HEIGHT, *([LIFT_HEIGHT] if lifts else [])]
         heights += [STRIP_HEIGHT * len(strips)] if strips else []
+        profiles = _profiles(report)
+        phase_heights = [PHASES_HEIGHT] if profiles and lifts else []
+        captions += ["circles: the newest period, bars: traffic"] if phase_heights else []
+        heights += phase_heights
         figure = new_figure(self.title, *captions, height=TEXT_HEIGHT + sum(heights))
-        panels = figure.subplots(len(heights), sharex=True, height_ratios=heights, squeeze=False)[:, 0]
+        grid = figure.add_gridspec(len(heights), 1, height_ratios=heights)
+        panels = [figure.add_subplot(grid[index]) for index in range(len(heights) - len(phase_heights))]
+        for panel in panels[:-1]:
+            panel.sharex(panels[-1])
+            panel.tick_params(labelbottom=False)
         _panel(panels[0], trace, _legend_order(values))
         _subtitle(panels[0], "reward per event")
         if lifts:
@@ -143,8 +155,13 @@ class ReplayPlot:
             margin = "" if self.margin is None else f", line: margin {self.margin:g}"
             _subtitle(panels[1], f"lift over {report.production}{margin}")
         if strips:
-            _strips(panels[-1], trace, strips, report.events.accepted, {curve.policy: curve.colour for curve in lifts})
+            _strips(panels[-1], trace, strips, report.events.accepted, colours)
         _moments_axis(panels[-1], trace)
+        if phase_heights:
+            widths = [len(rows[0][1].lift) ** 0.5 for rows in profiles]
+            parts = grid[-1].subgridspec(1, len(profiles), width_ratios=widths)
+            for index, rows in enumerate(profiles):
+                _phases_panel(figure.add_subplot(parts[index]), rows, report, colours)
         figure.legend(loc="outside right center", frameon=False, labelcolor="linecolor", fontsize=10)
         return figure
 
@@ -203,6 +220,38 @@ def _strips(axes: Axes, trace: Trace, decisions: Sequence[Decision], accepted: i
     axes.set_yticks(range(len(decisions)), [f"{row.policy}: {row.rule}" for row in decisions])
     axes.spines[:].set_visible(False)
     axes.tick_params(colors=FAINT, labelsize=8.5, length=0)
+
+
+def _profiles(report: Report) -> list[list[tuple[str, Profile]]]:
+    """Return the policies and profiles of each period that can be drawn, the shorter period first."""
+    periods: dict[float, list[tuple[str, Profile]]] = {}
+    for decision in report.promotion:
+        if decision.profiles and decision.profiles[0].periods >= LEAST_PERIODS:
+            for profile in decision.profiles:
+                periods.setdefault(profile.period, []).append((decision.policy, profile))
+    return list(periods.values())
+
+
+def _phases_panel(axes: Axes, rows: Sequence[tuple[str, Profile]], report: Report, colours: Mapping[str, str]) -> None:
+    """Draw lifts by phase with their intervals, the newest lifts as circles, and the traffic as bars."""
+    _, profile = rows[0]
+    names, quantile = profile.names, NormalDist().inv_cdf(0.5 + report.confidence / 2)
+    phases = np.arange(len(names))
+    share = np.array(profile.share, float)
+    axes.bar(phases, share / share.max() / 3, width=0.9, color=GRID, transform=axes.get_xaxis_transform())
+    axes.axhline(0.0, color=INK, linewidth=0.9, zorder=2)
+    for policy, row in rows:
+        colour = colours.get(policy, FAINT)
+        lift, error, latest = (np.array(column, float) for column in (row.lift, row.error, row.latest))
+        half = quantile * error
+        axes.fill_between(phases, lift - half, lift + half, color=colour, alpha=0.16, linewidth=0)
+        axes.plot(phases, lift, color=colour, linewidth=1.7, zorder=3)
+        axes.plot(phases, latest, "o", color=colour, markerfacecolor="white", markersize=4, zorder=4)
+    style(axes, "y")
+    step = -(-len(names) // 8)
+    axes.set_xticks(phases[::step], names[::step])
+    axes.set_xlim(-0.5, len(names) - 0.5)
+    _subtitle(axes, f"lift by {profile.title}")
 
 
 def power_figure(report: PowerReport, title: str) -> Figure:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 import numpy as np
 
-from streameval.common.text import counted, decimal, decimals_for
+from streameval.common.text import counted, decimal, decimals_for, format_duration
 from streameval.errors import InputError
 from streameval.events.schema import described_schema
 from streameval.ope.intervals import Interval
@@ -28,6 +28,7 @@ __all__ = [
     "Learner",
     "NewVersion",
     "PolicyCounts",
+    "Profile",
     "PropensityModel",
     "Report",
     "SegmentEstimate",
@@ -179,6 +180,55 @@ class GuardrailCheck(msgspec.Struct, frozen=True):
         return "not kept" if self.lift is not None and self.lift <= -self.max_loss else "not kept yet"
 
 
+DAY, WEEK = 86_400.0, 604_800.0
+WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """Hold the lift of a candidate by the phases of a period: the hours of a day in UTC, or the days of a week.
+
+    The days of a week start on Monday, and other periods in 1970. Unknown numbers are None.
+
+    Attributes:
+        period: the length of the period in seconds
+        periods: the number of periods so far, with the unfinished hour
+        phase: the index of the present phase
+        lift: the lift that each phase used to have
+        error: its standard error, from sampling and from periods that differ
+        share: the share of traffic of each phase
+        latest: the lift of each phase at its newest occurrence, without the unfinished hour
+    """
+
+    period: float
+    periods: float
+    phase: int
+    lift: tuple[float | None, ...]
+    error: tuple[float | None, ...]
+    share: tuple[float | None, ...]
+    latest: tuple[float | None, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the phases, in other periods the time since their start.
+
+        >>> Profile(240.0, 2.0, 0, (0.1, 0.2), (), (), ()).names
+        ['0s', '2m']
+        """
+        count = len(self.lift)
+        if self.period == WEEK and count == len(WEEKDAYS):
+            return list(WEEKDAYS)
+        if self.period == DAY:
+            return [f"{hour:02}" for hour in range(count)]
+        return [format_duration(self.period * phase / count) for phase in range(count)]
+
+    @property
+    def title(self) -> str:
+        """Say what the phases are."""
+        return {DAY: "hour of the day (UTC)", WEEK: "day of the week (UTC)"}.get(
+            self.period, f"phase of the period of {format_duration(self.period)}"
+        )
+
+
 class Decision(msgspec.Struct, frozen=True):
     """Tell whether a candidate may replace production by a promotion rule, and why (not).
 
@@ -208,6 +258,8 @@ class Decision(msgspec.Struct, frozen=True):
         decides: whether the rule decides. `paired` beside `periodic` only tells whether the candidate is better at this
             minute, unless too many events lack the timestamps that `periodic` needs. It is then never promotable.
         worse: whether the rule has proven that it is worse than production, None for rules that cannot tell
+        profiles: the lift by the phases of each period that has been seen once, the shorter one first. Only `periodic`
+            has them
     """
 
     policy: str
@@ -234,6 +286,7 @@ class Decision(msgspec.Struct, frozen=True):
     guardrails: tuple[GuardrailCheck, ...] = ()
     decides: bool = True
     worse: bool | None = None
+    profiles: tuple[Profile, ...] = ()
 
 
 class TrustCheck(msgspec.Struct, frozen=True):

@@ -21,6 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.registry import Collector
 
+from streameval.common.text import format_duration
 from streameval.ingest.base import GAPS
 from streameval.service.status import DaemonStatus, Histogram, own_version
 
@@ -174,6 +175,16 @@ def _guardrails(status: DaemonStatus) -> Iterator[Series]:
             yield from (((policy, rule, check.reward), check) for check in decision.guardrails)
 
 
+def _phases(status: DaemonStatus) -> Iterator[Series]:
+    """Yield the numbers of each phase: 31 series for a candidate with hours of the day and days of the week."""
+    for labels, decision in _reported("promotion", "policy", "rule")(status):
+        for profile in decision.profiles:
+            columns = {name: getattr(profile, name) for name in ("lift", "error", "latest", "share")}
+            for phase in range(len(profile.lift)):
+                numbers = {name: column[phase] for name, column in columns.items()}
+                yield (*labels, format_duration(profile.period), str(phase)), numbers
+
+
 def _deciding(status: DaemonStatus) -> Iterable[Series]:
     """Return a series for each candidate. All rules that read a lift read the same one."""
     rows = (row for row, decision in _reported("promotion", *PER_REWARD)(status) if decision.estimator)
@@ -203,6 +214,7 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
         _reported("segments", "segment", "segment_value", *PER_ESTIMATE),
     ),
     "promotion": (("policy", "rule", "reward"), _reported("promotion", "policy", "rule", "reward")),
+    "phases": (("policy", "rule", "period", "phase"), _phases),
     "guardrails": (("policy", "rule", "reward"), _guardrails),
     "deciding": (PER_REWARD, _deciding),
     "trust": (("policy", "check"), _reported("trust", "policy", "check")),
@@ -229,5 +241,5 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
     "build": (("version", "python"), lambda _: [((own_version(), platform.python_version()), 1)]),
 }
 """Labels and series of the metrics, by section."""
-OF_WEIGHTS = {"estimates", "averages", "slots", "calibration", "segments", "promotion", "guardrails"}
+OF_WEIGHTS = {"estimates", "averages", "slots", "calibration", "segments", "promotion", "phases", "guardrails"}
 """Sections of numbers that follow from importance weights, and so from propensities."""

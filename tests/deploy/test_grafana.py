@@ -98,7 +98,16 @@ def test_no_two_panels_have_one_title_one_number_or_one_place(board: dict[str, A
 
 
 def test_links_choose_the_shown_estimates() -> None:
-    assert list(variables(MAIN)) == ["datasource", "job", "instance", "policy", "reward", "estimator", "average"]
+    assert list(variables(MAIN)) == [
+        "datasource",
+        "job",
+        "instance",
+        "policy",
+        "reward",
+        "estimator",
+        "average",
+        "period",
+    ]
     assert list(variables(PIPELINE)) == ["datasource", "job", "instance"]
 
 

@@ -39,7 +39,7 @@ def test_every_series_has_a_name_that_tells_it_from_the_others(monitored: httpx.
     series_labels = [
         [labels for labels, _ in query(monitored, filled_in(expression, CHOSEN))] for expression in panel.queries
     ]
-    if panel.content["type"] == "table":  # a row for each value of a label, and a column for each query
+    if panel.is_joined:  # a row for each value of a label, and a column for each query
         names = [list(labels.values()) for labels in series_labels[0]]
         assert all(len(name) == 1 and name[0] for name in names)
     else:

@@ -21,7 +21,7 @@ from streameval.service.http.auth import Security
 from streameval.service.http.server import HttpServer
 from streameval.service.status import DaemonStatus
 from support.asking import asking, report_of
-from support.factories import NOW, View, make_published, make_report
+from support.factories import NOW, View, make_published, make_report, with_profiles
 from support.integration.browser import DESKTOP, PHONE, Tab, chromium, opened
 from support.ports import free_port
 from support.simulated_hours import hours, hours_of_a_ramp
@@ -42,9 +42,9 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def evaluated() -> DaemonStatus:
-    """Return the status of a daemon after 20,000 simulated events."""
+    """Return the status of a daemon after 20,000 simulated events, as if they took more than a week."""
     *_, last = hours(20_000)
-    return last
+    return replace(last, report=with_profiles(last.reported))
 
 
 @pytest.fixture

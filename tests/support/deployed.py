@@ -19,7 +19,7 @@ from streameval.ope.report import Examined, PropensityModel
 from streameval.ope.reward_models.online import RewardModelAccuracy
 from streameval.service.metrics import metrics_text
 from streameval.service.status import BackfillStatus, EngineStatus
-from support.factories import make_published, make_report, with_a_guardrail, with_segments
+from support.factories import make_published, make_report, with_a_guardrail, with_profiles, with_segments
 from support.paths import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -58,7 +58,7 @@ def metrics_in(expression: str) -> set[str]:
 def exported() -> set[str]:
     """Return the names of all series that a daemon with every optional feature exports."""
     looks = (Examined(2, 0.5, 0.4, 0.6),)
-    guarded = with_a_guardrail(with_segments(make_report()), True, True, False)
+    guarded = with_a_guardrail(with_segments(with_profiles(make_report())), True, True, False)
     report = replace(
         guarded,
         promotion=tuple(replace(row, lift=0.002, lower=0.001, worse=False) for row in guarded.promotion),
@@ -107,6 +107,11 @@ class Panel:
     def title(self) -> str:
         """Return the title of the panel."""
         return str(self.content["title"])
+
+    @property
+    def is_joined(self) -> bool:
+        """Return whether each query gives a column, with a row for each value of its only label."""
+        return self.content["type"] in ("table", "trend")
 
     @property
     def queries(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -19,6 +20,8 @@ from streameval.events import EventBatch, Rejected
 from streameval.events.origin import Origin
 from streameval.ingest.base import Offsets, PartitionStatus, Records, SourceOffsets, SourceStatus, TopicPartition
 from streameval.ope.report import (
+    DAY,
+    WEEK,
     Calibration,
     Decision,
     Estimate,
@@ -26,6 +29,7 @@ from streameval.ope.report import (
     GuardrailCheck,
     Learner,
     PolicyCounts,
+    Profile,
     Report,
     SegmentEstimate,
     TrustCheck,
@@ -119,6 +123,24 @@ def make_report(
         learners=tuple(Learner(name, 12, 3, 0.001, 0.02, 0.01) for name in names[1:2]),
         trust=tuple(TrustCheck(name, "mean_weight", True, "mean weight 0.998 over 119,000 events") for name in names),
     )
+
+
+def with_profiles(report: Report) -> Report:
+    """Add lifts by hour of the day and day of the week to the decisions of a Report."""
+    profiles = tuple(
+        Profile(
+            period,
+            9.0,
+            2,
+            tuple(0.02 * math.sin(2 * math.pi * phase / count) for phase in range(count)),
+            (0.004,) * count,
+            (1 / count,) * count,
+            (None, *(0.01,) * (count - 1)),
+        )
+        for period, count in ((DAY, 24), (WEEK, 7))
+    )
+    rows = tuple(structs.replace(decision, profiles=profiles) for decision in report.promotion)
+    return structs.replace(report, promotion=rows)
 
 
 def with_segments(report: Report) -> Report:

@@ -46,7 +46,7 @@ def draw(folder: Path, seconds: float, wanted: str) -> None:
             figure = Figure(figsize=(panel.content["gridPos"]["w"] / 2, 4), layout="constrained")
             axes = figure.subplots()
             axes.set_title(filled_in(panel.title, CHOSEN), loc="left")
-            (table if panel.content["type"] == "table" else lines)(axes, panel, results)
+            (table if panel.is_joined else lines)(axes, panel, results)
             figure.savefig(folder / f"{number:02} {panel.title.replace('/', ' ')[:40]}.png", dpi=70)
 
 

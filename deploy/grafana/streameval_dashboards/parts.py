@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, statetimeline, table, timeseries
+from grafana_foundation_sdk.builders import common, dashboard, prometheus, stat, statetimeline, table, timeseries, trend
 from grafana_foundation_sdk.models import common as shapes
 from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
@@ -14,8 +14,8 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 SOURCE = shapes.DataSourceRef(type_val="prometheus", uid="${datasource}")
 WIDTH = 24
 
-Shown = TypeVar("Shown", timeseries.Panel, stat.Panel, statetimeline.Panel, table.Panel)
-AnyPanel = timeseries.Panel | stat.Panel | statetimeline.Panel | table.Panel
+Shown = TypeVar("Shown", timeseries.Panel, stat.Panel, statetimeline.Panel, table.Panel, trend.Panel)
+AnyPanel = timeseries.Panel | stat.Panel | statetimeline.Panel | table.Panel | trend.Panel
 Placed = list[tuple[int, int, AnyPanel]]
 """Panels with their width and height."""
 
@@ -88,13 +88,44 @@ def lines(
 def intervals(about: About, *values: Bounded) -> timeseries.Panel:
     """Draw values, and fill the area between their lower and upper bounds."""
     panel = lines(about, *(query for bounded in values for query in bounded.queries()))
+    _fill(panel, *values)
+    return panel
+
+
+def by_number(about: About, key: str, bounded: Bounded, dots: Query, share: Query) -> trend.Panel:
+    """Draw current numbers against a label that is a number.
+
+    Args:
+        about: Title, description and unit.
+        key: Label on the x axis.
+        bounded: Line with its interval.
+        dots: Query of points.
+        share: Query of a share, as bars on their own axis.
+    """
+    queries = [*bounded.queries(), dots, share]
+    panel = trend.Panel().x_field(key).line_width(1).legend(_legend(shown=True))
+    _join(panel, key, queries)
+    panel.with_transformation(
+        models.DataTransformerConfig(
+            id_val="convertFieldType", options={"conversions": [{"targetField": key, "destinationType": "number"}]}
+        )
+    )
+    panel.with_transformation(models.DataTransformerConfig(id_val="sortBy", options={"sort": [{"field": key}]}))
+    _fill(panel, bounded)
+    panel.override_by_name(dots.legend, _look(color=_fixed("orange"), drawStyle="points", pointSize=7))
+    bars = {"color": _fixed("text"), "unit": "percentunit", "drawStyle": "bars", "fillOpacity": 15, "lineWidth": 0}
+    panel.override_by_name(share.legend, _look(**bars, axisPlacement="right", axisSoftMin=0))
+    return _with(panel, about, queries, instant=True)
+
+
+def _fill(panel: timeseries.Panel | trend.Panel, *values: Bounded) -> None:
+    """Fill the area between the lower and upper bounds of values."""
     for bounded in values:
         panel.override_by_name(bounded.name, _look(color=_fixed(bounded.color), lineWidth=2))
         faint = {"color": _fixed(bounded.color), "lineWidth": 0, "hideFrom": _only_in_the_picture()}
         panel.override_by_name(f"{bounded.name}, lower", _look(**faint))
         filled = {"fillBelowTo": f"{bounded.name}, lower", "fillOpacity": 15}
         panel.override_by_name(f"{bounded.name}, upper", _look(**faint, **filled))
-    return panel
 
 
 def marked(panel: timeseries.Panel, threshold: float) -> timeseries.Panel:
@@ -177,25 +208,31 @@ def columns(
         percent: Columns with ratios.
         descending: Whether the largest value comes first.
     """
-    names = {f"Value #{_query_id(index)}": query.legend for index, query in enumerate(queries)}
     panel = (
         table.Panel()
         .show_header(True)
         .cell_options(shapes.TableAutoCellOptions())
         .cell_height(shapes.TableCellHeight.MD)
         .sort_by([common.TableSortByFieldState().display_name(sorted_by).desc(descending)])
-        .with_transformation(
-            models.DataTransformerConfig(id_val="joinByField", options={"byField": key, "mode": "outer"})
-        )
-        .with_transformation(models.DataTransformerConfig(id_val="filterFieldsByName", options=_only(key, *names)))
-        .with_transformation(models.DataTransformerConfig(id_val="organize", options={"renameByName": names}))
     )
+    _join(panel, key, queries)
     for name, (yes, no) in yes_or_no.items():
         texts = words({"0": ("No", no), "1": ("Yes", yes)})
         panel.override_by_name(name, _look(unit="bool_yes_no", mappings=texts, cellOptions={"type": "color-text"}))
     for name in percent:
         panel.override_by_name(name, _look(unit="percentunit"))
     return _with(panel, about, queries, instant=True)
+
+
+def _join(panel: table.Panel | trend.Panel, key: str, queries: Sequence[Query]) -> None:
+    """Make a row for each value of the label `key`, and a column for each query."""
+    names = {f"Value #{_query_id(index)}": query.legend for index, query in enumerate(queries)}
+    for name, options in (
+        ("joinByField", {"byField": key, "mode": "outer"}),
+        ("filterFieldsByName", _only(key, *names)),
+        ("organize", {"renameByName": names}),
+    ):
+        panel.with_transformation(models.DataTransformerConfig(id_val=name, options=options))
 
 
 def steps_of(first: str, *steps: tuple[float, str]) -> dashboard.ThresholdsConfig:

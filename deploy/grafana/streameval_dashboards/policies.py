@@ -12,6 +12,7 @@ from streameval_dashboards.parts import (
     Bounded,
     Placed,
     Query,
+    by_number,
     columns,
     intervals,
     lines,
@@ -77,18 +78,18 @@ def _ship() -> Placed:
         yes_or_no={"promotable": ("green", "text"), "all checks passed": ("green", "red")},
         percent=("relative lift, at least", "relative lift", "relative lift, at most"),
     )
-    promoted = f"and on (policy) (max by (policy) (streameval_policy_promotable{{{POLICY}}}) == 1)"
+    promoted = f"and on (job, instance, policy, rule) (streameval_policy_promotable{{{POLICY}}} == 1)"
     answer = number(
         About(
             "Which candidate earns more than production, and how much at least?",
-            "Each promotable candidate with the lower bound of its relative lift, in percent of production's value. "
-            "The promotion rule compares its own decision bound: a candidate stays promotable while this is slightly "
-            "below 0. Not known: no candidate is promotable yet, and the status page gives the reason.",
-            "percentunit",
+            "Each promotable candidate with the decision bound of its lift, in reward per event: over whole days and "
+            "weeks by the rule periodic, at this minute by paired. A candidate stays promotable while this is slightly "
+            "below the margin. Not known: no candidate is promotable yet, and the status page gives the reason.",
+            "short",
         ),
         Query(
-            f"min by (policy) (streameval_policy_lift_ratio_lower{{{ESTIMATE}}}) {promoted}",
-            "{{policy}}, relative lift at least",
+            f"min by (policy) (streameval_policy_decision_lift_lower{{{POLICY}}} {promoted})",
+            "{{policy}}, lift at least",
         ),
         named=("policy", "no candidate"),
     )
@@ -123,9 +124,35 @@ def _ship() -> Placed:
         (24, 6, table),
         (24, 4, promotable),
         (8, 9, repeated(marked(against_zero, threshold=0.0), "policy")),
+        (8, 9, repeated(_phases(), "policy")),
         (24, 6, _rewards()),
         (24, 8, _segments()),
     ]
+
+
+def _phases() -> AnyPanel:
+    phase = f'{POLICY}, period="$period"'
+    lift, error = (f"streameval_policy_phase_lift{end}{{{phase}}}" for end in ("", "_error"))
+    usual = Bounded(
+        "usual lift",
+        "blue",
+        f"avg by (phase) ({lift})",
+        f"min by (phase) ({lift} - 2 * {error})",
+        f"max by (phase) ({lift} + 2 * {error})",
+    )
+    return by_number(
+        About(
+            "Lift of $policy by phase of $period",
+            "Lift that each phase used to have, with two standard errors; its newest lift; and its share of the "
+            "traffic. The rule periodic compares whole periods with it. 1d: the hours of the day in UTC. 7d: the days "
+            "of the week, 0 is Monday. Empty until one whole period has been seen.",
+            "short",
+        ),
+        "phase",
+        usual,
+        Query(f"avg by (phase) (streameval_policy_phase_lift_latest{{{phase}}})", "newest lift"),
+        Query(f"avg by (phase) (streameval_policy_phase_share{{{phase}}})", "share of traffic"),
+    )
 
 
 def _rewards() -> AnyPanel:

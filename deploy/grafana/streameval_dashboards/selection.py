@@ -48,7 +48,7 @@ def instance_variables() -> list[dashboard.DatasourceVariable | dashboard.QueryV
 
 
 def estimate_variables() -> list[dashboard.QueryVariable]:
-    """Return the variables for candidates, reward, estimator and average."""
+    """Return the variables for candidates, reward, estimator, average and period."""
     estimates = f"streameval_policy_value{{{INSTANCE}}}"
     chosen = f'streameval_policy_value{{{INSTANCE}, estimator="$estimator"}}'
     return [
@@ -56,6 +56,7 @@ def estimate_variables() -> list[dashboard.QueryVariable]:
         one("reward", "Reward", f"label_values({estimates}, reward)", "reward"),
         one("estimator", "Estimator", f"label_values({estimates}, estimator)", "stratified_ips"),
         one("average", "Average", f"label_values({chosen}, average)", "mixture"),
+        one("period", "Period", f"label_values(streameval_policy_phase_lift{{{INSTANCE}}}, period)", "1d"),
     ]
 
 

@@ -15,7 +15,16 @@ from streameval.common.text import counted
 from streameval.ope.promotion import clusters, trust_checks
 from streameval.ope.promotion.monitor import MonitorState, PromotionMonitor, number_or_none, transitions
 from streameval.ope.promotion.rules import PromotionRule
-from streameval.ope.report import Decision, Estimate, GuardrailCheck, PolicyCounts, Transition, TrustCheck, grouped
+from streameval.ope.report import (
+    Decision,
+    Estimate,
+    GuardrailCheck,
+    PolicyCounts,
+    Profile,
+    Transition,
+    TrustCheck,
+    grouped,
+)
 
 CORRELATED = 1.5
 """Design effect that independent events seldom show, as 64 signs estimate it to about 18 %."""
@@ -58,6 +67,10 @@ def decide(
     numbers = {label: _numbers(monitor, rule, state) for label, rule in monitor.rules.items()}
     decisions = []
     production, *candidates = monitor.policies
+    profiles = {
+        label: rule.profiles(state.rules[label].memory) or [()] * len(candidates)
+        for label, rule in monitor.rules.items()
+    }
     shared = [
         f"{production}: {check.reason}" for check in failed.get(production, ()) if check.check not in stream_names
     ]
@@ -69,7 +82,17 @@ def decide(
         by = int(state.by[candidate_index])
         pair = pairs[by] if pairs and by >= 0 else None
         rows = [
-            _decision(monitor, rule, state, candidate_index, numbers[label], blocking, warning, pair)
+            _decision(
+                monitor,
+                rule,
+                state,
+                candidate_index,
+                numbers[label],
+                blocking,
+                warning,
+                pair,
+                profiles[label][candidate_index],
+            )
             for label, rule in monitor.rules.items()
         ]
         if _untimed_share(monitor, state, candidate_index) == 1:  # a rule that needs timestamps has nothing to say
@@ -145,6 +168,7 @@ def _decision(
     blocking: Sequence[str],
     warning: str,
     pair: tuple[str, str] | None,
+    profiles: tuple[Profile, ...],
 ) -> Decision:
     """Return the decision on one candidate, from the numbers of the rule after the last block by name [candidates]."""
     last = {name: float(column[index]) for name, column in numbers.items()}
@@ -192,6 +216,7 @@ def _decision(
         guardrails=guardrails,
         decides=not is_idle,
         worse=_is_worse(monitor, last, bool(blocking)) if can_decide and not is_idle else None,
+        profiles=() if is_idle else profiles,
     )
 
 

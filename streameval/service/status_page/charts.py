@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import NormalDist, median
 from typing import NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 
 from streameval.common.arrays import Array, Mask
 from streameval.common.text import UNKNOWN, counted, decimal
-from streameval.ope.report import Estimate, Transition
+from streameval.ope.report import WEEKDAYS, Decision, Estimate, Profile, Report, Transition
 from streameval.service.status import History
 
 MAX_SPREADS = 3.0  # bounds farther from the values than this many spreads are cut off
@@ -246,8 +246,9 @@ def make_timelines(
     scale = _scale(times, all_series, *((0.0, margin or 0.0) if shown is lift_of else ()))
     if scale is None:
         return None
+    across = (times - times[0]) / (times[-1] - times[0]) * FRAME_WIDTH
     pictures = [
-        _timeline(times, series, scale)._replace(marks=_marks(estimate.policy, times, transitions))
+        _timeline(across, series, scale)._replace(marks=_marks(estimate.policy, times, transitions))
         for estimate, series in zip(estimates, all_series, strict=True)
     ]
     return Timelines(
@@ -285,9 +286,8 @@ def _marks(policy: str, times: Array, transitions: Sequence[Transition]) -> tupl
     return tuple((position, promotable) for position, promotable in marks if 0 <= position <= 100)
 
 
-def _timeline(times: Array, series: Array, scale: ChartScale) -> ChartTimeline:
-    """Return the picture of one series of value, lower and upper bound."""
-    across = (times - times[0]) / (times[-1] - times[0]) * FRAME_WIDTH
+def _timeline(across: Array, series: Array, scale: ChartScale) -> ChartTimeline:
+    """Return the picture of one series of value, lower and upper bound, at these positions across."""
     down = FRAME_HEIGHT * (1 - np.clip((series - scale.low) / (scale.high - scale.low), 0.0, 1.0))
     is_finite = np.isfinite(series)
     lines = [_points(across[piece], down[piece, 0]) for piece in _pieces(is_finite[:, 0])]
@@ -298,6 +298,93 @@ def _timeline(times: Array, series: Array, scale: ChartScale) -> ChartTimeline:
     values = series[is_finite[:, 0], 0].tolist()
     texts = map(scale.text, (values[0], values[-1], min(values), max(values))) if values else [UNKNOWN] * 4
     return ChartTimeline(lines, areas, *texts)
+
+
+class PhasePicture(NamedTuple):
+    """Hold the lift of one candidate by phase.
+
+    Args:
+        decision: Its decision.
+        line: Lift with its interval.
+        bars: Position in the frame from the left, and height, of the traffic of each phase.
+        dots: Position in per cent from the left and the top of the newest lift of each phase.
+        words: Lowest and highest lift with their phases.
+    """
+
+    decision: Decision
+    line: ChartTimeline
+    bars: list[tuple[float, float]]
+    dots: list[tuple[float, float]]
+    words: str
+
+
+class PhaseChart(NamedTuple):
+    """Hold all candidates by one rule over one period, on one pair of axes.
+
+    Args:
+        title: What the phases are.
+        width: Width of a phase in the frame.
+        names: Position in per cent, and text, of some phases.
+        ticks: Position from the top in per cent, and text, of each tick of the axis of lifts.
+        zero: Position of no lift.
+        now: Position of the present phase in the frame.
+        pictures: One picture per candidate.
+    """
+
+    title: str
+    width: float
+    names: list[tuple[float, str]]
+    ticks: list[tuple[float, str]]
+    zero: float
+    now: float
+    pictures: list[PhasePicture]
+
+
+def make_phase_charts(report: Report) -> list[PhaseChart]:
+    """Return the lifts of all candidates by the phases of each period that is known, such as a day."""
+    kinds: dict[tuple[float, str], list[tuple[Decision, Profile]]] = {}
+    for decision in report.promotion:
+        for profile in decision.profiles:
+            kinds.setdefault((profile.period, decision.rule), []).append((decision, profile))
+    return [_phase_chart(rows, report.confidence) for _, rows in sorted(kinds.items())]
+
+
+def _phase_chart(rows: Sequence[tuple[Decision, Profile]], confidence: float) -> PhaseChart:
+    profile = rows[0][1]
+    names, quantile = profile.names, NormalDist().inv_cdf(0.5 + confidence / 2)
+    across = (np.arange(len(names)) + 0.5) / len(names)
+    columns = [[np.array(column, float) for column in (row.lift, row.error, row.latest)] for _, row in rows]
+    all_series = [np.stack([lift, lift - quantile * error, lift + quantile * error], 1) for lift, error, _ in columns]
+    shown = np.concatenate([[0.0], *(series.ravel() for series in all_series), *(latest for *_, latest in columns)])
+    scale = ChartScale.over(shown[np.isfinite(shown)].tolist())
+    pictures = []
+    for (decision, row), series, (lift, _, latest) in zip(rows, all_series, columns, strict=True):
+        share = np.array(row.share, float)
+        tops = FRAME_HEIGHT / 3 * share / max(share.max(), 1e-9)
+        least, most = (f"{scale.text(lift[at])} at {names[at]}" for at in (np.nanargmin(lift), np.nanargmax(lift)))
+        pictures.append(
+            PhasePicture(
+                decision,
+                _timeline(FRAME_WIDTH * across, series, scale),
+                [(round(x, 1), round(top, 1)) for x, top in zip(FRAME_WIDTH * (across - across[0]), tops, strict=True)],
+                [
+                    (round(100 * x, 2), 100 - scale.at(value))
+                    for x, value in zip(across.tolist(), latest.tolist(), strict=True)
+                    if is_known(value)
+                ],
+                f"lowest {least}, highest {most}",
+            )
+        )
+    step = 1 if len(names) <= len(WEEKDAYS) else 3
+    return PhaseChart(
+        title=profile.title,
+        width=round(FRAME_WIDTH / len(names), 1),
+        names=[(round(100 * x, 2), name) for x, name in zip(across[::step].tolist(), names[::step], strict=True)],
+        ticks=[(100 - position, text) for position, text in scale.tick_texts()],
+        zero=100 - scale.at(0.0),
+        now=round(FRAME_WIDTH * float(across[profile.phase]), 1),
+        pictures=pictures,
+    )
 
 
 def _points(across: Array, down: Array) -> str:

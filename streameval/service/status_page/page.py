@@ -27,6 +27,7 @@ from streameval.service.status_page.charts import (
     is_known,
     lift_of,
     make_chart,
+    make_phase_charts,
     make_timelines,
     memory,
     value_of,
@@ -122,6 +123,7 @@ def render(now: DaemonStatus, wanted: Mapping[str, str] = NO_SELECTION) -> str:
             dict.fromkeys(f"{estimate.estimator} on {estimate.average}" for estimate in deciding.values())
         ),
         ramp=seen_lifts(report),
+        phase_charts=make_phase_charts(report),
         segments=segments,
         worse=grouped((segment for segment in segments if segment.is_worse), "policy"),
         ahead=_ahead(candidate_answers),

@@ -29,6 +29,8 @@ RANKINGS = {
     "source": {"kind": "simulated", "world": "rankings", "rate": 2000, "candidates": 1, "exploration": 0.5},
     "policies": {"candidates": ["candidate-1"]},
     "ranking": {"metric": {"kind": "dcg", "at": 6}, "examination": {"kind": "swaps", "ranks": 6}},
+    # Whole periods are soon known.
+    "promotion": {"rule": "periodic", "period": "10s"},
 }
 ADAPTIVE = [{"kind": kind, "drift_span": 2000} for kind in ("adaptive_window", "adaptive_decay")]
 ESTIMATED = {
@@ -54,7 +56,13 @@ UNUSED = {
 """Titles of panels about features that no daemon uses."""
 AVERAGES = ["cumulative", *ADAPTIVE, "mixture"]
 """Averages of all daemons. With the default span, the drift rate would be known after 50,000 events."""
-CHOSEN = {"policy": "candidate-1", "reward": "reward", "estimator": "stratified_dr", "average": "mixture"}
+CHOSEN = {
+    "policy": "candidate-1",
+    "reward": "reward",
+    "estimator": "stratified_dr",
+    "average": "mixture",
+    "period": "10s",
+}
 PATIENCE = 120.0
 EVENTS = 30_000
 """Events in the log of the ramp."""

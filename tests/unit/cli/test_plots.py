@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
+from msgspec.structs import replace
 
 from streameval import Evaluator
 from streameval.cli.plots import ReplayPlot, check_path
@@ -21,6 +22,7 @@ from streameval.errors import InputError
 from streameval.events import EventBatch
 from streameval.ope.core import Cumulative, Window
 from streameval.ope.estimators import IPS
+from streameval.ope.report import DAY, WEEK, Profile
 from support.commands import Outcome, command
 from support.ramps import three_actions
 
@@ -158,6 +160,19 @@ def test_a_png_is_written_and_not_empty(tmp_path: Path) -> None:
 def test_any_length_of_time_has_an_axis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: int) -> None:
     figure, _ = texts(monkeypatch, picture(tmp_path / "p.png"), traced(events, Trace(PAIRS, every=events // 10)))
     assert 2 <= len(figure.axes[-1].get_xticklabels()) <= 12
+
+
+def test_a_week_is_drawn_by_day_beside_the_hours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = traced(2 * 1_440)
+    assert trace.last is not None
+    day = Profile(DAY, 8.0, 2, (0.1,) * 24, (0.01,) * 24, (1 / 24,) * 24, (None,) * 24)
+    week = Profile(WEEK, 1.1, 2, (0.1,) * 6 + (None,), (0.01,) * 6 + (None,), (1 / 6,) * 6 + (0.0,), (0.1,) * 7)
+    decision = replace(trace.last.promotion[0], profiles=(day, week))
+    trace.last = replace(trace.last, promotion=(decision,))
+    figure, _ = texts(monkeypatch, picture(tmp_path / "p.png"), trace)
+    titles = [axes.get_title(loc="left") for axes in figure.axes[2:]]
+    assert titles == ["lift by hour of the day (UTC)", "lift by day of the week (UTC)"]
+    assert figure.axes[3].get_xticklabels()[0].get_text() == "Mon"
 
 
 def test_the_file_ending_selects_the_format(tmp_path: Path) -> None:

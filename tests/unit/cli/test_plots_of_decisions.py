@@ -222,6 +222,18 @@ def test_values_stand_above_lifts_with_the_margin_and_marks_of_promotion(
     assert "▲ promotable, ▽ no longer (rule paired)" in figure.texts[1].get_text()
 
 
+@pytest.mark.parametrize("days", [1, 3])
+def test_lifts_by_hour_are_the_last_panel_from_two_days_on(monkeypatch: pytest.MonkeyPatch, days: int) -> None:
+    figure = drawn(monkeypatch, traced(days * 1_440, rules=("periodic",)), by_rule=False)
+    values, lifts, *hours = figure.axes
+    assert [axes.get_title(loc="left") for axes in hours] == ["lift by hour of the day (UTC)"] * (days > 1)
+    assert (values.get_xlabel(), lifts.get_xlabel()) == ("", "event time (UTC)")
+    for axes in hours:
+        assert [label.get_text() for label in axes.get_xticklabels()][:2] == ["00", "03"]
+        assert sum(line.get_marker() == "o" for line in axes.lines) == len(TARGETS)
+        assert len(axes.patches) == 24
+
+
 def test_a_candidate_that_ceases_to_be_promotable_gets_an_open_mark(
     monkeypatch: pytest.MonkeyPatch, long_trace: Trace
 ) -> None:

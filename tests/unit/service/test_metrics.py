@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from streameval.events import REASONS
 from streameval.ingest.base import SourceStatus
 from streameval.ingest.stages import BufferStatus, RewardCounts, RewardRepeats
-from streameval.ope.report import Estimate, EventCounts, PropensityModel
+from streameval.ope.report import DAY, WEEK, Estimate, EventCounts, Profile, PropensityModel
 from streameval.service.metrics import METRICS, SECTIONS, metrics_text
 from streameval.service.status import DaemonStatus, SnapshotStatus
 from support.factories import (
@@ -425,6 +425,23 @@ def test_guardrails_have_their_bound_and_whether_they_are_kept() -> None:
     assert one(samples, "streameval_policy_guardrail_kept", policy="challenger-a") == 1
     assert one(samples, "streameval_policy_guardrail_lift_bound", **labels) == -0.002
     assert one(samples, "streameval_policy_guardrail_max_loss", **labels) == 0.001
+
+
+def test_phases_have_the_usual_lift_its_error_the_newest_lift_and_the_traffic() -> None:
+    week = Profile(WEEK, 2.0, 1, (0.01, None, *(0.02,) * 5), (0.001,) * 7, (1 / 7,) * 7, (0.03, *(None,) * 6))
+    day = replace(week, period=DAY)
+    (decision,) = make_report(candidates=1).promotion
+    periodic = replace(decision, rule="periodic", profiles=(day, week))
+    samples = scrape(make_published(replace(make_report(), promotion=(periodic, decision))))
+    monday = {"policy": decision.policy, "rule": "periodic", "period": "7d", "phase": "0"}
+    lifts = samples["streameval_policy_phase_lift"]
+    assert [sample.labels["phase"] for sample in lifts if sample.labels["period"] == "7d"] == list("023456")
+    assert {sample.labels["period"] for sample in lifts} == {"1d", "7d"}
+    numbers = [
+        one(samples, f"streameval_policy_phase_{name}", **monday)
+        for name in ("lift", "lift_error", "lift_latest", "share")
+    ]
+    assert numbers == [0.01, 0.001, 0.03, 1 / 7]
 
 
 def test_a_rule_that_only_tells_what_is_better_now_is_never_promotable_and_has_no_guardrails() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,6 +15,7 @@ from streameval.common.text import rounded_up, significant
 from streameval.ope.core import Lift
 from streameval.ope.intervals.sequences.tracker import LiftTest
 from streameval.ope.promotion.sums import RewardSums
+from streameval.ope.report import Profile
 
 UNREACHABLE = -1.0
 """Replaces a number of events if no number would do. A state holds no infinities."""
@@ -139,6 +140,10 @@ class PromotionRule(Component):
     def lower(self, memory: Any, last: Mapping[str, Array], context: RuleContext) -> Array:
         """Return the lower bound of the lift to report [candidates]."""
         return last["lower"]
+
+    def profiles(self, memory: Any) -> Sequence[tuple[Profile, ...]]:
+        """Return the lift of each candidate by the phases of its periods, empty if the rule does not know it."""
+        return ()
 
     def reason(self, last: Mapping[str, float], margin: float) -> str:
         """Explain why a candidate passes or fails, from the numbers after the last block."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -23,9 +23,9 @@ from streameval.ope.promotion.rules import phases
 from streameval.ope.promotion.rules.base import Judgement, PromotionRule, RuleContext
 from streameval.ope.promotion.rules.phases import Bucket, Limits, Period, Table, Verdict
 from streameval.ope.promotion.sums import RewardSums
+from streameval.ope.report import DAY, WEEK, Profile
 
 AUTO = "auto"
-DAY, WEEK = 86_400.0, 604_800.0
 DAY_PHASES, WEEK_PHASES = 24, 168
 DAY_MEMORY, WEEK_MEMORY = 14, 8
 """Periods that sums remember."""
@@ -34,6 +34,8 @@ DAY_LEAST, WEEK_LEAST = 2, 1
 MISSING_MEMORY, MAX_UNTIMED = 100_000.0, 0.05
 """Horizon in events of the share of events without a timestamp, and its largest value at which the rule decides."""
 NAMES = {DAY: "day", WEEK: "week"}
+MONDAY = 4
+"""Days from the start of 1970, a Thursday, to the first Monday."""
 
 
 def _period(text: str) -> str:
@@ -156,6 +158,26 @@ class Periodic(PromotionRule):
         )
         return judgement, path.memory
 
+    def profiles(self, memory: PeriodicState) -> Sequence[tuple[Profile, ...]]:
+        found: list[list[Profile]] = [[] for _ in memory.number[1:]]
+        for period, table in zip(self.periods, memory.tables, strict=True):
+            columns, numbers = _rows(table, slice(1, None)), memory.number[1:]
+            days = period.phases // DAY_PHASES
+            if days == 1:
+                views = [(period.seconds, phases.profile(columns, DAY_PHASES, 1), numbers, 0)]
+            else:
+                by_day = phases.profile(columns, days, DAY_PHASES)
+                start = MONDAY if period.seconds == WEEK else 0
+                views = [(period.seconds, by_day, numbers // DAY_PHASES, start)]
+                if period.seconds == WEEK and len(self.periods) == 1:
+                    by_hour = phases.profile(columns, days, DAY_PHASES, by_group=False)
+                    views.insert(0, (DAY, by_hour, numbers, 0))
+            for index, profiles in enumerate(found):
+                if columns.age[index] >= period.phases:
+                    seen = float(columns.age[index] + 1) * period.width
+                    profiles += [_profile(*view, index, seen) for view in views]
+        return [tuple(profiles) for profiles in found]
+
     def reason(self, last: Mapping[str, float], margin: float) -> str:
         if last.get("untimed", 0.0) > MAX_UNTIMED:
             share = f"{100 * last['untimed']:.0f} % of events have no timestamp"
@@ -219,6 +241,25 @@ def _whole(seconds: float) -> str:
     ['a whole day', 'a whole week', 'a whole period of 4m']
     """
     return f"a whole {NAMES.get(seconds, f'period of {format_duration(seconds)}')}"
+
+
+def _profile(seconds: float, view: phases.Profile, numbers: Array, start: int, index: int, seen: float) -> Profile:
+    """Return the profile of one candidate.
+
+    Args:
+        seconds: the length of the period
+        view: the profiles of all candidates
+        numbers: the numbers of their present phases since 1970
+        start: the phase at which the period starts for a reader
+        index: the candidate
+        seen: the seconds since its start
+    """
+    columns = {
+        name: tuple(None if value != value else value for value in np.roll(column[index], -start).tolist())
+        for name, column in view._asdict().items()
+    }
+    phase = int(numbers[index] - start) % len(columns["lift"])
+    return Profile(seconds, seen / seconds, phase, **columns)
 
 
 def _signed(value: float) -> str:

@@ -214,6 +214,22 @@ class Verdict(NamedTuple):
         return self.entered & ~self.hurt
 
 
+class Profile(NamedTuple):
+    """Hold the lift in each part of a period [..., candidates, parts]. NaN is unknown.
+
+    Attributes:
+        lift: the lift that the part used to have
+        error: its standard error, from sampling and from periods that differ
+        share: the share of the traffic
+        latest: the lift in the newest buckets
+    """
+
+    lift: Array
+    error: Array
+    share: Array
+    latest: Array
+
+
 def preferred(shorter: Verdict, longer: Verdict) -> Verdict:
     """Combine the verdicts of a period and of a longer one, which decides as soon as it knows its lift.
 
@@ -392,6 +408,37 @@ def level(table: Table) -> tuple[Array, Array, Array]:
     lift = (share * _quotient(total, weight)).sum(axis=-1)
     variance = table.noise[..., 0] * (share**2 * _quotient(square, weight**2)).sum(axis=-1)
     return lift, variance, (share * _quotient(periods_square, periods**2)).sum(axis=-1)
+
+
+def profile(table: Table, groups: int, per_group: int, *, by_group: bool = True) -> Profile:
+    """Return the lift in each part of the period, for `groups` times `per_group` phases.
+
+    Args:
+        table: the table
+        groups: the number of groups of phases in a row, such as the days of a week
+        per_group: the number of phases in each of them
+        by_group: whether a part is a group. Otherwise it is a position in all groups, such as an hour of all days.
+    """
+    weight, square, periods, periods_square, total = _rows(table.sums)
+    events, _, residual, _, before = _rows(table.buckets)
+    mean = _quotient(total, weight)
+    is_first = (before == 0) & (residual == 0)
+    latest = events * np.where(is_first, mean, before + residual)
+    traffic = _quotient(weight, periods)
+    sampling = table.noise[..., :1] * traffic**2 * _quotient(square, weight**2)
+    columns = np.stack([traffic, traffic * mean, sampling, traffic * _quotient(periods_square, periods**2)])
+    columns = np.concatenate([columns, [events, latest]])
+    columns = columns.reshape(*columns.shape[:-1], groups, per_group).sum(axis=-1 if by_group else -2)
+    traffic, lifts, sampling, overlap, events, latest = columns
+    differing, moving = table.excess[..., :1], table.excess[..., 1:]
+    variance = _quotient(sampling, traffic**2) + (differing - moving) * _quotient(overlap, traffic)
+    error = np.sqrt(variance + moving + table.noise[..., 1:])
+    return Profile(
+        lift=np.where(traffic > 0, _quotient(lifts, traffic), np.nan),
+        error=np.where(traffic > 0, error, np.nan),
+        share=_quotient(traffic, np.broadcast_to(traffic.sum(axis=-1, keepdims=True), traffic.shape)),
+        latest=np.where(events > 0, _quotient(latest, events), np.nan),
+    )
 
 
 def _changes(table: Table, phase: int, period: Period, limits: Limits) -> tuple[Array, Array, Array, Array, Mask]:

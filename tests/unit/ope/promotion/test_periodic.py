@@ -327,6 +327,55 @@ def test_both_rules_in_a_list_decide_side_by_side() -> None:
     assert all(decision.decides for decision in rows.values())
 
 
+def test_decisions_have_the_lift_by_hour_after_a_whole_day() -> None:
+    found = evaluator()
+    found.update(log(range(24), day))
+    assert decisions(found)["first", "periodic"].profiles == ()
+    found.update(log(range(24, 2 * 24 + 6), day))
+    (profile,) = decisions(found)["first", "periodic"].profiles
+    assert (profile.period, profile.periods, profile.phase) == (86_400.0, 54 / 24, 5)
+    assert profile.names[:2] == ["00", "01"]
+    expected = [0.4 * day(hour) for hour in range(24)]
+    np.testing.assert_allclose(profile.lift, expected, atol=0.25)
+    assert np.corrcoef(profile.lift, expected)[0, 1] > 0.95
+    assert profile.share == pytest.approx([1 / 24] * 24)
+    assert decisions(found)["first", "paired"].profiles == ()
+
+
+def weekday(hour: int) -> float:
+    """Return a gain on Sundays, the third day of the log, which starts on a Friday."""
+    return 0.8 if hour // 24 % 7 == 2 else -0.2
+
+
+@pytest.mark.parametrize(("period", "titles"), [("auto", ["hour", "day"]), ("7d", ["hour", "day"]), ("24h", ["hour"])])
+def test_a_week_has_the_lift_by_day_from_monday_on(period: str, titles: list[str]) -> None:
+    found = evaluator(period=period)
+    found.update(log(range(8 * 24), weekday))
+    profiles = decisions(found)["first", "periodic"].profiles
+    assert [profile.title.split()[0] for profile in profiles] == titles
+    assert len(profiles[0].lift) == 24
+    for week in profiles[1:]:
+        assert week.names == ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]
+        assert week.phase == 4
+        assert [round(lift, 1) > 0 for lift in week.lift] == [False] * 6 + [True]
+        assert week.lift[-1] == pytest.approx(0.32, abs=0.05)
+
+
+def test_other_periods_have_the_time_since_their_start() -> None:
+    found = evaluator(period="48h")
+    found.update(log(range(3 * 24), day))
+    (profile,) = decisions(found)["first", "periodic"].profiles
+    assert profile.names[:3] == ["0s", "2h", "4h"]
+    assert profile.title == "phase of the period of 2d"
+
+
+def test_events_without_timestamps_have_no_profile() -> None:
+    found = evaluator()
+    for hours in range(0, 60, 4):
+        found.update(log(range(hours, hours + 4), day, timed=hours % 8 == 0))
+    assert all(decision.profiles == () for decision in found.report().promotion)
+
+
 def test_new_candidates_start_their_own_periods() -> None:
     found = evaluator()
     config = found.config

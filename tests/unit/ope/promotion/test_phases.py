@@ -269,3 +269,43 @@ def test_a_longer_period_decides_as_soon_as_it_knows_the_lift() -> None:
     hurt = phases.Verdict(np.array([0.5]), np.array([0.1]), yes, yes, yes)
     both = phases.preferred(hurt, day)
     assert (both.promotable.tolist(), both.worse.tolist()) == ([False], [True])
+
+
+WEEKS = Period(1_008.0, 168, 5.0, 1)
+
+
+def test_a_profile_has_the_weighted_means_of_hours_and_their_newest_lifts() -> None:
+    rng = np.random.default_rng(5)
+    means, numbers = rng.normal(0.1, 0.2, (21, 2)), rng.integers(1, 30, 21).astype(float)
+    *_, table = followed(means, numbers)
+    profile = phases.profile(table, 8, 1)
+    weights = numbers[[0, 8, 16]] * 0.8 ** np.array([2, 1, 0])
+    expected = weights @ means[[0, 8, 16], 1] / weights.sum()
+    assert profile.lift[1, 0] == pytest.approx(expected)
+    squares = (numbers[[0, 8, 16]] * 0.8 ** np.array([4, 2, 0])).sum()
+    differing, moving = table.excess[1]
+    between = (differing - moving) * (1 + 0.8**2 + 0.8**4) / (1 + 0.8 + 0.8**2) ** 2 + moving
+    assert profile.error[1, 0] ** 2 == pytest.approx(4.0 * squares / weights.sum() ** 2 + between)
+    np.testing.assert_allclose(profile.latest[1], means[[16, 17, 18, 19, 20, 13, 14, 15], 1])
+    np.testing.assert_allclose((profile.share * profile.lift).sum(axis=-1), table.level[..., 0])
+
+
+def test_parts_of_a_profile_average_to_the_lift_of_the_whole_period() -> None:
+    rng = np.random.default_rng(6)
+    means, numbers = rng.normal(0.1, 0.2, (400, 2)), rng.integers(1, 30, 400).astype(float)
+    *_, table = followed(means, numbers, WEEKS)
+    for by_group, count in ((True, 7), (False, 24)):
+        profile = phases.profile(table, 7, 24, by_group=by_group)
+        assert profile.lift.shape == (2, count)
+        np.testing.assert_allclose(profile.share.sum(axis=-1), 1.0)
+        np.testing.assert_allclose((profile.share * profile.lift).sum(axis=-1), table.level[..., 0])
+        assert (profile.error > table.level[..., 1:]).all()
+
+
+def test_hours_without_events_are_unknown_in_a_profile() -> None:
+    *_, table = followed(np.full((16, 2), 0.5), np.tile([20.0] * 7 + [0.0], 2))
+    later = phases.skip(table, 0, 1, SHORT, LIMITS)
+    profile = phases.profile(later, 8, 1)
+    assert np.isnan(profile.lift[0]).tolist() == np.isnan(profile.error[0]).tolist() == [False] * 7 + [True]
+    assert np.isnan(profile.latest[0]).tolist() == [True] + [False] * 6 + [True]
+    assert profile.share[0].tolist() == pytest.approx([1 / 7] * 7 + [0.0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace as with_fields
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from streameval.ingest.background import WorkerStatus
-from streameval.ope.report import Decision, Report, Transition, TrustCheck
+from streameval.ope.report import DAY, WEEK, Decision, Profile, Report, Transition, TrustCheck
 from streameval.service.status import BackfillStatus, History, SnapshotStatus
 from streameval.service.status_page.charts import (
     FRAME_HEIGHT,
@@ -19,6 +20,7 @@ from streameval.service.status_page.charts import (
     ChartScale,
     lift_of,
     make_chart,
+    make_phase_charts,
     make_timelines,
 )
 from streameval.service.status_page.page import (
@@ -475,6 +477,51 @@ def test_the_page_shows_lifts_over_time_with_their_marks_in_words() -> None:
     assert section.count('class="began"') == 1
     assert 'aria-label="lift of challenger-a: ' in section
     assert "; promotable 30.0 min ago" in section
+
+
+def profile(period: float, lift: Sequence[float | None], phase: int = 2) -> Profile:
+    count = len(lift)
+    latest = (None, *lift[1:])
+    return Profile(period, 8.0, phase, tuple(lift), (0.01,) * count, (1 / count,) * count, latest)
+
+
+HOURS = [0.1 * np.sin(hour / 4) for hour in range(24)]
+
+
+def decided(*profiles: Profile, policy: str = "challenger-a", **fields: Any) -> Decision:
+    return Decision(policy, "periodic", False, "why", profiles=profiles, **fields)
+
+
+def test_lifts_by_hour_are_drawn_with_traffic_and_the_newest_hours() -> None:
+    rows = (decided(profile(DAY, HOURS)), decided(profile(DAY, [0.02] * 24), policy="challenger-b"))
+    (chart,) = make_phase_charts(replace(make_report(), promotion=rows))
+    assert [name for _, name in chart.names] == ["00", "03", "06", "09", "12", "15", "18", "21"]
+    assert chart.now == pytest.approx(FRAME_WIDTH * 2.5 / 24, abs=0.1)
+    first, second = chart.pictures
+    assert (len(first.bars), len(first.dots)) == (24, 23)
+    assert first.words == "lowest -0.100 at 19, highest 0.100 at 06"
+    assert all(y < chart.zero for _, y in second.dots)
+    assert max(height for _, height in second.bars) == pytest.approx(FRAME_HEIGHT / 3, abs=0.1)
+
+
+def test_hours_without_a_lift_leave_a_gap() -> None:
+    gap = [*HOURS[:10], None, *HOURS[11:]]
+    (chart,) = make_phase_charts(replace(make_report(), promotion=(decided(profile(DAY, gap)),)))
+    assert [len(line.split()) for line in chart.pictures[0].line.lines] == [10, 13]
+
+
+def test_days_of_the_week_follow_the_hours_of_the_day() -> None:
+    row = decided(profile(DAY, HOURS), profile(WEEK, [0.02] * 7), worse=True)
+    shown = page(replace(make_report(), promotion=(row,)))
+    section = shown[shown.index('id="phases"') :]
+    assert "Lift by hour and day" in section
+    assert re.findall(r'aria-label="lift of challenger-a by ([^:]*):', section) == [
+        "hour of the day (UTC)",
+        "day of the week (UTC)",
+    ]
+    assert section.count('<figure class="worse">') >= 2
+    assert ">Mon</text>" in section
+    assert 'id="phases"' not in page(make_report())
 
 
 def test_the_page_shows_the_estimated_and_the_observed_lift_of_an_arm() -> None:
