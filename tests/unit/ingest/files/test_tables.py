@@ -563,7 +563,7 @@ def test_a_list_that_does_not_fit_in_memory_is_an_input_error(tmp_path: Path, mo
 
     file = parquet_file(tmp_path / "x.parquet", columns())
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", full)
-    with pytest.raises(InputError, match="x.parquet does not fit in memory after row 0: realloc of size") as error:
+    with pytest.raises(InputError, match=r"x\.parquet does not fit in memory after row 0: realloc of size") as error:
         replayed(tmp_path, file)
     assert "shorten lists of more than 2,097,152 values" in str(error.value.hint)
 
