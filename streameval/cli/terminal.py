@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import io
 import os
 import sys
@@ -67,13 +68,35 @@ class Commands(typer.core.TyperGroup):
             code = ending.exit_code
         except BrokenPipeError:
             pass  # the reader has left, as `head` does
+        except OSError as error:
+            _require_room(error)
+            raise
         try:
             sys.stdout.flush()
         except BrokenPipeError:
-            # Python flushes stdout again at exit, and must not fail then.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _close_stdout()
+        except OSError as error:
+            _require_room(error)
+            raise
         if code:
             raise typer.Exit(code)
+
+
+def _require_room(error: OSError) -> None:
+    """Explain the failure of a write to stdout on a full disk, which names no file.
+
+    Raises:
+        InputError: That is the failure.
+    """
+    if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        _close_stdout()
+        hint = "free some space, or write elsewhere; what was written so far is incomplete"
+        raise InputError(f"the output cannot be written: {error.strerror}", hint=hint) from error
+
+
+def _close_stdout() -> None:
+    """Write to nowhere from now on: Python flushes stdout again at exit, and must not fail then."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run_app(app: typer.Typer) -> NoReturn:

@@ -122,14 +122,17 @@ def _read_parquet(path: str, layout_of: LayoutOf, advance: Advance, batch_rows: 
     except ImportError as error:
         hint = "pip install 'streameval[columnar]'"
         raise InputError("Parquet needs pyarrow, which is not installed", hint=hint) from error
+    done = 0
     try:
         with pyarrow.parquet.ParquetFile(path, buffer_size=READ_AHEAD_BYTES, pre_buffer=False) as file:
             layout = layout_of(file.schema_arrow.names)
-            done = 0
             for chunk in _parquet_chunks(file, layout, batch_rows):
                 yield chunk
                 done += chunk.size
                 advance(size * done // file.metadata.num_rows, size)
+    except MemoryError as error:  # of pyarrow's reader; metadata have the mean length of lists, not the largest
+        hint = f"events before that point were counted; shorten lists of more than {MAX_ROW_VALUES:,} values"
+        raise InputError(f"{path} does not fit in memory after row {done:,}: {error}", hint=hint) from error
     except (OSError, ValueError, NotImplementedError) as error:  # the base classes of pyarrow's errors
         hint = "check that the file was written completely"
         raise InputError(f"{path} cannot be read as Parquet: {error}", hint=hint) from error

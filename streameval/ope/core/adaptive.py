@@ -18,9 +18,9 @@ from streameval.ope.core.bank import Bank
 from streameval.ope.core.base import Average, Fading, Path, Step, Sums, reading
 from streameval.ope.core.drift_rate import LONGEST, SHORTEST, Bias, DriftRateEstimator, Smoothing
 from streameval.ope.core.fixed import DEFAULT_ALPHA, DEFAULT_TAU
-from streameval.ope.core.moments import TERM_SUMS, variance
+from streameval.ope.core.moments import TERM_SUMS, MomentRow, variance
 from streameval.ope.core.past import LONGER, Past
-from streameval.ope.core.reading import Lift, Reading
+from streameval.ope.core.reading import Lift, Reading, missing_share
 from streameval.ope.core.ring import Ladder
 from streameval.ope.core.selection import Selection
 from streameval.ope.core.state import Company, joined
@@ -150,17 +150,23 @@ class AdaptiveWindow(Adaptive):
         indices = np.searchsorted(lengths, counts, side="right")
         moments = np.zeros((len(counts), bank.moment_table.shape[1]))
         maxima = ring.is_maximum(bank.power)
+        production = np.resize(np.arange(bank.columns), len(counts))
+        every = np.zeros(len(counts))  # the weight of production's events in the window of each column
         for index in np.unique(indices).tolist():
             columns = np.flatnonzero(indices == index)
-            moments[columns] = bank.moments(ring.total(buckets[:, :index][:, ::-1], maxima))[columns]
+            totals = bank.moments(ring.total(buckets[:, :index][:, ::-1], maxima))
+            moments[columns], every[columns] = totals[columns], totals[production[columns], MomentRow.WEIGHT]
         events = np.append(0, lengths)[indices] * bank.block + float(late)
         if tail is not None:
             own = bank.layout.power[bank.layout.moment_table[0]]
-            rows = tail.rows[0][:, bank.layout.moment_table]
-            moments = ring.merge(moments, rows.reshape(moments.shape), ring.is_maximum(own))
+            rows = tail.rows[0][:, bank.layout.moment_table].reshape(moments.shape)
+            moments = ring.merge(moments, rows, ring.is_maximum(own))
+            every += rows[production, MomentRow.WEIGHT]
         details = {"window_events": events, "lipschitz_per_event": rate.ravel()}
         bias = drift_rate.window_bias(rate.ravel(), events)
-        return reading(state.past, bank.apart, moments, tail, bias, details, bank)
+        found = reading(state.past, bank.apart, moments, tail, bias, details, bank)
+        found.lacking = missing_share(moments[:, MomentRow.WEIGHT], every)
+        return found
 
     def join(self, state: WindowState, late: WindowState, company: Company, bank: Bank) -> WindowState:
         fewer, more = sorted((state, late), key=lambda one: ring.blocks(one.buckets))
@@ -232,6 +238,11 @@ class AdaptiveDecay(Adaptive, Fading):
         else:
             alpha = drift_rate.mse_decay(rate, variance, self.weight, events.astype(float), self.bias)
         return np.clip(np.where(np.isnan(alpha), DEFAULT_ALPHA, alpha), 1 - 1 / SHORTEST, 1 - 1 / LONGEST)
+
+    def read(self, state: Any, tail: BlockSums | None, rate: Array | None, bank: Bank) -> Reading:
+        found, weight = super().read(state, tail, rate, bank), state.recent[..., MomentRow.WEIGHT]
+        found.lacking = missing_share(weight, weight[:1]).ravel()  # of the last 100,000 events, for equal weights
+        return found
 
     def select(self, state: Any, selection: Selection) -> Any:
         state.recent, state.alpha = (

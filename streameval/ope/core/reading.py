@@ -97,6 +97,8 @@ class Reading:
         details: diagnostics of the average
         parts: the standard deviations `se`, `spread` and `drift` that make up the error of the current value, if known
         knows_units: whether the design effect includes the dependence within units
+        lacking: the share of production's events that each policy lacks [columns], if the memory of an average differs
+            between policies, so that its weights do not tell. Else None
 
     Args:
         spread: the parts of a past, see `past.expanded`
@@ -123,6 +125,7 @@ class Reading:
     ) -> None:
         self.moments, self.details, self.parts, self.compared = moments, details, parts, compared
         self.pairs: Array | None = None
+        self.lacking: Array | None = None
         self.bias = np.full(moments.shape[:-1], np.nan) if bias is None else bias
         self.knows_units = "signed" in spread
         self._state, self._tail, self._lift = dict(spread), tail, lift
@@ -148,6 +151,7 @@ class Reading:
             lift=cls.side_by_side(lifts, policies - 1) if lifts else None,
             compared=None if first.compared is None else Comparison(*compared),
         )
+        combined.lacking = joined([reading._lacks(len(reading.moments) // policies) for reading in readings])
         if first._tail is not None:
             combined._tail = joined([reading._tail for reading in readings if reading._tail is not None])
         return combined
@@ -187,17 +191,20 @@ class Reading:
             bias = self.bias[others] + np.resize(self.bias[:estimators], self.bias[others].shape)
             lift = Reading(moments, state, tail=None, bias=bias)
             lift.pairs, lift._tail = pairs, None if self._tail is None else self._tail[others]
-            weight = self._row(MomentRow.WEIGHT)
-            every = np.resize(weight[:estimators], weight[others].shape)
-            lift.compared = Comparison(
-                ratio(pairs[..., PairRow.PU], pairs[..., PairRow.PV]), missing_share(weight[others], every)
-            )
+            own_production = ratio(pairs[..., PairRow.PU], pairs[..., PairRow.PV])
+            lift.compared = Comparison(own_production, self._lacks(estimators)[others])
             lift.nonzero = np.minimum(own, production)
         else:
             lift = copy(self._lift)
             lift.nonzero = np.minimum(np.minimum(own, production), lift.nonzero)
         lift.rewarded = (own > 0) | (production > 0)
         return lift
+
+    def _lacks(self, estimators: int) -> Array:
+        """Return the share of production's events that each policy lacks [columns]. Production has `estimators`."""
+        weight = self._row(MomentRow.WEIGHT)
+        every = np.resize(weight[:estimators], weight.shape)
+        return missing_share(weight, every) if self.lacking is None else self.lacking
 
     def _row(self, row: MomentRow) -> Array:
         return self.moments[..., row]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
+import os
 import socket
 import sys
 from collections.abc import Iterator
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from streameval.cli import check, replay
+from streameval.cli import check, replay, terminal
 from streameval.config.model import Config
 from streameval.events import json_schema
 from streameval.ingest.base import PartitionStatus, SourceStatus
@@ -354,6 +356,20 @@ def test_an_unexpected_exception_is_reported_as_a_bug(run: Run, files: Path, mon
     assert outcome.code == 1
     assert "RuntimeError: unthinkable" in outcome.err
     assert outcome.err.endswith("error: this is a bug in streameval\nhint: please report it, with the lines above\n")
+
+
+def test_a_full_disk_behind_stdout_is_no_bug(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(terminal, "_close_stdout", lambda: None)  # the stdout of the test runner stays open
+    monkeypatch.setattr(sys.stdout, "write", full)
+    assert run("schema") == Outcome(
+        2,
+        "",
+        "error: the output cannot be written: No space left on device\n"
+        "hint: free some space, or write elsewhere; what was written so far is incomplete\n",
+    )
 
 
 def test_shell_completion_is_offered(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -323,21 +323,29 @@ class _Path:
         """
         width = self._periods[0].width
         numbers = np.where(np.isfinite(clock), np.floor(clock / width), -np.inf)
-        before = np.fmax.reduce(self._number, initial=-np.inf)
+        before = np.floor(np.fmax.reduce(self._clock, initial=-np.inf) / width)
         front = np.maximum.accumulate(np.concatenate([[before], numbers]))
         restarts = np.zeros(block.weight.shape, dtype=bool) if switched is None else switched
-        is_edge = (front[1:] > front[:-1]) | restarts.any(axis=1)
+        is_edge = (front[1:] > front[:-1]) | restarts.any(axis=1) | self._firsts(block, numbers, front, restarts)
         edges = np.unique([0, *np.flatnonzero(is_edge).tolist(), len(clock)])
         for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
             self._restart(restarts[first])
             self._advance(front[first + 1])
-            part, started = slice(first, last), self._number
+            part = slice(first, last)
             self._add(BlockLift(*(column[part] for column in block)), numbers[part], front[first + 1])
-            if is_edge[first] or not np.array_equal(self._number, started, equal_nan=True):
+            if is_edge[first]:
                 self._write(slice(first, len(clock)))
         known = np.where(np.isfinite(clock), clock, np.nan)[:, None]
         path = np.fmax.accumulate(np.concatenate([self._clock[None], np.tile(known, (1, len(self._clock)))]), axis=0)
         self._clock, self.numbers["clock"] = path[-1], path[1:]
+
+    @staticmethod
+    def _firsts(block: BlockLift, numbers: Array, front: Array, restarts: Mask) -> Mask:
+        """Return the blocks with the first events of a candidate, here or since it restarted [blocks]."""
+        counts = (np.isfinite(numbers) & (numbers == front[1:]))[:, None] & (block.weight > 0)
+        seen = np.cumsum(counts, axis=0)
+        before = np.maximum.accumulate(np.where(restarts, seen - counts, 0), axis=0)
+        return np.asarray((counts & (seen - before == 1)).any(axis=1))
 
     def _restart(self, candidates: Mask) -> None:
         """Forget what is known about the lift of some candidates."""

@@ -8,7 +8,7 @@ import decimal
 import gzip
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from itertools import chain
@@ -553,6 +553,19 @@ def test_a_file_that_is_not_parquet_is_an_input_error(tmp_path: Path) -> None:
         replayed(tmp_path, tmp_path / "absent.parquet")
     with pytest.raises(InputError, match="is a pipe"):
         Replay(configured(tmp_path)).read(["-"], "parquet")
+
+
+def test_a_list_that_does_not_fit_in_memory_is_an_input_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metadata of a row group have the mean length of its lists, and one long list hides among many short ones."""
+
+    def full(*_: object, **__: object) -> Iterator[object]:
+        raise pa.ArrowMemoryError("realloc of size 67108864 failed")
+
+    file = parquet_file(tmp_path / "x.parquet", columns())
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", full)
+    with pytest.raises(InputError, match=r"x\.parquet does not fit in memory after row 0: realloc of size") as error:
+        replayed(tmp_path, file)
+    assert "shorten lists of more than 2,097,152 values" in str(error.value.hint)
 
 
 def test_a_damaged_page_is_an_input_error(tmp_path: Path) -> None:

@@ -160,3 +160,22 @@ def test_a_report_keeps_its_shares_of_missing_events_in_json() -> None:
     report = json.loads(evaluated(half_missing(2000)).to_json())
     shares = [row["details"]["missing_share"] for row in report["estimates"] if row["policy"] == "candidate"]
     assert all(share is not None and 0.4 < share < 0.6 for share in shares)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05])
+def test_averages_with_another_memory_for_each_policy_know_what_a_policy_lacks(share: float) -> None:
+    """Production is steady, and the candidate's value moves: its window and its decay are shorter."""
+    rng = np.random.default_rng(1)
+    is_a, moves = rng.random(EVENTS) < 0.5, np.arange(EVENTS) // 3000 % 2 == 0
+    log = {
+        "reward": (rng.random(EVENTS) < np.where(is_a == moves, 0.9, 0.1)).astype(float),
+        "propensity": np.full(EVENTS, 0.5),
+        "candidate": np.where(rng.random(EVENTS) < share, np.nan, np.where(is_a, 0.95, 0.05)),
+    }
+    kinds = ["adaptive_window", "adaptive_decay"]
+    report = evaluated(log, estimators=["ips"], averages=[{"kind": kind, "drift_span": 2000} for kind in kinds])
+    windows = [report.get(name, "ips", kinds[0]).details["window_events"] for name in ("logging", "candidate")]
+    assert windows[0] > 1.2 * windows[1]
+    for average in kinds:
+        assert report.get("candidate", "ips", average).details["missing_share"] == pytest.approx(share, abs=0.02)
+    assert missing_check(report).ok

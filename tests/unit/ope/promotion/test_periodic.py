@@ -21,20 +21,21 @@ CONTEXT = RuleContext(0.0, 0.95, np.full(2, 0.025), (0.0, 1.0), BLOCK, True, can
 
 
 class Blocks:
-    """Hold blocks of events of two candidates: their times, and their mean lifts."""
+    """Hold blocks of events of two candidates: their times, numbers of events and mean lifts."""
 
     def __init__(self, times: Array, lifts: Array) -> None:
         self.times, self.lifts = times, lifts
         self.missing = np.where(np.isnan(times), 1.0, 0.0)
         self.switched = np.zeros(lifts.shape, dtype=bool)
+        self.events = np.full(lifts.shape, float(BLOCK))
 
     def __getitem__(self, part: slice) -> Blocks:
         some = Blocks(self.times[part], self.lifts[part])
-        some.missing, some.switched = self.missing[part], self.switched[part]
+        some.missing, some.switched, some.events = self.missing[part], self.switched[part], self.events[part]
         return some
 
     def judged(self, rule: Periodic, memory: Any = None, context: RuleContext = CONTEXT) -> tuple[Any, Any]:
-        weight, shape = np.full(self.lifts.shape, float(BLOCK)), self.lifts.shape
+        weight, shape = self.events, self.lifts.shape
         block = BlockLift(weight, weight, weight * self.lifts, np.full(shape, NOISE), np.zeros(shape))
         events = np.cumsum(weight, axis=0)
         lift = Lift(self.lifts, np.ones(shape), np.zeros(shape), events, block, self.switched)
@@ -142,9 +143,19 @@ def arrays(memory: Any) -> list[Array]:
     return [*columns, *(getattr(table, name) for table in memory.tables for name in table.__struct_fields__)]
 
 
+def lacking(seed: int) -> Blocks:
+    """Return blocks of which no candidate has the first, nor those after another lift has taken over."""
+    blocks = mixed(seed)
+    blocks.times[[4, 6, 72, 162]] -= 5 * HOUR
+    blocks.events[:6] = blocks.events[:12, 0] = blocks.events[70:75] = blocks.events[160:164] = 0.0
+    blocks.switched[70] = blocks.switched[160] = True
+    return blocks
+
+
+@pytest.mark.parametrize("blocks", [mixed(3), lacking(3)], ids=["mixed", "lacking"])
 @pytest.mark.parametrize("cuts", [[1], [7], [1, 2, 50], [200, 3]])
-def test_the_result_does_not_depend_on_how_the_stream_is_cut(cuts: list[int]) -> None:
-    blocks, rule = mixed(3), Periodic()
+def test_the_result_does_not_depend_on_how_the_stream_is_cut(cuts: list[int], blocks: Blocks) -> None:
+    rule = Periodic()
     whole, expected = blocks.judged(rule)
     memory, first, parts = None, 0, []
     while first < len(blocks.times):
