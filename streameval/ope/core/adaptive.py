@@ -18,7 +18,7 @@ from streameval.ope.core.bank import Bank
 from streameval.ope.core.base import Average, Fading, Path, Step, Sums, reading
 from streameval.ope.core.drift_rate import LONGEST, SHORTEST, Bias, DriftRateEstimator, Smoothing
 from streameval.ope.core.fixed import DEFAULT_ALPHA, DEFAULT_TAU
-from streameval.ope.core.moments import TERM_SUMS, variance
+from streameval.ope.core.moments import TERM_SUMS, MomentRow, variance
 from streameval.ope.core.past import LONGER, Past
 from streameval.ope.core.reading import Lift, Reading
 from streameval.ope.core.ring import Ladder
@@ -148,19 +148,21 @@ class AdaptiveWindow(Adaptive):
         counts = np.floor((np.minimum(grown, state.tau) - late) / bank.block).astype(int)
         counts = np.maximum(counts, late == 0).ravel()  # finished blocks inside the window of each column
         indices = np.searchsorted(lengths, counts, side="right")
-        moments = np.zeros((len(counts), bank.moment_table.shape[1]))
+        moments, every = np.zeros((len(counts), bank.moment_table.shape[1])), np.zeros(len(counts))
         maxima = ring.is_maximum(bank.power)
         for index in np.unique(indices).tolist():
             columns = np.flatnonzero(indices == index)
-            moments[columns] = bank.moments(ring.total(buckets[:, :index][:, ::-1], maxima))[columns]
+            inside = bank.moments(ring.total(buckets[:, :index][:, ::-1], maxima))
+            moments[columns], every[columns] = inside[columns], inside[columns % bank.columns, MomentRow.WEIGHT]
         events = np.append(0, lengths)[indices] * bank.block + float(late)
         if tail is not None:
             own = bank.layout.power[bank.layout.moment_table[0]]
-            rows = tail.rows[0][:, bank.layout.moment_table]
-            moments = ring.merge(moments, rows.reshape(moments.shape), ring.is_maximum(own))
+            rows = tail.rows[0][:, bank.layout.moment_table].reshape(moments.shape)
+            every += np.resize(rows[: bank.columns, MomentRow.WEIGHT], every.shape)
+            moments = ring.merge(moments, rows, ring.is_maximum(own))
         details = {"window_events": events, "lipschitz_per_event": rate.ravel()}
         bias = drift_rate.window_bias(rate.ravel(), events)
-        return reading(state.past, bank.apart, moments, tail, bias, details, bank)
+        return reading(state.past, bank.apart, moments, tail, bias, details, bank, every)
 
     def join(self, state: WindowState, late: WindowState, company: Company, bank: Bank) -> WindowState:
         fewer, more = sorted((state, late), key=lambda one: ring.blocks(one.buckets))

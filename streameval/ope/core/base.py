@@ -231,10 +231,11 @@ def reading(
     bias: Array | None,
     details: Mapping[str, Array],
     bank: Bank,
+    every: Array | None = None,
 ) -> Reading:
     """Make a reading with the variances of a past."""
     late = None if tail is None else past.tail_rows(tail, bank.layout)
-    return Reading(moments, past.expanded(before, tables), late, bias, details)
+    return Reading(moments, past.expanded(before, tables), late, bias, details, every=every)
 
 
 def _by_column(values: Array | float, blocks: int) -> Array:

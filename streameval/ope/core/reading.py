@@ -103,6 +103,8 @@ class Reading:
         tail: the rows that the unfinished block adds to the past [columns, rows]
         lift: the reading of the differences to production, if the average keeps it
         compared: what a reading of lifts says about production, if the average keeps lifts
+        every: the weight of production's events with the averaging weights of each column, by default of production's
+            own columns [columns]
 
     >>> sums = np.array([[4.0, 6.0, 4.0, 10.0, 6.0, 4.0, 4.0, 8.0, 0.0, 9.0, 4.0, 1.0, 3.0, 2.0]])
     >>> reading = Reading(sums, {}, tail=None)
@@ -120,8 +122,10 @@ class Reading:
         parts: Mapping[str, Array] = MappingProxyType({}),
         lift: Reading | None = None,
         compared: Comparison | None = None,
+        every: Array | None = None,
     ) -> None:
         self.moments, self.details, self.parts, self.compared = moments, details, parts, compared
+        self._every = every
         self.pairs: Array | None = None
         self.bias = np.full(moments.shape[:-1], np.nan) if bias is None else bias
         self.knows_units = "signed" in spread
@@ -147,6 +151,9 @@ class Reading:
             parts={name: joined([reading.parts[name] for reading in readings]) for name in first.parts},
             lift=cls.side_by_side(lifts, policies - 1) if lifts else None,
             compared=None if first.compared is None else Comparison(*compared),
+            every=None
+            if lifts
+            else joined([reading._weight_of_production(len(reading.moments) // policies) for reading in readings]),
         )
         if first._tail is not None:
             combined._tail = joined([reading._tail for reading in readings if reading._tail is not None])
@@ -188,7 +195,7 @@ class Reading:
             lift = Reading(moments, state, tail=None, bias=bias)
             lift.pairs, lift._tail = pairs, None if self._tail is None else self._tail[others]
             weight = self._row(MomentRow.WEIGHT)
-            every = np.resize(weight[:estimators], weight[others].shape)
+            every = self._weight_of_production(estimators)[others]
             lift.compared = Comparison(
                 ratio(pairs[..., PairRow.PU], pairs[..., PairRow.PV]), missing_share(weight[others], every)
             )
@@ -198,6 +205,11 @@ class Reading:
             lift.nonzero = np.minimum(np.minimum(own, production), lift.nonzero)
         lift.rewarded = (own > 0) | (production > 0)
         return lift
+
+    def _weight_of_production(self, estimators: int) -> Array:
+        """Return the weight of production's events with the averaging weights of each column."""
+        weight = self._row(MomentRow.WEIGHT)
+        return np.resize(weight[:estimators], weight.shape) if self._every is None else self._every
 
     def _row(self, row: MomentRow) -> Array:
         return self.moments[..., row]
