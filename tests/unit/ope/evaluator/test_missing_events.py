@@ -130,6 +130,44 @@ def test_the_share_of_missing_events_is_checked_on_every_average() -> None:
     assert missing_check(recent).reason.startswith("50.0% of the events of window")
 
 
+def swinging(swings: str) -> dict[str, Array]:
+    """Return a complete log in which the value of production or of the candidate swings, and the other one stays."""
+    rng = np.random.default_rng(5)
+    is_a, wave = rng.random(EVENTS) < 0.5, 0.4 * np.sin(np.arange(EVENTS) / 1500)
+    rate = 0.5 + np.where(is_a, wave, wave if swings == "production" else -wave)
+    candidate = np.full(EVENTS, 0.5) if swings == "production" else is_a.astype(float)
+    return {
+        "reward": (rng.random(EVENTS) < rate).astype(float),
+        "propensity": np.full(EVENTS, 0.5),
+        "candidate": candidate,
+    }
+
+
+ADAPTIVE = [
+    {"kind": "adaptive_window", "drift_span": 1000},
+    {"kind": "adaptive_window", "drift_span": 1000, "growth": "immediate", "name": "immediate"},
+    {"kind": "adaptive_decay", "drift_span": 1000},
+]
+
+
+@pytest.mark.parametrize("swings", ["production", "candidate"])
+@pytest.mark.parametrize("events", [EVENTS, EVENTS - 30])
+def test_no_event_is_missing_if_policies_have_memories_of_their_own(swings: str, events: int) -> None:
+    log = {name: column[:events] for name, column in swinging(swings).items()}
+    report = evaluated(log, averages=ADAPTIVE, estimators=["ips", "snips"])
+    rows = [row for row in report.estimates if row.policy == "candidate"]
+    assert [row.details["missing_share"] for row in rows] == pytest.approx([0.0] * len(rows), abs=1e-9)
+    assert missing_check(report).ok
+
+
+def test_an_adaptive_window_counts_the_missing_events_inside_the_window_of_the_candidate() -> None:
+    log = swinging("candidate")
+    log["candidate"][EVENTS - 500 :] = np.nan
+    report = evaluated(log, averages=ADAPTIVE[:1], estimators=["ips"])
+    details = report.get("candidate", "ips", "adaptive_window").details
+    assert details["missing_share"] == pytest.approx(500 / details["window_events"])
+
+
 def test_missing_events_count_with_the_weights_of_a_thinned_log() -> None:
     log, rng = half_missing(), np.random.default_rng(4)
     rare = rng.random(EVENTS) < 0.2
