@@ -91,14 +91,17 @@ def decide(context: Context, rng: random.Random) -> dict[str, Any]:
 
 # From here on: simulated users.
 
-PERIOD = 1800.0
-"""Seconds that most people take to move from news to sport to music and back."""
+PERIOD = 360.0
+"""Seconds of a simulated day, in which most people move from news to sport to music and back."""
+LESS_NEWS = 1.0
+"""How much less people like news over the day than when POPULARITY was learned."""
 
 
 def tastes(moment: float) -> list[float]:
     """Return the share of people who prefer each genre at some time."""
     phase = 2 * math.pi * moment / PERIOD
-    return softmax([1.5 * math.cos(phase - 2 * math.pi * number / len(GENRES)) for number in range(len(GENRES))])
+    likes = [1.5 * math.cos(phase - 2 * math.pi * number / len(GENRES)) for number in range(len(GENRES))]
+    return softmax([likes[0] - LESS_NEWS, *likes[1:]])
 
 
 def click_rate(taste: str, item: str) -> float:
@@ -123,7 +126,7 @@ def value(policy: Policy, moment: float) -> float:
 
 
 def truth() -> Iterator[str]:
-    """Yield a table of true values over half an hour: the value of each policy, and the cost of exploration."""
+    """Yield a table of true values over a simulated day: the value of each policy, and the cost of exploration."""
     policies = {
         "production": production,
         **CANDIDATES,
@@ -131,7 +134,7 @@ def truth() -> Iterator[str]:
         "chance alone": lambda _: exploring([0.0] * len(NAMES), 1.0),
     }
     yield "minute  " + "  ".join(policies)
-    for minute in range(0, 30, 5):
+    for minute in range(6):
         clicks = (f"{value(policy, 60 * minute):{len(name)}.3f}" for name, policy in policies.items())
         yield f"{minute:6}  " + "  ".join(clicks)
 

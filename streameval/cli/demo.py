@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 from rich.console import Console
@@ -12,18 +12,19 @@ from rich.table import Table
 from rich.text import Text
 
 from streameval.cli.tables import Column, new_table
-from streameval.common.text import counted, decimal
+from streameval.common.text import counted, decimal, duration_text
 from streameval.errors import StreamevalError
 from streameval.events import JsonDecoder, RankingDecoder
 from streameval.ingest.kafka.mock_broker import EmbeddedBroker
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.kafka.source import KafkaSource
-from streameval.ingest.simulated import LIST_WORLD, SimulatedRecommender, SimulatedSettings, SimulatedSource
+from streameval.ingest.simulated import LIST_WORLD, CycleSettings, SimulatedSettings, SimulatedSource
 from streameval.ope.core import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Mixture, Window
 from streameval.ope.estimators import IPS, SNIPS
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evidence.clicks import DCG, Ranking
 from streameval.ope.evidence.examination import Swaps
+from streameval.ope.promotion import Promotion
 from streameval.ope.report import Report
 from streameval.service.daemon import Daemon
 from streameval.service.http.server import HttpServer
@@ -34,8 +35,11 @@ from streameval.simulation.lists import LENGTH
 DemoWorld: TypeAlias = Literal["actions", "rankings"]
 TOPIC = "interactions"
 CANDIDATES = ["for-rock-fans", "for-jazz-fans", "for-metal-fans"]
-SPAN_EVENTS = 30_000
-"""Events until users have other preferences: few, so that a person sees it."""
+DAY = "2m"
+"""Length of a simulated day: short, so that a person sees what is decided after it."""
+CYCLE = CycleSettings(period=DAY, amplitude=0.3, peak="100s")
+SPAN_EVENTS = 2_400_000
+"""Events until users have other preferences: ten days at the default rate, so that a day says something of the next."""
 EXPLORATION = 0.5
 """Probability of a random action: high, so that the drift stands out from the noise."""
 AVERAGES = (
@@ -46,8 +50,8 @@ AVERAGES = (
     AdaptiveDecay(drift_span=20_000),
     Mixture(),
 )
-RULE = "paired"
-"""The promotion rule: lifts turn within a minute, so no one waits for whole days."""
+PROMOTION = Promotion(period=DAY, min_periods=1)
+"""The default rule, with the days of this world. They differ by drift alone, so the first one decides."""
 STATUS_AVERAGES = ("cumulative", "mixture")
 """Averages in the status line: one that lags behind the drift, and one that follows it."""
 MIN_EVENTS = 5_000
@@ -76,18 +80,10 @@ def run_demo(events: int | None, port: int, seed: int, rate: float, world: DemoW
     console = Console(highlight=False)
     configure_logging("warning")
     warn_if_uncompiled()
-    settings = SimulatedSettings(
-        events=events,
-        rate=rate,
-        seed=seed,
-        span=SPAN_EVENTS,
-        exploration=EXPLORATION,
-        candidates=CANDIDATES,
-        world=LIST_WORLD if world == "rankings" else None,
-    )
+    settings = settings_of(world, events=events, rate=rate, seed=seed)
     with EmbeddedBroker({TOPIC: 1}) as broker:
         topic = KafkaSettings.model_validate({**broker.connection.model_dump(), "topic": TOPIC})
-        decoder, evaluator = _decoder_and_evaluator(settings.world)
+        decoder, evaluator = decoder_and_evaluator(settings.world)
         daemon = Daemon(KafkaSource(topic), decoder, evaluator, publish_interval=PUBLISH_SECONDS)
         demonstration = Demonstration(daemon, settings, broker.bootstrap)
         try:
@@ -117,13 +113,31 @@ def run_broker() -> None:
         stopping.wait()
 
 
-def _decoder_and_evaluator(world: str | None) -> tuple[JsonDecoder, Evaluator]:
+def settings_of(world: DemoWorld, **options: Any) -> SimulatedSettings:
+    """Describe the recommender of the demonstration.
+
+    Args:
+        world: whether the recommender shows one item or a list
+        options: other settings
+    """
+    return SimulatedSettings(
+        span=SPAN_EVENTS,
+        exploration=EXPLORATION,
+        candidates=CANDIDATES,
+        cycle=CYCLE,
+        world=LIST_WORLD if world == "rankings" else None,
+        **options,
+    )
+
+
+def decoder_and_evaluator(world: str | None) -> tuple[JsonDecoder, Evaluator]:
+    """Return what reads and evaluates the events of a world, by the name in its settings."""
     if world is None:
         decoder = JsonDecoder(CANDIDATES, reward_range=(0.0, 1.0))
-        evaluator = Evaluator(CANDIDATES, [IPS(), SNIPS()], AVERAGES, promotion=RULE)
+        evaluator = Evaluator(CANDIDATES, [IPS(), SNIPS()], AVERAGES, promotion=PROMOTION)
         return decoder, evaluator
     ranking = Ranking(metric=DCG(at=LENGTH), examination=Swaps(ranks=LENGTH))
-    evaluator = Evaluator(CANDIDATES, ["click_ips", "click_snips"], AVERAGES, ranking=ranking, promotion=RULE)
+    evaluator = Evaluator(CANDIDATES, ["click_ips", "click_snips"], AVERAGES, ranking=ranking, promotion=PROMOTION)
     return RankingDecoder(CANDIDATES), evaluator
 
 
@@ -132,6 +146,7 @@ def _addresses(url: str, bootstrap: str, settings: SimulatedSettings) -> str:
     end = f"after {counted(settings.events, 'event')}" if settings.events else "with Ctrl-C"
     return (
         f"A simulated recommender sends {rate}; its users keep changing their preferences. The demo ends {end}.\n"
+        f"A simulated day lasts {duration_text(CYCLE.cycle.period)}. The first decisions come after one.\n"
         f"  status page  {url}/\n"
         f"  metrics      {url}/metrics\n"
         f"  report       {url}/api/v1/report\n"
@@ -144,7 +159,8 @@ class Demonstration:
 
     def __init__(self, daemon: Daemon, settings: SimulatedSettings, bootstrap: str) -> None:
         self.daemon, self.settings, self.bootstrap = daemon, settings, bootstrap
-        self.recommender = SimulatedRecommender(settings)
+        self._source = SimulatedSource(settings)
+        self.recommender = self._source.recommender  # with the times of the events, which the true values depend on
         self.estimator = "snips" if settings.world is None else "click_ips"
         self._errors = np.zeros((len(AVERAGES), 2))  # sums of squared errors, and their numbers
         self._compared = MIN_EVENTS
@@ -200,7 +216,7 @@ class Demonstration:
     def _work(self) -> None:
         from confluent_kafka import Producer  # an extra; without it there is no embedded broker either
 
-        source = SimulatedSource(self.settings)
+        source = self._source
         producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 20, "log_level": 0})
         while not self._stopping.is_set():
             if source.status().exhausted or source.position - self.read > MAX_WAITING:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 import pytest
 
 import streameval as se
+from streameval.common.text import parse_duration
+from streameval.config.model import Config
 from support.paths import ROOT
 from support.scripts import importable
 
@@ -86,6 +89,30 @@ def test_the_truth_is_what_happens_to_a_policy_that_is_shown(recommender: Module
     rng = random.Random(5)
     clicks = sum(recommender.visit(0.0, rng)["reward"] for _ in range(20_000)) / 20_000
     assert clicks == pytest.approx(recommender.value(recommender.production, 0.0), abs=0.006)
+
+
+def test_a_candidate_that_is_better_at_the_start_of_the_day_loses_over_the_day(recommender: ModuleType) -> None:
+    moments = [recommender.PERIOD * part / 60 for part in range(60)]
+    day = {
+        policy.__name__: sum(recommender.value(policy, moment) for moment in moments) / len(moments)
+        for policy in (recommender.production, recommender.personal, recommender.bold)
+    }
+    assert recommender.value(recommender.bold, 0.0) > recommender.value(recommender.production, 0.0)
+    assert day == pytest.approx({"production": 0.057, "personal": 0.093, "bold": 0.050}, abs=0.0006)
+
+
+@pytest.mark.slow
+def test_after_one_day_the_rule_of_the_full_stack_promotes_the_winner_alone(recommender: ModuleType) -> None:
+    config = Config.load(ROOT / "deploy" / "compose" / "streameval.yaml", {})
+    assert isinstance(config.promotion, se.Promotion)
+    assert parse_duration(config.promotion.period) == recommender.PERIOD
+    rate, decoder, evaluator = 30.0, config.event_format(), config.evaluator()
+    visits = recommender.visits(1_767_225_700.0, rate, 1)
+    events = int(1.05 * rate * recommender.PERIOD)
+    for _ in range(0, events, 1000):
+        evaluator.update(decoder.decode_batch([json.dumps(visit).encode() for visit in islice(visits, 1000)]))
+    decisions = {decision.policy: decision.promotable for decision in evaluator.report().promotion if decision.decides}
+    assert decisions == {"personal": True, "bold": False}
 
 
 def test_most_people_want_something_else_after_a_while(recommender: ModuleType) -> None:
