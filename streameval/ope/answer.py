@@ -162,6 +162,8 @@ def _of_whole_periods(report: Report, decision: Decision, estimate: Estimate | N
     sentence = (
         f"not known yet whether {policy} earns more than production: {_missing(report, decision, failed, estimate)}"
     )
+    if estimate and ((estimate.lift_lower or 0.0) > 0 or (estimate.lift_upper or 0.0) < 0):
+        sentence += f"; at this minute, {_earns(report, estimate)}"
     if decision.promotable:
         verdict = "promotable"
         sentence = f"{policy} is promotable {_since(decision)}: {reason}{_but_worse(report, policy)}"
