@@ -76,7 +76,7 @@ class AvroReader(SchemaReader):
 
         Args:
             schema: The schema.
-            types: The schemas that have names. Gets those of this schema and of all that it refers to.
+            types: The schemas that have names. Gets the ones in this schema, and in all that it refers to.
             added: The subjects and versions of the schemas in `types`, each once, also if they refer to each other.
         """
         for reference in schema.references or ():
@@ -125,7 +125,7 @@ class _Extents:
         return bool(self._recursive)
 
     def max_bytes(self, schema: Any) -> float:
-        """Return the largest length of a message whose record fits into `MAX_RECORD_BYTES`."""
+        """Return the largest length of a message with a record that fits into `MAX_RECORD_BYTES`."""
         if self._of(schema).memory > MAX_RECORD_BYTES:
             return 0
         return MAX_RECORD_BYTES / self._most if self._most else math.inf

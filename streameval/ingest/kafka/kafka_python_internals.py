@@ -149,7 +149,7 @@ class AllowanceSpentError(Exception):
 
 
 class Allowance:
-    """Limit the bytes of the messages that one poll returns, to about those of the longest message."""
+    """Limit the bytes of the messages that one poll returns, to about the size of the longest message."""
 
     def __init__(self, most: int) -> None:
         self._most = self.left = most

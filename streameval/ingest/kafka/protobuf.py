@@ -234,7 +234,7 @@ class DescribedReader:
 
 
 def max_bytes(kind: Any) -> float:
-    """Return the largest length of a message of a type whose record fits into `MAX_RECORD_BYTES`."""
+    """Return the largest length of a message of a type with a record that fits into `MAX_RECORD_BYTES`."""
     types = _types_in(kind)
     many = {name for name, inner in types.items() if name in _types_in(inner)}
     fields = [field for inner in types.values() for field in inner.fields]

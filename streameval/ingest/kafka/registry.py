@@ -190,7 +190,7 @@ class SchemaReader(ABC):
         Args:
             key: Tells the request from others.
             request: Makes the request. Answers are cached by the client.
-            wait: Seconds to wait for the answer now. By default those of the loop.
+            wait: Seconds to wait for the answer now. By default as long as the loop waits.
 
         Raises:
             NotYetReadableError: The registry has not answered yet, or refuses to answer at all.

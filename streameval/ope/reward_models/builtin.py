@@ -174,7 +174,7 @@ class Ridge(RewardModel):
         """Predict 0 for actions with another number of features than the first, and do not learn from them.
 
         With `per_action`, this includes the actions of events with another number of actions. The first event is the
-        first with features whose regressions fit into `MAX_STATE_NUMBERS`.
+        first with features that keep the regressions within `MAX_STATE_NUMBERS`.
         """
         sets, positions = log.sets, log.sets.sizes if self.per_action else 1
         numbers = positions * len(self.horizons) * (sets.widths + 1.0) ** 2

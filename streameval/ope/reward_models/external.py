@@ -22,7 +22,7 @@ from streameval.ope.policies.python import CodeError, foreign_code, make, number
 from streameval.ope.policies.river import Described, inputs_of_context, river_object
 from streameval.ope.reward_models.base import LoggedActions, RewardModel
 
-STORED = "a model whose state is to be kept must be one that pickle can store and load"
+STORED = "pickle must be able to store and load a model with a state that is to be kept"
 FAILURES = ("predict_raised", "predict_malformed", "predict_not_finite", "learn_raised")
 """Reasons for failures of a model, a closed list. The first three count predictions, the last one events."""
 
