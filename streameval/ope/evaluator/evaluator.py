@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import structs
 
 from streameval.common.arrays import State, require_fit
+from streameval.common.foreign_code import CodeError, foreign_code
 from streameval.common.problems import refuse, validated
 from streameval.common.text import counted
 from streameval.errors import StateError
@@ -48,7 +49,6 @@ from streameval.ope.intervals import AnyInterval
 from streameval.ope.policies.base import Ask
 from streameval.ope.policies.coded import Faults, fill, prepared
 from streameval.ope.policies.logged import LOGGING
-from streameval.ope.policies.python import CodeError, foreign_code
 from streameval.ope.promotion import (
     Lift,
     Promotion,

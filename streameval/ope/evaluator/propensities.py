@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ import numpy as np
 from msgspec import Struct, structs
 
 from streameval.common.arrays import Array, Mask, State, ratio
+from streameval.common.foreign_code import CodeError, foreign_code, pickled, unpickled
 from streameval.errors import ConfigError, StateError
 from streameval.events import EventBatch
 from streameval.events.action_sets import Index
@@ -20,11 +20,11 @@ from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity, F
 from streameval.ope.evaluator.room import Incomplete, Present, Room
 from streameval.ope.evidence.evidence import event_weight
 from streameval.ope.policies.coded import Faults
-from streameval.ope.policies.python import CodeError, foreign_code
 from streameval.ope.policies.river import Described, inputs_of_context
 from streameval.ope.promotion import repeat_for_policies
 from streameval.ope.report import PropensityModel, TrustCheck
 
+CLASSIFIER = "the classifier of propensities"
 FEWEST_LEARNED = 10.0
 """Choices of an action before its propensity is estimated: the error is then about a third at most."""
 MOST_ROWS = 200_000
@@ -392,13 +392,8 @@ def save(_config: EvaluatorConfig, state: PropensityState, _faults: Faults) -> P
     model = state.model
     if not isinstance(model, ClassifierState):
         return state
-    try:
-        with foreign_code():
-            pickled = None if model.classifier is None else pickle.dumps(model.classifier)
-    except CodeError as error:
-        problem = f"the classifier of propensities cannot be saved: {error}"
-        raise StateError(problem, hint="choose a classifier that pickle can store") from error
-    return structs.replace(state, model=structs.replace(model, classifier=pickled))
+    classifier = pickled(model.classifier, CLASSIFIER, "choose a classifier that pickle can store")
+    return structs.replace(state, model=structs.replace(model, classifier=classifier))
 
 
 def load(
@@ -417,12 +412,8 @@ def load(
             "the state holds a classifier of propensities, which is code: it loads only if the caller names it",
             hint="give from_state the propensity that the configuration names",
         )
-    try:
-        with foreign_code():
-            classifier = pickle.loads(model.classifier)
-    except CodeError as error:
-        problem = f"the classifier of propensities cannot be loaded: {error}"
-        raise StateError(problem, hint="install the version of river that made it, or start from zero") from error
+    hint = "install the version of river that made it, or start from zero"
+    classifier = unpickled(model.classifier, CLASSIFIER, hint)
     return structs.replace(saved, model=structs.replace(model, classifier=classifier))
 
 

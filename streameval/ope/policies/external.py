@@ -16,13 +16,15 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, Mask, State
 from streameval.common.component import strict
+from streameval.common.foreign_code import CodeError, foreign_code, pickled, unpickled
 from streameval.errors import ConfigError, StateError
 from streameval.events import Fault, RawFields
 from streameval.events.action_sets import Index
 from streameval.ope.policies.base import Answer, Ask, Copied, LearningPolicy, Log
-from streameval.ope.policies.python import CodeError, Decisions, ask_policy, decisions_of, foreign_code, make
+from streameval.ope.policies.python import Decisions, ask_policy, decisions_of, make
 
 TO_BYTES = "to_bytes() returns bytes that the recommender can read; without it, frozen copies have no file"
+LEARNER = "a policy that learns"
 COPIED = "copy.deepcopy and pickle must support the object that the factory returns"
 
 
@@ -117,7 +119,7 @@ class ExternalPolicy(LearningPolicy):
             with foreign_code():
                 return deepcopy(state)
         except CodeError as error:
-            raise StateError(f"a policy that learns cannot be copied: {error}", hint=COPIED) from error
+            raise StateError(f"{LEARNER} cannot be copied: {error}", hint=COPIED) from error
 
     def to_state(self, state: State) -> State:
         """Return the state with the object pickled. Only a caller who names the policy may load it.
@@ -125,11 +127,7 @@ class ExternalPolicy(LearningPolicy):
         Raises:
             StateError: The object cannot be pickled.
         """
-        try:
-            with foreign_code():
-                return {**state, "model": None if state["model"] is None else pickle.dumps(state["model"])}
-        except CodeError as error:
-            raise StateError(f"a policy that learns cannot be saved: {error}", hint=COPIED) from error
+        return {**state, "model": pickled(state["model"], LEARNER, COPIED)}
 
     def from_state(self, saved: State) -> State:
         """Return the inverse of `to_state`.
@@ -137,11 +135,7 @@ class ExternalPolicy(LearningPolicy):
         Raises:
             StateError: The object cannot be loaded.
         """
-        try:
-            with foreign_code():
-                return {**saved, "model": None if saved["model"] is None else pickle.loads(saved["model"])}
-        except CodeError as error:
-            raise StateError(f"a policy that learns cannot be loaded: {error}", hint=COPIED) from error
+        return {**saved, "model": unpickled(saved["model"], LEARNER, COPIED)}
 
     def content(self, state: State) -> bytes | None:
         """Return the content of a policy file for a recommender, or None if the object has no `to_bytes()`.
@@ -156,9 +150,9 @@ class ExternalPolicy(LearningPolicy):
             with foreign_code():
                 content = give()
         except CodeError as error:
-            raise StateError(f"a policy that learns cannot be written to a file: {error}", hint=TO_BYTES) from error
+            raise StateError(f"{LEARNER} cannot be written to a file: {error}", hint=TO_BYTES) from error
         if not isinstance(content, bytes):
-            raise StateError(f"to_bytes() of a policy that learns gave {type(content).__name__}", hint=TO_BYTES)
+            raise StateError(f"to_bytes() of {LEARNER} gave {type(content).__name__}", hint=TO_BYTES)
         return content
 
     def file_content(self, state: State, copied: Copied) -> bytes | None:

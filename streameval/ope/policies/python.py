@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeAlias
@@ -13,32 +12,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from streameval.common.arrays import Array
+from streameval.common.foreign_code import CodeError, foreign_code, numbers
 from streameval.common.text import counted
 from streameval.errors import ConfigError
 from streameval.events import ActionSets, Fault, RawFields
-
-MAX_DETAIL = 200  # characters of the message of an exception
-
-
-class CodeError(Exception):
-    """Report that code of the user or of another package has failed."""
-
-
-@contextmanager
-def foreign_code() -> Iterator[None]:
-    """Run code of the user or of another package. Whatever it raises becomes one kind of error.
-
-    Only Ctrl-C passes. `sys.exit` and panics of extensions in Rust are no `Exception`, and would end the process.
-
-    Raises:
-        CodeError: The code has failed. The message names the exception.
-    """
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        raise CodeError(_described(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,27 +141,3 @@ def _write(rows: Array, answer: Any) -> Fault | None:
     except ValueError as error:
         return Fault("malformed", f"{error} for {counted(len(rows), 'action')}")
     return None
-
-
-def numbers(answer: Any, length: int) -> Array:
-    """Return an answer of foreign code as numbers [length].
-
-    Raises:
-        CodeError: The answer is not a list of numbers.
-        ValueError: It has another length, or more than one dimension. The message says what was found.
-    """
-    with foreign_code():
-        size = len(answer)
-        array = np.asarray(answer if size <= length else (), dtype=np.float64)  # a longer one could fill the memory
-    if array.ndim > 1:
-        raise ValueError(counted(array.ndim, "dimension"))
-    if size != length:
-        raise ValueError(counted(size, "probability"))
-    return array
-
-
-def _described(error: BaseException) -> str:
-    text = ""
-    with suppress(Exception):  # the text is made by foreign code too
-        text = str(error)
-    return f"{type(error).__name__}: {text}"[:MAX_DETAIL]

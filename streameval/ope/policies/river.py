@@ -14,10 +14,11 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array
 from streameval.common.component import strict
+from streameval.common.foreign_code import CodeError, foreign_code
 from streameval.errors import ConfigError
 from streameval.events.action_sets import Index
 from streameval.ope.policies.external import ExternalPolicy, LearnsToDecide
-from streameval.ope.policies.python import CodeError, Decisions, foreign_code
+from streameval.ope.policies.python import Decisions
 
 Described: TypeAlias = tuple[Mapping[str, float], Mapping[str, float]]
 """Numbers, which may be scaled, and indicators of texts and names, which are 1."""

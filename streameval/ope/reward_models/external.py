@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
@@ -16,9 +15,10 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, Mask, State
 from streameval.common.component import strict
-from streameval.errors import ConfigError, StateError
+from streameval.common.foreign_code import CodeError, foreign_code, numbers, pickled, unpickled
+from streameval.errors import ConfigError
 from streameval.ope.evidence.actions import NOTHING, Requirements
-from streameval.ope.policies.python import CodeError, foreign_code, make, numbers
+from streameval.ope.policies.python import make
 from streameval.ope.policies.river import Described, inputs_of_context, river_object
 from streameval.ope.reward_models.base import LoggedActions, RewardModel
 
@@ -96,12 +96,7 @@ class ExternalModel(RewardModel):
         Raises:
             StateError: The model cannot be pickled.
         """
-        try:
-            with foreign_code():
-                pickled = None if state["model"] is None else pickle.dumps(state["model"])
-        except CodeError as error:
-            raise StateError(f"the reward model {self.label} cannot be saved: {error}", hint=STORED) from error
-        return {**state, "model": pickled}
+        return {**state, "model": pickled(state["model"], f"the reward model {self.label}", STORED)}
 
     def from_state(self, saved: State) -> State:
         """Return the inverse of `to_state`.
@@ -109,11 +104,7 @@ class ExternalModel(RewardModel):
         Raises:
             StateError: The model cannot be loaded.
         """
-        try:
-            with foreign_code():
-                return {**saved, "model": None if saved["model"] is None else pickle.loads(saved["model"])}
-        except CodeError as error:
-            raise StateError(f"the reward model {self.label} cannot be loaded: {error}", hint=STORED) from error
+        return {**saved, "model": unpickled(saved["model"], f"the reward model {self.label}", STORED)}
 
 
 def _predicted(model: Any, inputs: NDArray[Any], failures: dict[str, int]) -> Array:
