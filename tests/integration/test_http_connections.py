@@ -62,6 +62,13 @@ def still_answers(server: HttpServer) -> bool:
     return httpx.get(server.url + "/metrics", trust_env=False, timeout=60.0).status_code == 200
 
 
+def ask_without_reading(greedy: socket.socket, server: HttpServer) -> None:
+    """Ask for more than the buffers of a connection hold, and read none of it."""
+    greedy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    greedy.connect(server.address)
+    greedy.sendall(REQUEST * 40)
+
+
 @pytest.mark.parametrize("encrypted", [False, True], ids=["http", "https"])
 def test_a_thousand_idle_connections_do_not_hold_up_a_scrape(tmp_path: Path, encrypted: bool) -> None:
     pair = make_certificate(tmp_path) if encrypted else (None, None)
@@ -118,10 +125,7 @@ def test_slow_readers_make_room_for_a_probe(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(http_server, "MAX_PER_ADDRESS", 5)
     with served(candidates=100) as server, ExitStack() as stack:
         for _ in range(5):
-            greedy = stack.enter_context(socket.socket())
-            greedy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            greedy.connect(server.address)
-            greedy.sendall(REQUEST * 40)
+            ask_without_reading(stack.enter_context(socket.socket()), server)
         assert still_answers(server)
 
 
@@ -160,10 +164,7 @@ def test_slow_clients_delay_no_others() -> None:
         for _ in range(50):
             stack.enter_context(connected(server)).sendall(REQUEST[:20])
         for _ in range(10):
-            greedy = stack.enter_context(socket.socket())
-            greedy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            greedy.connect(server.address)
-            greedy.sendall(REQUEST * 40)
+            ask_without_reading(stack.enter_context(socket.socket()), server)
         assert still_answers(server)
 
 

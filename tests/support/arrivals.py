@@ -13,8 +13,12 @@ from hypothesis import strategies as st
 
 from streameval.common.arrays import State
 from streameval.events import EventBatch, Origin, fingerprints
+from streameval.ingest.stages import EventOrder
 
 TOPIC = "interactions"
+LATENESS, IDLE = 5.0, 10.0
+PLENTY = 1 << 30
+"""Options of an `EventOrder`."""
 
 
 class Arrival(NamedTuple):
@@ -24,6 +28,18 @@ class Arrival(NamedTuple):
     partition: int
     offset: int
     event_id: str = ""
+
+
+def fresh(max_bytes: int = PLENTY, partitions: int = 0) -> EventOrder:
+    """Return an order before the first event, for some partitions."""
+    ordering = EventOrder(TOPIC, max_lateness=LATENESS, idle_timeout=IDLE, max_bytes=max_bytes)
+    ordering.expect([(TOPIC, partition) for partition in range(partitions)])
+    return ordering
+
+
+def steady(partition: int, count: int, every: float = 0.1, start: float = 0.0) -> list[Arrival]:
+    """Return messages of a partition at equal distances in time."""
+    return [Arrival(start + every * number, partition, number) for number in range(count)]
 
 
 def batch_of(arrivals: Sequence[Arrival]) -> EventBatch:

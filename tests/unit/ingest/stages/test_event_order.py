@@ -13,18 +13,20 @@ from hypothesis import strategies as st
 
 from streameval.events import EventBatch
 from streameval.events.origin import Origin
-from streameval.ingest.stages import EventOrder
-from support.arrivals import TOPIC, Arrival, arrivals_of, batch_of, logs, readings, through_a_file
+from support.arrivals import (
+    IDLE,
+    LATENESS,
+    TOPIC,
+    Arrival,
+    arrivals_of,
+    batch_of,
+    fresh,
+    logs,
+    readings,
+    steady,
+    through_a_file,
+)
 from support.strategies import examples
-
-LATENESS, IDLE = 5.0, 10.0
-PLENTY = 1 << 30
-
-
-def fresh(max_bytes: int = PLENTY, partitions: int = 0) -> EventOrder:
-    ordering = EventOrder(TOPIC, max_lateness=LATENESS, idle_timeout=IDLE, max_bytes=max_bytes)
-    ordering.expect([(TOPIC, partition) for partition in range(partitions)])
-    return ordering
 
 
 def read(polls: Sequence[Sequence[Arrival]], partitions: int, restarts: bool = False) -> tuple[list, list]:
@@ -87,10 +89,6 @@ def test_a_state_copies_no_buffered_event() -> None:
     assert ordering.nbytes > 1_000_000
     assert min(taken) < ordering.nbytes / 20
     assert through_a_file(state) is not None
-
-
-def steady(partition: int, count: int, every: float = 0.1, start: float = 0.0) -> list[Arrival]:
-    return [Arrival(start + every * number, partition, number) for number in range(count)]
 
 
 @given(st.data())
