@@ -22,7 +22,7 @@ State = dict[str, Any]
 _MARK = "__array__"
 LARGE = 65536  # bytes
 ROUNDING = 1e-12  # a variance or a difference below this share of its terms is rounding
-ROUNDING_UNITS = 8  # of the last place, by which a sum of a few numbers may exceed its range
+ROUNDING_UNITS = 8  # of the last place: rounding may move a sum of a few numbers beyond its range by them
 PROBABILITY_EXCESS = 1e-9  # counts as rounding: each step of a calculation adds an error of 1e-16
 
 
@@ -138,7 +138,7 @@ def probabilities_within(values: Array) -> tuple[Array, Mask]:
 
 def is_positive_probability(value: float) -> bool:
     """Tell whether a number is in (0, 1], up to rounding above 1."""
-    return value > 0 and bool(probabilities_within(np.array([value]))[0][0] <= 1)
+    return 0 < value <= 1 or (value > 1 and bool(probabilities_within(np.array([value]))[0][0] <= 1))
 
 
 def clear_rounding(square: Array, size: Array) -> Array:

@@ -181,14 +181,16 @@ class Mixture(Average):
         tables = _lift_tables(bank.layout)
         after = past.follow(state.lifts.past, steps, tables, float(fading))
         past_rows = _expanded_path(after, tables)
-        effects = np.fmax(1.0, past.design_effect(past_rows))
+        form, term_variance = past.form_and_variance(past_rows)
+        effects = np.fmax(1.0, past.design_effect(past_rows, known=(form, term_variance)))
         lift_path = self._fold(state.lifts, blocks, bank, is_lift=True)
         value, sampling, spread = (_over_components(lift_path[..., index], layout, np.add) for index in (2, 3, 4))
         shape = (len(sums), -1)
         events = np.repeat(sums.rows[:, 1:, layout.events_row(True), None], bank.columns, axis=-1)
         variance = sampling.reshape(shape) * effects.reshape(shape)
-        noise = past.term_variance(past_rows) * effects
-        own = BlockLift(*(part.reshape(shape) for part in (rows[..., 0], rows[..., 6], rows[..., 1], noise, 0 * noise)))
+        noise = term_variance * effects
+        parts = rows[..., 0], rows[..., 6], rows[..., 1], noise, np.zeros_like(noise)
+        own = BlockLift(*(part.reshape(shape) for part in parts))
         return Lift(value.reshape(shape), variance, spread.reshape(shape), events.reshape(shape), own)
 
     def _fold(self, state: Decays, blocks: _Blocks, bank: Bank, is_lift: bool) -> Array:

@@ -486,9 +486,15 @@ def design_effect(parts: Mapping[str, Array], is_lift: bool = False, known: tupl
     return np.asarray(np.fmax(effect, least))
 
 
-def term_variance(parts: Mapping[str, Array]) -> Array:
-    """Return the variance of one event's term, without a design effect. `parts`: as in `design_effect`."""
-    return linearised_variance(*_side(parts["sums"], False))
+def form_and_variance(parts: Mapping[str, Array]) -> tuple[Array, Array]:
+    """Return the linear form of a term, and the variance of one event's term without a design effect.
+
+    Args:
+        parts: as in `design_effect`
+    """
+    rows, terms = _side(parts["sums"], False)
+    form = linear_form(rows, terms)
+    return form, linearised_variance(rows, terms, form)
 
 
 def _squares_of_units(signed: Array, form: Array) -> Array:
