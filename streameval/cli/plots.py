@@ -32,7 +32,7 @@ HEIGHT, TEXT_HEIGHT, LIFT_HEIGHT, STRIP_HEIGHT, PHASES_HEIGHT = 5.2, 1.3, 2.2, 0
 """Inches: a figure, its texts, the panel of lifts, the strip of one candidate and rule, the panel of phases."""
 SUFFIXES = (".png", ".svg", ".pdf")
 LEAST_PERIODS = 2
-"""Shortest periods from which on lifts by phase are drawn: with one, each lift is a single bucket."""
+"""Smallest number of the shortest periods for drawing lifts by phase. With one, each lift is a single bucket."""
 UNSETTLED_SHARE = 0.15
 """Share of the first points that do not set the scale: their intervals are wide."""
 

@@ -158,18 +158,16 @@ def _answer(report: Report, policy: str) -> CandidateAnswer:
 def _of_whole_periods(report: Report, decision: Decision, estimate: Estimate | None, failed: str) -> CandidateAnswer:
     """Answer by a rule that judges whole periods. The estimates are about this minute, and say something else."""
     policy, reason = decision.policy, decision.reason.partition(" since event")[0]
-    verdict: Verdict = "unknown"
-    sentence = (
-        f"not known yet whether {policy} earns more than production: {_missing(report, decision, failed, estimate)}"
-    )
+    if decision.promotable:
+        sentence = f"{policy} is promotable {_since(decision)}: {reason}{_but_worse(report, policy)}"
+        return CandidateAnswer(policy, "promotable", sentence, estimate, decision.lower)
+    if decision.worse:
+        return CandidateAnswer(policy, "worse", f"{policy} is {reason}", estimate, decision.lower)
+    missing = _missing(report, decision, failed, estimate)
+    sentence = f"not known yet whether {policy} earns more than production: {missing}"
     if estimate and ((estimate.lift_lower or 0.0) > 0 or (estimate.lift_upper or 0.0) < 0):
         sentence += f"; at this minute, {_earns(report, estimate)}"
-    if decision.promotable:
-        verdict = "promotable"
-        sentence = f"{policy} is promotable {_since(decision)}: {reason}{_but_worse(report, policy)}"
-    elif decision.worse:
-        verdict, sentence = "worse", f"{policy} is {reason}"
-    return CandidateAnswer(policy, verdict, sentence, estimate, decision.lower)
+    return CandidateAnswer(policy, "unknown", sentence, estimate, decision.lower)
 
 
 def _by_bound(decision: Decision, estimate: Estimate) -> str:

@@ -1,4 +1,4 @@
-"""Draw choices of a policy whose propensities are not logged."""
+"""Draw choices of a policy that logs no propensities."""
 
 from __future__ import annotations
 

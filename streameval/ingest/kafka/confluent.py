@@ -23,7 +23,7 @@ CHECK_SECONDS = 1.0
 """Time after which the id of the topic is requested again before messages are returned. The library reads on in a topic
 that was recreated, without an error, if it has grown beyond the position."""
 UNPACKED_BYTES = 64 * 2**20
-RESPONSE_OVERHEAD_BYTES = 512  # by which the library demands more than `fetch.max.bytes`
+RESPONSE_OVERHEAD_BYTES = 512  # the library demands these beyond `fetch.max.bytes`
 POSITION_ERRORS = {
     KafkaError._AUTO_OFFSET_RESET,
     KafkaError._LOG_TRUNCATION,

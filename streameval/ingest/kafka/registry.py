@@ -61,8 +61,8 @@ def oversize(length: int, limit: float) -> Fault | None:
     """
     if length <= limit:
         return None
-    reason = "from which the lists of its schema may fill the memory"
-    return Fault("malformed", f"{length} bytes, more than the limit of {limit:.0f}, {reason}")
+    reason = "beyond that, lists of its schema may fill the memory"
+    return Fault("malformed", f"{length} bytes, more than the limit of {limit:.0f}: {reason}")
 
 
 class SchemaReader(ABC):

@@ -247,13 +247,13 @@ class RewardStore:
             self._forget(self._released.median_time())
         columns = np.full((1 if further is None else 1 + len(further.names), len(identity)), self._default)
         if which:
-            decisions, rewards = self._withoutrepeated_rows(np.concatenate(which), _concatenated(joined))
+            decisions, rewards = self._without_repeated(np.concatenate(which), _concatenated(joined))
             for index, column in enumerate(columns):
                 rows = rewards["which"] == index
                 self._combine_into(column, decisions[rows], {name: values[rows] for name, values in rewards.items()})
         return columns[0], further and replace(further, values=columns[1:].T)
 
-    def _withoutrepeated_rows(self, decisions: Index, rewards: Run) -> tuple[Index, Run]:
+    def _without_repeated(self, decisions: Index, rewards: Run) -> tuple[Index, Run]:
         """Return the rewards of decisions in their order, each id once, and count what is delivered more than once."""
         order = np.lexsort((rewards["offset"], rewards["partition"], rewards["timestamp"], decisions))
         decisions, rewards = decisions[order], {name: column[order] for name, column in rewards.items()}

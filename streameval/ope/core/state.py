@@ -28,7 +28,7 @@ def _with_rejections_by_reward(plain: Any) -> Any:
     return {**plain, "events": {**events, "arrivals": {**events["arrivals"], "by_reward": 0.0}}}
 
 
-def add_short_spans(plain: Any) -> Any:
+def _with_short_spans(plain: Any) -> Any:
     """Let the drift rates over short spans start from zero, beside each drift rate."""
     block = plain["settings"]["block"]
 
@@ -59,7 +59,7 @@ def _sampling_of_frequencies(plain: Any) -> Any:
 
 
 def _support_of_harvested_curves(plain: Any) -> Any:
-    """Add how often each rank was shown, and with which ratio, to the sums of a harvested examination curve."""
+    """Add how often each rank was shown, and the sum of its ratios, to the sums of a harvested examination curve."""
     ranking = plain["settings"].get("ranking") or {}
     if plain["examination"] is None or ranking["examination"]["kind"] != "harvested":
         return plain
@@ -74,7 +74,7 @@ def _support_of_harvested_curves(plain: Any) -> Any:
 
 def _from_30(plain: Any) -> Any:
     """Add what is counted beside the numbers of schema 30."""
-    return _support_of_harvested_curves(_sampling_of_frequencies(add_short_spans(_with_rejections_by_reward(plain))))
+    return _support_of_harvested_curves(_sampling_of_frequencies(_with_short_spans(_with_rejections_by_reward(plain))))
 
 
 MIGRATIONS: list[Callable[[Any], Any]] = [_from_30]

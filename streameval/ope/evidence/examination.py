@@ -125,7 +125,7 @@ twice their difference, with `g = h / 2`.
 MAX_ERRORS = 4.0
 """Smallest distance in standard errors of a curve that has moved, or of items that production does not compare."""
 FEWEST_PAGES = 1000.0
-"""Number of pages, of equal weight, from which on the support of a rank is judged."""
+"""Smallest number of equally weighted pages for a judgement about the support of a rank."""
 
 
 class PageSums(Struct, frozen=True, eq=False):
@@ -312,7 +312,7 @@ class Harvested(LearnedExamination):
         return 4 * (self.ranks - 1)
 
     def observed(self, rankings: Rankings) -> Array:
-        """Return clicks at each rank but the last and but the first, and how often and with which ratio it is shown."""
+        """Return clicks at ranks but the last, clicks at ranks but the first, how often items are shown, and ratios."""
         ratios, links = rankings.next_ratio, self.ranks - 1
         plain = np.where(np.isnan(ratios), np.nan, 1.0)
         earlier = _clicks_by_rank(rankings, self.ranks, ratios)[:, :-1]

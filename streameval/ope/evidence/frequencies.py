@@ -60,9 +60,8 @@ class Frequencies:
         self._names: dict[object, int] = {}
         # choices, sum of q / p, its variance, and what the choices add to the sum of squares
         self._single = np.zeros((0, 4))
-        self._available = np.zeros(
-            (0, 2)
-        )  # sums of q and q^2 over events with a single propensity that list the action
+        # sums of q and q^2 over events with a single propensity that list the action
+        self._available = np.zeros((0, 2))
         # choices, sums of q choices and q p, the variance of the difference, and the sum of its squares
         self._listed = np.zeros((0, 5))
         self._buckets = np.zeros((BUCKET_COUNT, 5))

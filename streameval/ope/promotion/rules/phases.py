@@ -458,8 +458,9 @@ def _changes(table: Table, phase: int, period: Period, limits: Limits) -> tuple[
     falls = np.take_along_axis(scores, largest, axis=-1)[..., 0] < -limits.alarm
     rises = ~falls & (scores[..., -1] > limits.alarm) & (table.scores[..., K] >= PERIODS_BEFORE_RISE)
     largest = np.where(rises[..., None], len(spans) - 1, largest)
-    taken = (np.take_along_axis(column, largest, axis=-1)[..., 0] for column in (means, scores, variances))
-    mean, score, variance = taken
+    mean, score, variance = (
+        np.take_along_axis(column, largest, axis=-1)[..., 0] for column in (means, scores, variances)
+    )
     return mean, spans[largest[..., 0]], score, variance, falls | rises
 
 

@@ -144,7 +144,7 @@ def arrays(memory: Any) -> list[Array]:
 
 
 def lacking(seed: int) -> Blocks:
-    """Return blocks of which no candidate has the first, nor those after another lift has taken over."""
+    """Return blocks. No candidate has the first ones, nor the ones after another lift has taken over."""
     blocks = mixed(seed)
     blocks.times[[4, 6, 72, 162]] -= 5 * HOUR
     blocks.events[:6] = blocks.events[:12, 0] = blocks.events[70:75] = blocks.events[160:164] = 0.0
