@@ -15,18 +15,15 @@ With a version of the library that lacks what is used here, the function does no
 
 from __future__ import annotations
 
-import gzip
-import io
 import struct
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from socket import socket
-from typing import Any, cast
+from typing import Any
 
 import structlog
-import zstandard
-from kafka import TopicPartition, codec
+from kafka import TopicPartition
 from kafka.errors import CorruptRecordError, KafkaConnectionError
 from kafka.net.inet import KafkaNetSocket
 from kafka.protocol.api_message import VersionSubscriptable
@@ -36,15 +33,12 @@ from kafka.structs import OffsetAndMetadata
 
 from streameval.events.diagnosis import cut
 from streameval.ingest.background import ConnectionGroup
+from streameval.ingest.kafka.unpacking import read_varint, skip, unpacked
 
 KEY_BYTES = 2**16
 """Bytes of a record beside its value."""
-SKIPPED_BYTES = 2**16
-"""Bytes that are skipped at once."""
 MAX_SKIPPED_BYTES = 2**29
 """Bytes of a message that can be skipped in about a second."""
-SNAPPY_RATIO = 32
-"""More than snappy can compress: a copy of 64 bytes takes 3."""
 
 log = structlog.get_logger(__name__)
 reported: set[str] = set()
@@ -243,7 +237,7 @@ class _BoundedBatch:
 
     def _record(self, stream: Any) -> DefaultRecord:
         """Read the next record. Headers are left out: nothing here reads them."""
-        batch, size = self._batch, _varint(stream)
+        batch, size = self._batch, read_varint(stream)
         if not 0 <= size <= MAX_SKIPPED_BYTES:
             raise CorruptRecordError(f"a message of {size} bytes, and those after it in its batch")
         body = stream.read(size if size <= self._limit + KEY_BYTES else KEY_BYTES)
@@ -254,7 +248,7 @@ class _BoundedBatch:
         value, position = _text_at(body, position)
         if size > self._limit + KEY_BYTES:
             value = cut(value or b"", size, "message")
-            _skip(stream, size - len(body))
+            skip(stream, size - len(body))
             self._allowance.left -= size  # it took as long as many others
         elif len(body) < size or position > size:
             raise CorruptRecordError(f"a record of {size} bytes has other parts")
@@ -271,88 +265,14 @@ class _BoundedBatch:
         for _ in range(2):  # the key, and the set as a value
             (size,) = struct.unpack_from(">i", batch._buffer, position)
             start, position = position + 4, position + 4 + max(0, size)
-        if _skip(unpacked(batch.compression_type, bytes(batch._buffer[start:position])), self._limit + 1) > self._limit:
+        if skip(unpacked(batch.compression_type, bytes(batch._buffer[start:position])), self._limit + 1) > self._limit:
             raise CorruptRecordError(f"a set of messages is unpacked to more than {self._limit} bytes")
-
-
-def unpacked(number: int, data: bytes) -> Any:
-    """Return a stream that unpacks data as it is read.
-
-    Args:
-        number: The codec's number in Kafka's format. The library imports the packages of codecs.
-        data: The compressed data.
-    """
-    if number == DefaultRecordBatch.CODEC_GZIP:
-        return gzip.GzipFile(fileobj=io.BytesIO(data))
-    if number == DefaultRecordBatch.CODEC_LZ4:
-        return codec.lz4.LZ4FrameFile(io.BytesIO(data))
-    if number == DefaultRecordBatch.CODEC_ZSTD:
-        reader = zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data), read_across_frames=True)
-        return io.BufferedReader(cast(io.RawIOBase, reader), SKIPPED_BYTES)
-    return io.BufferedReader(_SnappyBlocks(data))
-
-
-class _SnappyBlocks(io.RawIOBase):
-    """Unpack blocks of snappy, which Java writes with a header of 16 bytes, or one block without a header."""
-
-    def __init__(self, data: bytes) -> None:
-        is_framed = data.startswith(b"\x82SNAPPY\0")
-        self._data, self._position, self._is_framed = data, 16 if is_framed else 0, is_framed
-        self._block = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, target: Any) -> int:
-        while not self._block and self._position < len(self._data):
-            self._block = memoryview(self._next_block())
-        size = min(len(target), len(self._block))
-        target[:size], self._block = self._block[:size], self._block[size:]
-        return size
-
-    def _next_block(self) -> bytes:
-        stop = len(self._data)
-        if self._is_framed:
-            (size,) = struct.unpack_from(">i", self._data, self._position)
-            self._position += 4
-            stop = self._position + size
-        block, self._position = self._data[self._position : stop], max(stop, self._position)
-        length, shift = 0, 0
-        for byte in block[:5]:  # the length of the text, which is taken from the memory before it is unpacked
-            length |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                break
-        if length > SNAPPY_RATIO * len(block):
-            raise CorruptRecordError(f"a block of {len(block)} bytes cannot have {length} bytes of text")
-        text: bytes = codec.snappy.decompress(block)
-        return text
-
-
-def _varint(stream: Any) -> int:
-    """Read an integer of variable length, as the lengths of records are."""
-    digits = bytearray()
-    while not digits or digits[-1] > 127:
-        byte = stream.read(1)
-        if not byte or len(digits) > 9:
-            raise CorruptRecordError("a batch ends before its last record")
-        digits += byte
-    value, _ = decode_varint(digits, 0)
-    return int(value)
 
 
 def _text_at(body: bytes, position: int) -> tuple[bytes | None, int]:
     """Return the text at a position, None if it is null, and the position after it. It may be cut."""
     size, position = decode_varint(body, position)
     return (None, position) if size < 0 else (body[position : position + size], position + size)
-
-
-def _skip(stream: Any, size: int) -> int:
-    """Skip bytes of a stream. Return how many there were."""
-    left = size
-    while left and (chunk := stream.read(min(left, SKIPPED_BYTES))):
-        left -= len(chunk)
-    return size - left
 
 
 def give_up(producer: Any) -> None:

@@ -28,8 +28,8 @@ from streameval.ingest.kafka.kafka_python_internals import (
     Allowance,
     AllowanceSpentError,
     bound_messages,
-    unpacked,
 )
+from streameval.ingest.kafka.unpacking import unpacked
 
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 KEY = TopicPartition("decisions", 0)
