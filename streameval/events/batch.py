@@ -63,6 +63,8 @@ class Batch(Columns):
 
     def take(self, events: Mask | Index | slice) -> Self:
         """Return the messages that a mask [n] or row numbers select, with all rejected messages."""
+        if isinstance(events, np.ndarray) and events.dtype == bool and events.all():
+            return self
         return Columns.take(self, events if isinstance(events, slice) else np.arange(len(self))[events])
 
     def reject(self, events: Mask | Index, reason: str, detail: Callable[[int], str]) -> Self:

@@ -204,15 +204,16 @@ class Ridge(RewardModel):
         is_known, features = sets.features_of_width(width)
         usable = (np.abs(features) <= LARGEST_FEATURE).all(axis=1)
         is_known[is_known] = usable
-        design, design_row = np.insert(features[usable], 0, 1.0, axis=1), np.cumsum(is_known) - 1
+        known, design = np.flatnonzero(is_known), np.ones((np.count_nonzero(usable), width + 1))
+        design[:, 1:] = features if usable.all() else features[usable]
         events, rows = (column[is_known[sets.logged[1]]] for column in sets.logged)
         learned, weight = np.zeros((len(reward), width + 1)), np.zeros(len(reward))
-        learned[events], weight[events] = design[design_row[rows]], log.weight[events]
+        learned[events], weight[events] = design[np.searchsorted(known, rows)], log.weight[events]
         by_block = (column.reshape(log.blocks, -1, *column.shape[1:]) for column in (learned, reward, weight))
         solutions, state = self._learn(state, log, *by_block)
         for block_rows, solution in zip(log.rows, solutions, strict=True):
-            rows = np.arange(block_rows.start, block_rows.stop)[is_known[block_rows]]
-            prediction[rows] = np.clip(design[design_row[rows]] @ solution, *log.reward_range)
+            first, last = np.searchsorted(known, (block_rows.start, block_rows.stop))
+            prediction[known[first:last]] = np.clip(design[first:last] @ solution, *log.reward_range)
         return prediction, state
 
     def delta(self, before: State, after: State, events: int) -> State:
