@@ -30,40 +30,38 @@ from streameval.ope.promotion.rules.base import (
 )
 from streameval.ope.promotion.sums import RewardSums
 
-ENTERING, STAYING = 1.75 / 1.96, 0.9 / 1.96
-"""Multiples of the normal quantile, for the bound that a candidate must pass and for the one that it must keep."""
-CHANCE = 1.3
-"""Part of the lifts that chance explains, relative to a single look, because the rule looks after every block."""
-MAX_SQUARE = 1e9
-"""Largest square of a lift in units of its error that counts."""
+LOOKS = 3.0
+"""Multiple of the sampling error of a single look, which the rule repeats after every block."""
+DRIFT = 2.3
+"""Multiple of the error from a moving world. It is the same for all candidates."""
+STAYING = 0.9
+"""Multiple of both errors for the bound that a promotable candidate must keep."""
 NO_EVIDENCE = -1e300
 """Log wealth if nothing can be proven."""
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class Paired(PromotionRule):
-    """Require `D - q e > margin` for the current lift, on the mixture.
+    """Require `D - (z / 1.96) sqrt((3^2 + 2 ln K) se^2 + 2.3^2 drift^2) > margin` for the current lift, on the mixture.
 
-    `D` averages the difference of both policies' terms on shared events. Its squared error is `e^2 = se^2 + (2
-    spread)^2 + (moved / 3)^2 + .6 (1 - 1 / K) together^2`. These are the sampling variance, and means over the last
-    30,000 events of three distances: how far the decays of the mixture disagree, how far this lift was from its own
-    mean, and how far the lifts of the K candidates that started with it were from their means on average.
+    `D` averages the difference of both policies' terms on shared events, and `se^2` is its sampling variance. `drift^2 =
+    (2 spread)^2 + (moved / 3)^2 + .6 (1 - 1 / K) together^2` adds means over the last 30,000 events of three distances:
+    how far the decays of the mixture disagree, how far this lift was from its own mean, and how far the lifts of the
+    candidates that started with it were from their means on average. `z` is the two-sided normal quantile of the
+    confidence.
 
-    Among many candidates, the best one looks good by chance. With `x = (D - margin)^2 / e^2` of each candidate, Stein's
-    estimator shrinks all lifts by `B = 1 - 1.3 (K + 1) / (1 + sum of x)`: to nothing if chance explains them, and
-    hardly if most candidates differ from production. A candidate needs `B x > (1.75 z / 1.96)^2`, with the two-sided
-    normal quantile `z` of the confidence. `q^2` is the least such x. At 95 %, `q` is 2.3 for one candidate, about 4 for
-    each of twenty that equal production, and near 1.75 if most differ. A promotable candidate stays so while this bound
-    with .9 in place of 1.75 is above the margin. Otherwise a bound that wavers about the margin would alert at every
-    crossing.
+    Among K candidates, the best one looks good by chance. `2 ln K` covers the largest of K errors whatever their
+    correlation, which is large: all candidates share the rewards and the logged actions. The error from a moving world
+    needs no such term because a world that moves, moves for all candidates. K counts all candidates ever added.
+
+    A promotable candidate stays so while `D - .9 (z / 1.96) sqrt(se^2 + drift^2)` is above the margin. Otherwise a bound
+    that wavers about the margin would alert at every crossing.
 
     The factors were found by simulation (examples/promotion). The rule is calibrated and not proven.
 
     >>> lift = Lift(*(np.array([[value]]) for value in (0.05, 6e-5, 4e-5, 20_000.0)))
-    >>> [float(lower_bound(lift, 0.0, 0.95, factor)[0, 0].round(4)) for factor in (ENTERING, STAYING)]
-    [0.0271, 0.0335]
-
-    Source: James & Stein, Estimation with quadratic loss, 1961; Efron & Morris, JASA 1973, on many estimates at once.
+    >>> [float(bound[0, 0].round(4)) for bound in (entering_bound(lift, 0.95, 1), staying_bound(lift, 0.95))]
+    [0.0226, 0.041]
     """
 
     needs_lift: ClassVar[bool] = True
@@ -71,8 +69,9 @@ class Paired(PromotionRule):
     kind: Literal["paired"] = field(default="paired", repr=False)
 
     def judge(self, memory: Any, sums: RewardSums, lift: Lift, context: RuleContext) -> tuple[Judgement, Any]:
-        lower, staying = _bounds(lift, context)
-        more = events_missing(lift, context.margin, context.confidence)
+        lower = entering_bound(lift, context.confidence, context.candidates)
+        staying = staying_bound(lift, context.confidence)
+        more = events_missing(lift, context.margin, *_entering(context.confidence, context.candidates))
         stay, also = staying > context.margin, {"staying": staying[-1]}
         return Judgement(lift.value, lower, lower > context.margin, stay, lift.events, more, also), memory
 
@@ -80,48 +79,53 @@ class Paired(PromotionRule):
         return self.reason(last, margin) if last["lower"] > margin else staying_reason(last["staying"], margin)
 
 
-def _bounds(lift: Lift, context: RuleContext) -> tuple[Array, Array]:
-    """Return the lower bounds that a candidate must pass and keep."""
-    entering, staying = (
-        lower_bound(lift, context.margin, context.confidence, factor) for factor in (ENTERING, STAYING)
-    )
-    return entering, staying
+def entering_bound(lift: Lift, confidence: float, candidates: int) -> Array:
+    """Return the bound that one of so many candidates must pass, after each block [blocks, candidates]."""
+    return _bound(lift, *_entering(confidence, candidates))
 
 
-def lower_bound(lift: Lift, margin: float, confidence: float, factor: float) -> Array:
-    """Return the lower bound of the current lift after each block [blocks, candidates]."""
-    needed = square_needed(lift, margin, factor * _quantile(confidence))
-    return np.asarray(lift.value - np.sqrt(needed * (lift.sampling_variance + lift.drift_square)))
+def staying_bound(lift: Lift, confidence: float) -> Array:
+    """Return the bound that a promotable candidate must keep, after each block [blocks, candidates]."""
+    return _bound(lift, *_staying(confidence))
 
 
-def square_needed(lift: Lift, margin: float, multiple: float) -> Array:
-    """Return the least `x` with `B x = multiple^2`, given the other candidates' squares, after each block."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        squares = (lift.value - margin) ** 2 / (lift.sampling_variance + lift.drift_square)
-    is_known = ~np.isnan(squares)
-    capped = np.where(is_known, np.minimum(squares, MAX_SQUARE), 0.0)
-    others = capped.sum(axis=1, keepdims=True) - capped
-    explained = CHANCE * (is_known.sum(axis=1, keepdims=True) + 1)
-    excess, constant = multiple**2 + explained - 1.0 - others, multiple**2 * (1.0 + others)
-    return np.asarray(2.0 * constant / (np.sqrt(excess**2 + 4.0 * constant) - excess))
+def _bound(lift: Lift, sampling: float, drift: float) -> Array:
+    return np.asarray(lift.value - np.sqrt(sampling**2 * lift.sampling_variance + drift**2 * lift.drift_square))
 
 
-def events_missing(lift: Lift, margin: float, confidence: float, factor: float = ENTERING) -> Array:
-    """Return after the last block how many more events that bound needs to reach the margin [candidates].
+def events_missing(lift: Lift, margin: float, sampling: float, drift: float) -> Array:
+    """Return after the last block how many more events a bound needs to reach the margin [candidates].
 
     The sampling variance falls with the number of events. The part that comes from a moving world stays, once it is
     known. An early estimate moves because it rests on few events.
+
+    Args:
+        lift: The lift after each block.
+        margin: The margin.
+        sampling: Multiple of the sampling error in the bound.
+        drift: Multiple of the error from a moving world in the bound.
     """
+    lead = lift.value[-1] - margin
+    room = lead * np.abs(lead) - drift**2 * lift.drift_square[-1]
     with np.errstate(divide="ignore", invalid="ignore"):
-        lead = (lift.value[-1] - margin) / np.sqrt(square_needed(lift, margin, factor * _quantile(confidence))[-1])
-        room = lead**2 - lift.drift_square[-1]
-        more = lift.events[-1] * np.maximum(lift.sampling_variance[-1] / room - 1.0, 0.0)
+        more = lift.events[-1] * np.maximum(sampling**2 * lift.sampling_variance[-1] / room - 1.0, 0.0)
     is_late = (lift.events[-1] >= HORIZON) | ~(lead > 0)
-    return np.where(np.isnan(lead) | ((lead > 0) & (room > 0)), more, np.where(is_late, UNREACHABLE, EARLY))
+    return np.where(np.isnan(lead) | (room > 0), more, np.where(is_late, UNREACHABLE, EARLY))
 
 
-def _quantile(confidence: float) -> float:
-    return NormalDist().inv_cdf(0.5 + confidence / 2)
+def _entering(confidence: float, candidates: int) -> tuple[float, float]:
+    """Return the multiples of the sampling error and of the error from a moving world."""
+    scale = _scale(confidence)
+    return scale * math.sqrt(LOOKS**2 + 2.0 * math.log(max(candidates, 1))), scale * DRIFT
+
+
+def _staying(confidence: float) -> tuple[float, float]:
+    return (STAYING * _scale(confidence),) * 2
+
+
+def _scale(confidence: float) -> float:
+    """Return the two-sided normal quantile in units of its value at 95 %."""
+    return NormalDist().inv_cdf(0.5 + confidence / 2) / 1.96
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
@@ -135,8 +139,8 @@ class Anytime(PromotionRule):
     condition, the lower bound of the current lift at the confidence of `paired`, which is calibrated and not proven.
 
     With `tau` the average is over some stretch of the last 2 tau events. The proof then speaks of the recent past, and
-    the second condition is the one that a promotable candidate must keep: 1.6 errors for one candidate, not 2.3. So a
-    candidate may be promotable before `paired` says so.
+    the second condition is the one that a promotable candidate must keep: .9 errors. So a candidate may be promotable
+    before `paired` says so.
 
     The proof assumes events that are independent given the past, unlike events of one user or session. The reason given
     for a promotable candidate reports it if the log shows dependence, and if no event names its unit.
@@ -168,13 +172,16 @@ class Anytime(PromotionRule):
         assert sums.lifts is not None
         wealth, after = self.lift_test(context).fold(memory, sums.lifts)
         wealth, needed = np.maximum(wealth[:, 1:], NO_EVIDENCE), np.log(1.0 / context.errors)
-        entering, staying = _bounds(lift, context)
-        present, factor = (entering, ENTERING) if self.tau is None else (staying, STAYING)
+        staying = staying_bound(lift, context.confidence)
+        multiples = (
+            _entering(context.confidence, context.candidates) if self.tau is None else _staying(context.confidence)
+        )
+        present = _bound(lift, *multiples)
         proven = wealth >= needed
         enter, stay = proven & (present > context.margin), proven & (staying > context.margin)
         more = np.where(
             proven[-1],
-            events_missing(lift, context.margin, context.confidence, factor),
+            events_missing(lift, context.margin, *multiples),
             _events_to_prove(wealth[-1], needed, lift.events[-1]),
         )
         also = {"wealth": wealth[-1], "needed": needed, "present": present[-1], "staying": staying[-1]}

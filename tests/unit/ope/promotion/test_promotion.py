@@ -19,7 +19,7 @@ from streameval.events import EventBatch, Rejected
 from streameval.ope.evidence import Evidence
 from streameval.ope.promotion import Lift, Promotion, PromotionMonitor, Trust, decide, fold_arrivals, start_arrivals
 from streameval.ope.promotion.monitor import held
-from streameval.ope.promotion.rules.lifts import ENTERING, lower_bound
+from streameval.ope.promotion.rules.lifts import entering_bound
 from streameval.ope.promotion.trust_checks import WeightFigures
 from support.factories import make_estimate
 from support.paths import ROOT
@@ -126,16 +126,16 @@ def test_a_bound_that_wavers_around_the_margin_makes_one_transition() -> None:
     """Pass three block ends, then every other one. The narrower interval stays above the margin."""
     log, monitor = Log(blocks=20, seed=2), make_monitor(rule="paired", hold=3, min_events=0)
     log.variance[:] = np.array([1e-4, 0.0])[:, None, None]
-    log.value[:] = 0.019
-    log.value[:3] = log.value[3::2] = 0.0225
+    log.value[:] = 0.031
+    log.value[:3] = log.value[3::2] = 0.0335
     changes = [(t.event, t.starts) for t in log.folded(monitor).transitions if t.candidate == 0]
     assert changes == [(3 * BLOCK, True)]
     decision = decided(monitor, log.folded(monitor, last=19))["candidate-1", "paired"]
     assert decision.promotable
-    log.value[18] = 0.019
+    log.value[18] = 0.031
     still = decided(monitor, log.folded(monitor, last=19))["candidate-1", "paired"]
     assert still.promotable
-    assert "0.0048 over margin 0 in the narrower interval" in still.reason
+    assert "0.022 over margin 0 in the narrower interval" in still.reason
     log.value[18] = 0.008
     assert not decided(monitor, log.folded(monitor, last=19))["candidate-1", "paired"].promotable
 
@@ -166,44 +166,45 @@ def test_paired_equals_a_loop_over_the_path() -> None:
     state = log.folded(monitor)
     passed: list[list[list[bool]]] = [[[], []], [[], []]]
     for block in range(40):
-        before, squares = slice(block + 1), []
+        before = slice(block + 1)
         for candidate in (0, 1):
             spread = recent(log.variance[1, before, candidate])
-            movement = moved(log.value[before, candidate]) / 9 + 0.3 * moved(log.value[before].mean(axis=1))
-            error = log.variance[0, block, candidate] + 4 * spread + movement
-            squares.append((log.value[block, candidate] - 0.001) ** 2 / error)
-        share = max(0.0, 1 - 1.3 * (2 + 1) / (1 + sum(squares)))
-        for candidate, square in enumerate(squares):
+            drift = 4 * spread + moved(log.value[before, candidate]) / 9 + 0.3 * moved(log.value[before].mean(axis=1))
+            sampling = log.variance[0, block, candidate]
             enough = log.present[: (block + 1) * BLOCK, candidate + 1].sum() >= 900
-            leads = log.value[block, candidate] > 0.001 and enough
-            for factor, outcomes in zip((1.75, 0.9), passed[candidate], strict=True):
-                outcomes.append(bool(leads and share * square > (factor * 1.959963984540054 / 1.96) ** 2))
+            lead = (log.value[block, candidate] - 0.001) / (1.959963984540054 / 1.96)
+            squares = ((9 + 2 * math.log(2)) * sampling + 2.3**2 * drift, 0.9**2 * (sampling + drift))
+            for square, outcomes in zip(squares, passed[candidate], strict=True):
+                outcomes.append(bool(lead > math.sqrt(square) and enough))
     for candidate, (enters, stays) in enumerate(passed):
         changes = [(t.event, t.starts) for t in state.transitions if t.candidate == candidate]
         assert changes == spans_by_hand(enters, 2, stays)
         assert changes, "the test needs a path that crosses the margin"
 
 
-def best_of(candidates: int, lead: float, others: float) -> float:
-    """Return the lower bound of one candidate next to others, with its lift in units of its error."""
-    lift = np.full((1, candidates), others)
-    lift[0, 0] = lead
+@pytest.mark.parametrize(("candidates", "errors"), [(1, 3.0), (5, 3.496), (20, 3.872)])
+def test_the_best_of_many_needs_a_larger_lift(candidates: int, errors: float) -> None:
+    lift = np.array([[errors * 0.999, errors * 1.001]])
     path = Lift(lift, np.ones_like(lift), np.zeros_like(lift), np.full_like(lift, 20_000.0))
-    return float(lower_bound(path, 0.0, 0.95, ENTERING)[0, 0])
+    below, above = entering_bound(path, 0.95, candidates)[0]
+    assert below < 0 < above
 
 
-def test_the_best_of_many_needs_a_larger_lift_unless_others_differ_from_production() -> None:
-    assert best_of(1, 2.2, 0.0) < 0 < best_of(1, 2.3, 0.0)
-    assert best_of(20, 4.0, 0.86) < 0 < best_of(20, 4.3, 0.86)
-    assert best_of(20, 1.7, 5.0) < 0 < best_of(20, 1.9, 5.0)
+def test_a_moving_world_asks_the_same_lead_of_one_candidate_and_of_many() -> None:
+    lift = np.array([[2.299, 2.301]])
+    path = Lift(lift, np.zeros_like(lift), np.ones_like(lift), np.full_like(lift, 20_000.0))
+    for candidates in (1, 20):
+        below, above = entering_bound(path, 0.95, candidates)[0]
+        assert below < 0 < above
 
 
-def test_few_of_many_candidates_that_equal_production_ever_pass() -> None:
+@pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
+def test_few_of_many_candidates_that_equal_production_ever_pass(correlation: float) -> None:
     rng = np.random.default_rng(20261122)
-    lift = rng.normal(size=(20_000, 20))
+    shared, own = rng.normal(size=(20_000, 1)), rng.normal(size=(20_000, 20))
+    lift = math.sqrt(correlation) * shared + math.sqrt(1 - correlation) * own
     path = Lift(lift, np.ones_like(lift), np.zeros_like(lift), np.full_like(lift, 20_000.0))
-    assert (lower_bound(path, 0.0, 0.95, ENTERING) > 0).any(axis=1).mean() < 0.01
-    assert (lift > 1.75).any(axis=1).mean() > 0.4
+    assert (entering_bound(path, 0.95, 20) > 0).any(axis=1).mean() < 0.002
 
 
 @given(seed=st.integers(0, 10_000), step=st.integers(1, 40), hold=st.integers(1, 5))
@@ -247,7 +248,7 @@ def test_a_candidate_that_falls_must_hold_again() -> None:
     assert decision.lift_since == pytest.approx((5 * 0.1 - 0.1) / 6)
     assert decision.first_timestamp == 1000.0 + 299
     assert decision.since_timestamp == 1000.0 + 799
-    assert decision.reason == "decision bound of lift 0.057 over margin 0 since event 800"
+    assert decision.reason == "decision bound of lift 0.0568 over margin 0 since event 800"
 
 
 @pytest.mark.parametrize("logged", [True, False])
@@ -302,11 +303,9 @@ def test_paired_gives_the_number_of_missing_events() -> None:
     monitor = make_monitor(candidates=1, rule="paired")
     log = constant_path([0.01] * 10)
     log.present[:] = 1.0
-    log.variance[0] = (
-        1e-4 * 3.9 / 5.09
-    )  # 3.9 times the events make the lift the root of 5.09 times its error: see paired
+    log.variance[0] = 4.1 * 1e-4 / 9  # 4.1 times the events make the lift three times its error
     decision = decided(monitor, log.folded(monitor))["candidate-1", "paired"]
-    assert decision.reason.startswith("decision bound of lift -0.01 under margin 0; needs about 3,100 more events")
+    assert decision.reason.startswith("decision bound of lift -0.0102 under margin 0; needs about 3,100 more events")
 
 
 @pytest.mark.parametrize(
@@ -387,7 +386,7 @@ def test_anytime_drops_a_candidate_once_its_present_lift_has_gone() -> None:
     last = history(monitor, log)[-1]
     assert last[2:5] == (4100, last[3], False)
     decision = decided(monitor, log.folded(monitor))["candidate-1", "anytime"]
-    assert "decision bound of present lift -0.0317 under margin 0; the present lift, -0.01, is not above it either" in (
+    assert "decision bound of present lift -0.0318 under margin 0; the present lift, -0.01, is not above it either" in (
         decision.reason
     )
 
@@ -409,16 +408,16 @@ def test_anytime_over_recent_events_needs_of_the_present_lift_what_a_promotable_
     log = Log(blocks=60, candidates=1, seed=19)
     log.weight[:, 1] = np.where(log.reward > 0, 1.9, 0.6)
     promotable = {}
-    for errors in (1.5, 2.0, 2.5):
+    for errors in (0.8, 2.0, 3.1):
         log.value[:], log.variance[0], log.variance[1] = 0.05, (0.05 / errors) ** 2, 0.0
         for tau in (None, 2_000):
             monitor = make_monitor(candidates=1, rule=("paired", "anytime"), tau=tau)
             decisions = decided(monitor, log.folded(monitor))
             promotable[errors, tau] = [decisions["candidate-1", rule].promotable for rule in ("paired", "anytime")]
     assert promotable == {
-        (1.5, None): [False, False], (1.5, 2_000): [False, False],
+        (0.8, None): [False, False], (0.8, 2_000): [False, False],
         (2.0, None): [False, False], (2.0, 2_000): [False, True],
-        (2.5, None): [True, True], (2.5, 2_000): [True, True],
+        (3.1, None): [True, True], (3.1, 2_000): [True, True],
     }  # fmt: skip
 
 
