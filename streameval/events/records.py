@@ -90,6 +90,8 @@ class RecordDecoder(JsonDecoder):
 class RowDecoder(RecordDecoder):
     """Decode the rows of a CSV file. Each is a JSON object with the text of each cell by the name of its column.
 
+    Rows without a column `timestamp` have the time NaN, unless `columns` names another one.
+
     >>> decoder = RowDecoder({"action": "banner"})
     >>> row = b'{"event_id": "1", "timestamp": "2026-01-01", "banner": "01", "propensity": "0.5", "reward": "1"}'
     >>> decoder.decode_batch([row]).propensity
@@ -100,6 +102,8 @@ class RowDecoder(RecordDecoder):
         super().__init__(_row_of_cells, columns, **options)
 
     def _value(self, record: Record, field: TableField) -> Any:
+        if field.column == "timestamp" and "timestamp" not in record:
+            return math.nan
         return read_cell(record.get(field.column, ""), field.field)
 
 

@@ -78,13 +78,15 @@ class CsvFile(TailedFile):
     """Read the rows of a CSV file. Its first row has the names of the columns.
 
     Without a column `event_id`, the name of the file and the number of the line are the id of a row. Without a
-    `timestamp`, the time of reading is its time. Rows then count once each, in their order.
+    `timestamp`, rows of a file that is followed have the time of reading, and other rows have none. Rows then count
+    once each, in their order.
     """
 
     _header: Sequence[str]
 
     def __init__(self, path: str, *, follow: bool = False, start: FileIdentity = START) -> None:
         super().__init__(path, follow=follow, start=start)
+        self._happens_now = follow
         if start.lines:
             first = CsvFile(path)
             first.read(1, NEXT_LINE_SECONDS)
@@ -135,8 +137,9 @@ class CsvFile(TailedFile):
             return b""
         message: object = row.fault or row.cells
         if not row.fault and len(row.cells) == len(header):
-            defaults = {"event_id": f"{Path(self.path).name}:{number}", "timestamp": str(time.time())}
-            message = defaults | dict(zip(header, row.cells, strict=True))
+            identity = {"event_id": f"{Path(self.path).name}:{number}"}
+            moment = {"timestamp": str(time.time())} if self._happens_now else {}
+            message = {**identity, **moment, **dict(zip(header, row.cells, strict=True))}
         try:
             return msgspec.json.encode(message)
         except UnicodeEncodeError:  # bytes that are not UTF-8; the decoder rejects them

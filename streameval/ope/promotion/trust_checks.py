@@ -217,7 +217,7 @@ def stream_checks(
     finding = finding if ok else f"{finding}, over {limits.rejected_share:.0%}"
     if arrivals.by_reward >= FORGOTTEN:
         share = arrivals.by_reward / (arrivals.accepted + arrivals.rejected)
-        ok, finding = False, f"{significant(100 * share)} % of the latest events were rejected for their reward"
+        ok, finding = False, f"{100 * share:.2g} % of the latest events were rejected for their reward"
         finding = f"{finding}, and the others are no fair sample"
     yield "rejected_share", ok, finding
     if unmatched_share is not None:

@@ -44,18 +44,18 @@ NO_EVIDENCE = -1e300
 class Paired(PromotionRule):
     """Require `D - (z / 1.96) sqrt((3^2 + 2 ln K) se^2 + 2.3^2 drift^2) > margin` for the current lift, on the mixture.
 
-    `D` averages the difference of both policies' terms on shared events, and `se^2` is its sampling variance. `drift^2 =
-    (2 spread)^2 + (moved / 3)^2 + .6 (1 - 1 / K) together^2` adds means over the last 30,000 events of three distances:
-    how far the decays of the mixture disagree, how far this lift was from its own mean, and how far the lifts of the
-    candidates that started with it were from their means on average. `z` is the two-sided normal quantile of the
-    confidence.
+    `D` averages the difference of both policies' terms on shared events, and `se^2` is its sampling variance.
+    `drift^2 = (2 spread)^2 + (moved / 3)^2 + .6 (1 - 1 / K) together^2` adds means over the last 30,000 events of three
+    distances: how far the decays of the mixture disagree, how far this lift was from its own mean, and how far the
+    lifts of the candidates that started with it were from their means on average. `z` is the two-sided normal quantile
+    of the confidence.
 
     Among K candidates, the best one looks good by chance. `2 ln K` covers the largest of K errors whatever their
     correlation, which is large: all candidates share the rewards and the logged actions. The error from a moving world
     needs no such term because a world that moves, moves for all candidates. K counts all candidates ever added.
 
-    A promotable candidate stays so while `D - .9 (z / 1.96) sqrt(se^2 + drift^2)` is above the margin. Otherwise a bound
-    that wavers about the margin would alert at every crossing.
+    A promotable candidate stays so while `D - .9 (z / 1.96) sqrt(se^2 + drift^2)` is above the margin. Otherwise a
+    bound that wavers about the margin would alert at every crossing.
 
     The factors were found by simulation (examples/promotion). The rule is calibrated and not proven.
 

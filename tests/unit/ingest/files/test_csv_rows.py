@@ -10,10 +10,12 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
 from streameval.errors import InputError
+from streameval.events.records import RowDecoder
 from streameval.ingest.base import Source, SourceOffsets
 from streameval.ingest.files.source import FileSettings
 
@@ -49,11 +51,17 @@ def opened() -> Iterator[Opened]:
         yield source
 
 
-def test_a_row_is_an_object_with_its_place_and_the_time_of_reading(opened: Opened, tmp_path: Path) -> None:
+def test_a_row_is_an_object_with_its_place_and_in_a_followed_file_the_time_of_reading(
+    opened: Opened, tmp_path: Path
+) -> None:
     (tmp_path / "log.csv").write_text(HEADER + "a,1\nb,0\n")
     (_, first), (_, second) = rows(opened(tmp_path / "log.csv"))
-    assert first | {"timestamp": ""} == {"action": "a", "reward": "1", "event_id": "log.csv:2", "timestamp": ""}
-    assert float(first["timestamp"]) <= float(second["timestamp"])
+    assert first == {"action": "a", "reward": "1", "event_id": "log.csv:2"}
+    moments = [float(row["timestamp"]) for _, row in rows(opened(tmp_path / "log.csv", follow=True))]
+    assert len(moments) == 2
+    assert moments == sorted(moments)
+    messages = [json.dumps(row | {"propensity": "1"}).encode() for row in (first, second)]
+    assert np.isnan(RowDecoder(policies=[]).decode_batch(messages).timestamp).tolist() == [True, True]
 
 
 def test_columns_of_ids_and_times_are_kept(opened: Opened, tmp_path: Path) -> None:
