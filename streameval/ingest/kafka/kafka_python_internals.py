@@ -181,10 +181,15 @@ def bound_messages(consumer: Any, limit: int) -> Allowance:
 
 
 class _Rationed:
-    """Return records until the allowance is spent, and the others once it is refilled."""
+    """Return records until the allowance is spent, and the others once it is refilled.
+
+    An error is raised again by each later call. The library may forget the first one while it validates a position, and
+    would then wait for ever for an iterator that has ended without a drain.
+    """
 
     def __init__(self, records: Iterator[Any], allowance: Allowance) -> None:
         self._records, self._allowance = records, allowance
+        self._error: Exception | None = None
 
     def __iter__(self) -> _Rationed:
         return self
@@ -192,7 +197,15 @@ class _Rationed:
     def __next__(self) -> Any:
         if self._allowance.left <= 0:
             raise AllowanceSpentError
-        record = next(self._records)
+        if self._error is not None:
+            raise self._error
+        try:
+            record = next(self._records)
+        except StopIteration:
+            raise
+        except Exception as error:
+            self._error = error
+            raise
         self._allowance.left -= len(record.value or b"")
         return record
 

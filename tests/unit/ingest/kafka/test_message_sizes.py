@@ -77,6 +77,15 @@ def test_messages_of_every_codec_are_what_was_written(codec: int) -> None:
     assert read == expected
 
 
+def test_records_that_cannot_be_read_stay_unreadable() -> None:
+    """The library forgets an error in the middle of a fetch if it validates the position at that moment."""
+    records, _ = part(batch(GZIP, b"one"), batch(GZIP, b"two", first=1)[:-1] + b"?")
+    assert [record.value for record in records.take(10)] == [b"one"]
+    for _ in range(3):
+        with pytest.raises(CorruptRecordError):
+            records.take(10)
+
+
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", [GZIP, SNAPPY])
 def test_messages_of_old_formats_are_what_was_written(codec: int, magic: int) -> None:
