@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 import msgspec
+import numpy as np
 from msgspec import structs
 
 from streameval.common.text import counted
@@ -15,10 +16,14 @@ from streameval.events.batch import EventBatch
 from streameval.events.decoder import JsonDecoder, fault_of_length
 from streameval.events.diagnosis import DECODE_ERRORS, cut_fault, explain, parse, refusal, require_shallow
 from streameval.events.origin import Origin
+from streameval.events.schema import MAX_TIMESTAMP
 from streameval.events.tables import IDENTIFIERS, ColumnNames, Row, TableField, TableLayout
 from streameval.events.validation import Fault
 
 Record: TypeAlias = Mapping[str, Any]
+
+UNTIMED = -MAX_TIMESTAMP
+"""Stands for a time that is not known while a row is decoded."""
 
 
 class RecordDecoder(JsonDecoder):
@@ -101,9 +106,13 @@ class RowDecoder(RecordDecoder):
     def __init__(self, columns: ColumnNames | Mapping[str, Any] | None = None, **options: Any) -> None:
         super().__init__(_row_of_cells, columns, **options)
 
+    def decode_batch(self, values: Iterable[bytes | None], origin: Origin | None = None) -> EventBatch:
+        batch = super().decode_batch(values, origin)
+        return replace(batch, timestamp=np.where(batch.timestamp == UNTIMED, np.nan, batch.timestamp))
+
     def _value(self, record: Record, field: TableField) -> Any:
         if field.column == "timestamp" and "timestamp" not in record:
-            return math.nan
+            return UNTIMED
         return read_cell(record.get(field.column, ""), field.field)
 
 

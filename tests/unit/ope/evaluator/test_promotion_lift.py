@@ -90,16 +90,11 @@ def test_rules_agree_with_the_lift_of_the_report() -> None:
         return float(np.average((path - means) ** 2, weights=weights))
 
     together = 0.6 * 2 / 3 * moved(lifts.mean(axis=1))
-    errors = [
-        variance + np.average(4 * spread**2, weights=weights) + moved(path) / 9 + together
-        for variance, spread, path in zip(sampling, spreads.T, lifts.T, strict=True)
-    ]
-    decision, last = decisions(report)["second", "paired"], lifts[-1]
-    squares = [lift**2 / error if error else 0.0 for lift, error in zip(last, errors, strict=True)]
-    passed = (1.75 / 1.96 * 1.959964) ** 2
-    needed = (last[0] - decision.lower) ** 2 / errors[0]
-    assert decision.lift == pytest.approx(last[0], rel=1e-9)
-    assert (1 - 1.3 * 4 / (1 + needed + sum(squares[1:]))) * needed == pytest.approx(passed, rel=2e-3)
+    drift = np.average(4 * spreads[:, 0] ** 2, weights=weights) + moved(lifts[:, 0]) / 9 + together
+    decision = decisions(report)["second", "paired"]
+    error = 1.959964 / 1.96 * np.sqrt((9 + 2 * np.log(3)) * sampling[0] + 2.3**2 * drift)
+    assert decision.lift == pytest.approx(lifts[-1, 0], rel=1e-9)
+    assert decision.lift - decision.lower == pytest.approx(error, rel=1e-3)
 
 
 def transitions(report: Report) -> list[tuple[Any, ...]]:
