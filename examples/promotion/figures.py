@@ -9,6 +9,8 @@ from typing import Literal, NamedTuple
 from zlib import crc32
 
 import numpy as np
+from days import LOSER, NAMES, WORLDS, watch_days
+from days import RULES as DAY_RULES
 from experiment import RULES, Stretch, watch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -103,6 +105,40 @@ def _rules(axes: Axes, stretches: Sequence[Stretch], candidate: int, events: int
         axes.broken_barh(bars, (height - 0.3, 0.6), color=RULE_COLOURS[rule], linewidth=0, zorder=3)
     axes.set_yticks(range(len(RULES)), [f"{rule}" for rule in reversed(RULES)])
     axes.set_ylim(-0.5, len(RULES) - 0.5)
+
+
+def one_week(path: Path, seed: int = 0) -> None:
+    """Draw the true lift of a loser with good evenings by the hour, and when each rule calls whom promotable."""
+    log, found = watch_days(next(iter(WORLDS)), seed)
+    hours = np.arange(7 * 24 + 1)
+    lift = (log.rates @ (log.policies - 1 / log.policies.shape[1]).T)[hours]
+    figure = Figure(figsize=(10.5, 6.2), dpi=150, facecolor="white")
+    above, *below = figure.subplots(3, 1, sharex=True, height_ratios=(2.2, 1, 1))
+    for name, column, colour in zip(NAMES, lift.T, (ORANGE, BLUE), strict=True):
+        above.step(hours / 24, column, where="post", color=colour, linewidth=1.5, label=f"true lift of the {name}")
+    above.axhline(0, color=FAINT, linewidth=0.8)
+    above.set_ylabel("reward per event", color=FAINT, fontsize=9)
+    above.legend(loc="upper right", frameon=False, fontsize=9, ncols=2)
+    above.set_ylim(top=1.3 * lift.max())
+    for candidate, axes in enumerate(below):
+        for height, rule in enumerate(reversed(DAY_RULES)):
+            bars = [
+                (float(hour) / 24, 1.05 / 24) for hour in np.flatnonzero(found.looks[rule][: len(hours) - 1, candidate])
+            ]
+            colour = ORANGE if candidate == LOSER else BLUE
+            axes.broken_barh(bars, (height - 0.3, 0.6), color=colour, linewidth=0, zorder=3)
+        axes.set_yticks(range(len(DAY_RULES)), list(reversed(DAY_RULES)))
+        axes.set_ylim(-0.5, len(DAY_RULES) - 0.5)
+        axes.set_title(f"{NAMES[candidate]}: hours at whose end it is promotable", loc="left", fontsize=9, color=FAINT)
+    for axes in (above, *below):
+        make_plain(axes, "x")
+        axes.set_xlim(0, 7)
+    below[-1].set_xlabel("days", loc="left", color=FAINT, fontsize=9)
+    figure.text(
+        0.06, 0.945, "Who is better over the day, and who is called better?", fontsize=14, fontweight="bold", color=INK
+    )
+    figure.subplots_adjust(left=0.09, right=0.97, top=0.91, bottom=0.08, hspace=0.28)
+    figure.savefig(path, metadata={"Software": None})
 
 
 def delays(scores: Sequence[Score], path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 from aa_streams import KINDS, LongOutcome, Outcome, follow, follow_long
+from days import DayRun, day_jobs, day_run
 from errors import FIRST_SEED, ErrorScores, error_scores
 from experiment import RULES, watch
 from scoring import Run, Score, score
@@ -100,6 +101,17 @@ def missing_errors(
 def perform_errors(job: tuple[str, DriftKind, int, int]) -> list[ErrorScores]:
     """Measure the errors of one run."""
     return [error_scores(*job)]
+
+
+def missing_days(store: Store[DayRun], runs: int) -> list[tuple[str, int]]:
+    """Return the runs with days that are not stored yet, all worlds of a seed before the next seed."""
+    done = {(run.world, run.seed) for run in store.read()}
+    return [job for job in day_jobs(runs) if job not in done]
+
+
+def perform_days(job: tuple[str, int]) -> list[DayRun]:
+    """Run one world with days once."""
+    return [day_run(*job)]
 
 
 def perform_all(

@@ -4,6 +4,7 @@ python study.py run lastfm.npz      20 seeds x 3 settings, resumable
 python study.py errors lastfm.npz   predictors of the error of a lift, on other seeds
 python study.py same                10,000 candidates with the same value as production
 python study.py long                20 long streams of 20 such candidates for each kind of weights and rewards
+python study.py days                worlds with days and weeks
 python study.py table               results/*.jsonl -> the tables of README.md
 python study.py figures lastfm.npz  the figures
 """
@@ -18,18 +19,21 @@ from typing import Annotated
 
 import aa_streams
 import typer
+from days import RUNS, DayRun
 from errors import ErrorScores
 from pydantic import TypeAdapter
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from runs import (
     Store,
+    missing_days,
     missing_errors,
     missing_long,
     missing_runs,
     missing_streams,
     perform,
     perform_all,
+    perform_days,
     perform_errors,
     perform_long,
     perform_stream,
@@ -120,6 +124,19 @@ def long(
 
 
 @app.command()
+def days(
+    runs: Annotated[int, typer.Option(min=1, help="at most, of each world and kind of streams")] = RUNS,
+    processes: Processes = CORES,
+    results: Results = RESULTS,
+) -> None:
+    """Run and store the missing runs in worlds with days."""
+    results.mkdir(parents=True, exist_ok=True)
+    store = Store(results / "days.jsonl", DayRun)
+    jobs = missing_days(store, runs)
+    _show_progress(len(jobs), lambda done: perform_all(perform_days, jobs, store, processes, done))
+
+
+@app.command()
 def table(
     world: Annotated[str, typer.Option(help="world of the results, by the name of its file")] = "lastfm",
     results: Results = RESULTS,
@@ -130,7 +147,8 @@ def table(
     outcomes = Store(results / "same.jsonl", aa_streams.Outcome).read()
     errors = Store(results / "errors.jsonl", ErrorScores).read()
     streams = Store(results / "long.jsonl", aa_streams.LongOutcome).read()
-    readme.write_text(fill_in(readme.read_text(), scores, outcomes, errors, streams))
+    day_runs = Store(results / "days.jsonl", DayRun).read()
+    readme.write_text(fill_in(readme.read_text(), scores, outcomes, errors, streams, day_runs))
 
 
 @app.command()
@@ -139,12 +157,13 @@ def figures(
     events: Annotated[int, typer.Option(min=20_000, help="of the run that is drawn")] = 1_000_000,
     results: Results = RESULTS,
 ) -> None:
-    """Draw the figures: one from the results, the other from one more run."""
-    from figures import delays, one_run
+    """Draw the figures: one from the results, the others from one more run each."""
+    from figures import delays, one_run, one_week
 
     stage = scene(world)
     delays(Store(results / f"{stage.name}.jsonl", Score).read(), results / f"{stage.name}_delays.png")
     one_run(stage, results / f"{stage.name}_run.png", events)
+    one_week(results / "days.png")
 
 
 def _show_progress(jobs: int, work: Callable[[Callable[[], None]], None]) -> None:

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 from aa_streams import CONFIDENCE, PROOF, LongOutcome, Outcome
+from days import BY_HAND, CYCLIC, RANDOM, SAME, WORLDS, DayRun
+from days import RULES as DAY_RULES
 from errors import NAMES, ErrorScores
 from experiment import RULES
 from scipy.stats import binom, chi2
@@ -175,6 +177,7 @@ def fill_in(
     outcomes: Sequence[Outcome],
     errors: Sequence[ErrorScores] = (),
     long: Sequence[LongOutcome] = (),
+    days: Sequence[DayRun] = (),
 ) -> str:
     """Replace tables, each after a line `<!-- table: name -->`, and figures, each before `<!-- =name -->`."""
     tables = {
@@ -185,10 +188,13 @@ def fill_in(
         "same": _same(same_rows(outcomes)),
         "errors": _errors(errors),
         "long": _long(long),
+        "losers": _losers(day_rows(days)),
+        "winners": _winners(day_rows(days)),
+        "same_days": _same_days(days),
     }
     pattern = r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*"
     document = re.sub(pattern, lambda match: f"{match[1]}{tables[match[2]]}\n", document)
-    texts = {**figures(rows_of(scores)), **figures_of_streams(long)}
+    texts = {**figures(rows_of(scores)), **figures_of_streams(long), **figures_of_days(day_rows(days))}
     return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda match: f"{texts[match[1]]}<!-- ={match[1]} -->", document)
 
 
@@ -202,6 +208,62 @@ def figures(rows: Sequence[Row]) -> dict[str, str]:
 def figures_of_streams(long: Sequence[LongOutcome]) -> dict[str, str]:
     """Return the figures of the text about long streams with a promotable candidate."""
     return {"long_ever": f"{sum(bool(outcome.ever) for outcome in long)}"}
+
+
+def figures_of_days(rows: Sequence[DayRow]) -> dict[str, str]:
+    """Return the figures of the text about worlds with days: in how many runs the loser was ever promotable."""
+    cycles = [row for row in rows if row.world in CYCLIC]
+    wrong = {rule: sum(row.wrong for row in cycles if row.rule == rule) for rule in DAY_RULES}
+    random = {row.rule: row.wrong for row in rows if row.world == RANDOM}
+    return {
+        "cycle_runs": f"{sum(row.runs for row in cycles) // len(DAY_RULES)}",
+        "cycle_paired": f"{wrong['paired']}",
+        "cycle_periodic": f"{wrong['periodic']}",
+        "random_24h": f"{random.get('periodic 24h', 0)}",
+        "random_auto": f"{random.get('periodic', 0)}",
+    }
+
+
+class DayRow(NamedTuple):
+    """Hold the results of a rule in a world with days, over all runs.
+
+    Args:
+        world: Name of the world.
+        rule: Name of the rule.
+        runs: Number of runs.
+        wrong: Number of runs in which the loser was ever promotable.
+        share: Share of looks at which it was.
+        first: Median day on which the winner was first promotable, infinite if never.
+        latest: The day by which it was in nine of ten runs.
+        later: Share of the later looks at which the winner was promotable, the mean over runs.
+        least: The least such share.
+    """
+
+    world: str
+    rule: str
+    runs: int
+    wrong: int
+    share: float
+    first: float
+    latest: float
+    later: float
+    least: float
+
+
+def day_rows(days: Sequence[DayRun]) -> list[DayRow]:
+    """Return one row per world with a loser and a winner, and rule."""
+    rows = []
+    for world in WORLDS:
+        runs = [run for run in days if run.world == world]
+        for rule in DAY_RULES if runs else ():
+            group = [run.rules[rule] for run in runs]
+            first = [math.inf if score.first is None else score.first for score in group]
+            later = [score.later for score in group if score.later is not None] or [math.nan]
+            wrong, share = sum(score.wrong for score in group), float(np.mean([score.share for score in group]))
+            latest = float(np.quantile(first, 0.9, method="higher"))
+            found = (float(np.median(first)), latest, float(np.mean(later)), min(later))
+            rows.append(DayRow(world, rule, len(runs), wrong, share, *found))
+    return rows
 
 
 def _rules(rows: Iterable[Row]) -> str:
@@ -353,6 +415,45 @@ def _long(long: Sequence[LongOutcome]) -> str:
         numbers = (len(group), sum(outcome.candidates for outcome in group), np.count_nonzero(ever), sum(ever))
         body.append([weights, rewards, *(f"{number:,}" for number in numbers)])
     return _table(head, body)
+
+
+def _losers(rows: Sequence[DayRow]) -> str:
+    """Show in how many runs the loser was ever promotable, and at which share of the looks."""
+    return _by_world(rows, lambda row: f"{row.wrong} of {row.runs}, {row.share:.1%}")
+
+
+def _winners(rows: Sequence[DayRow]) -> str:
+    """Show when the winner was promotable, and for how much of the time after that."""
+
+    def cell(row: DayRow) -> str:
+        share = "" if math.isnan(row.later) else f", {row.later:.0%} ({row.least:.0%})"
+        return f"{_day(row.first)} ({_day(row.latest)}){share}"
+
+    return _by_world(rows, cell)
+
+
+def _by_world(rows: Sequence[DayRow], cell: Callable[[DayRow], str]) -> str:
+    body = [[world, *(cell(row) for row in rows if row.world == world)] for world in WORLDS]
+    return _table(["world", *_day_heads()], [line for line in body if len(line) > 1])
+
+
+def _same_days(days: Sequence[DayRun]) -> str:
+    """Show in how many streams without differences a rule ever called a candidate promotable, or worse."""
+    body = []
+    for kind in SAME:
+        runs = [run for run in days if run.world == kind]
+        wrong = [sum(run.rules[rule].wrong > 0 for run in runs) for rule in DAY_RULES]
+        numbers = (len(runs), *wrong, sum(run.worse > 0 for run in runs))
+        body.append([kind, *(f"{number}" for number in numbers)])
+    return _table(["streams of 30 days", "streams", *_day_heads(), "`worse` by `periodic`"], body)
+
+
+def _day_heads() -> list[str]:
+    return [rule if rule in BY_HAND else f"`{rule}`" for rule in DAY_RULES]
+
+
+def _day(day: float) -> str:
+    return "never" if math.isinf(day) else f"{day:.1f}"
 
 
 def _errors(errors: Sequence[ErrorScores]) -> str:

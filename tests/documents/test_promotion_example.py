@@ -11,7 +11,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from scipy.stats import binom
+from scipy.stats import binom, ttest_1samp
 
 from streameval.errors import InputError
 from streameval.simulation import Drift, World
@@ -20,7 +20,19 @@ from support.programs import script
 from support.scripts import importable
 
 EXAMPLE = ROOT / "examples" / "promotion"
-TABLES = ("all", "fresh", "delays", "targets", "same", "errors", "long")
+TABLES = ("all", "fresh", "delays", "targets", "same", "errors", "long", "losers", "winners", "same_days")
+CYCLIC = {
+    "evening peak, 60,000 events a day": (-2.7, 3.2, 60_000),
+    "evening peak, 150,000": (-4.0, 5.0, 150_000),
+    "high evening peak, 60,000": (-2.7, 3.2, 60_000),
+    "sine, 50,000": (-2.5, 3.2, 50_000),
+    "sine, 200,000": (-5.0, 6.4, 200_000),
+    "sine, 1,000,000": (-11.0, 14.0, 1_000_000),
+    "gaps of 6 hours": (-2.7, 3.2, 60_000),
+    "start at 15:00": (-2.7, 3.2, 60_000),
+    "tenfold traffic from day 10 on": (-2.7, 3.2, 60_000),
+}
+"""Lift of the loser and of the winner over a day, in standard errors of a day's mean, and events of a usual day."""
 
 
 @pytest.fixture
@@ -210,11 +222,100 @@ def test_a_study_of_a_small_world_runs_once_and_fills_in_its_tables(example: Mod
     assert len(runs.missing_runs(store, "softmax", ["smooth"], range(1), 20_000)) == 1
     outcomes = [streams.follow(kind, 0, candidates=5, events=500) for kind in streams.KINDS]
     runs.Store(tmp_path / "same.jsonl", runs.Outcome).add(outcomes)
+    days = runs.Store(tmp_path / "days.jsonl", runs.DayRun)
+    days.add([runs.day_run(name, 0) for name in ("sine, 50,000", "1 candidate")])
+    assert ("sine, 50,000", 0) not in runs.missing_days(days, 1)
+    assert runs.missing_days(days, 2)[-1] == ("20 correlated candidates", 1)
     readme = tmp_path / "README.md"
     readme.write_text("".join(f"<!-- table: {name} -->\n" for name in TABLES))
     import_module("study").table("softmax", tmp_path, readme)
     assert "| smooth | `paired` | 1 |" in readme.read_text()
     assert "| heavy | proof alone | 5 |" in readme.read_text()
+    assert "| sine, 50,000 | 0 of 1, 0.0% |" in readme.read_text()
+    assert "| 1 candidate | 1 |" in readme.read_text()
+
+
+@pytest.mark.parametrize("name", CYCLIC)
+def test_lifts_over_a_day_are_what_a_world_claims(example: ModuleType, name: str) -> None:
+    days = import_module("days")
+    loser, winner, events = CYCLIC[name]
+    log = days.log_of(name, np.random.default_rng(0))
+    assert 0.0 < log.rates.min() < log.rates.max() < 1.0
+    day = slice(0, 24)
+    weights = log.counts[day] / log.counts[day].sum()
+    lift = weights @ (log.rates[day] @ (log.policies - 0.1).T)
+    taken = np.random.default_rng(1).binomial(events // 10, weights @ log.rates[day], (4_000, 10)) / (events // 10)
+    np.testing.assert_allclose(lift / (taken @ (log.policies - 0.1).T).std(axis=0), [loser, winner], rtol=0.05)
+    evening = log.rates[(18 - log.start) % 24] @ (log.policies - 0.1).T
+    assert evening[days.LOSER] > 0.01
+    assert evening[days.WINNER] == pytest.approx(lift[days.WINNER], abs=1e-6)
+
+
+def test_weeks_have_a_loser_that_wins_at_weekends(example: ModuleType) -> None:
+    days = import_module("days")
+    for name, weekend in (("weekends, from Monday on", 5), ("weekends, from Saturday on", 0)):
+        log, units = days.log_of(name, np.random.default_rng(0)), days.units_of(days.WORLDS[name])
+        lift = log.rates[:168] @ (log.policies - 0.1).T
+        np.testing.assert_allclose(np.average(lift, axis=0, weights=log.counts[:168]) / units, [-3, 3], atol=0.01)
+        saturday = np.average(lift[24 * weekend :][:24], axis=0, weights=log.counts[24 * weekend :][:24])
+        assert saturday[days.LOSER] > 5 * units[days.LOSER]
+        assert saturday[days.WINNER] < 0
+
+
+def test_no_policy_differs_from_production_in_streams_for_false_starts(example: ModuleType) -> None:
+    days = import_module("days")
+    correlations = {}
+    for name, (candidates, _) in days.SAME.items():
+        logs = [days.log_of(name, np.random.default_rng(seed)) for seed in range(20)]
+        for log in logs:
+            assert log.policies.shape == (candidates, 10)
+            np.testing.assert_allclose(log.policies.sum(axis=1), 1.0)
+            np.testing.assert_allclose(log.rates @ (log.policies - 0.1).T, 0.0, atol=1e-15)
+        if candidates > 1:
+            both = [np.corrcoef(log.policies)[np.triu_indices(candidates, 1)].mean() for log in logs]
+            correlations[name] = float(np.mean(both))
+    independent, correlated = correlations.values()
+    assert abs(independent) < 0.05
+    assert 0.3 < correlated < 0.6
+
+
+def test_rules_by_hand_look_at_24_hours_and_at_whole_days(example: ModuleType) -> None:
+    days = import_module("days")
+    rng = np.random.default_rng(3)
+    value = rng.normal(0.05, 1.0, (5 * 24, 400))
+    terms = np.stack([np.full(120, 400.0), value.sum(axis=1), (value**2).sum(axis=1)], axis=-1)[:, None]
+    above = days.window(terms)[:, 0]
+    assert not above[:23].any()
+    for hour in range(23, 120):
+        last = value[hour - 23 : hour + 1].ravel()
+        assert above[hour] == (last.mean() > 1.96 * last.std() / last.size**0.5)
+    start = 15
+    above = days.daily(terms, start)[:, 0]
+    means = value[9 : 9 + 96].reshape(4, -1).mean(axis=1)
+    expected = [ttest_1samp(means[:count], 0.0).confidence_interval(0.95).low > 0 for count in (2, 3, 4)]
+    assert above[[9 + 47, 9 + 71, 9 + 95]].tolist() == above[[9 + 70, 9 + 94, 119]].tolist() == expected
+    assert not above[: 9 + 47].any()
+    assert days.daily(terms + np.array([0.0, 400.0, 0.0]), start)[9 + 47 :].all()
+
+
+def test_the_winner_starts_soon_and_the_loser_never_in_stored_worlds_with_days(example: ModuleType) -> None:
+    runs, days = import_module("runs"), import_module("days")
+    stored = runs.Store(EXAMPLE / "results" / "days.jsonl", runs.DayRun).read()
+    assert Counter((run.world, run.seed) for run in stored) == Counter(days.day_jobs(40))
+    rows = {(row.world, row.rule): row for row in import_module("summary").day_rows(stored)}
+    for rule in ("periodic", "periodic 24h"):
+        for world in (*CYCLIC, "no cycle, 200,000"):
+            row = rows[world, rule]
+            assert (row.wrong, row.share) == (0, 0.0)
+            assert row.first <= 2.0 + 1.0
+            assert row.later >= 0.97
+    assert sum(rows[world, "paired"].wrong for world in CYCLIC) >= 0.9 * 40 * len(CYCLIC)
+    assert rows["random days, sd 3", "periodic 24h"].wrong <= 0.08 * 40
+    for kind in days.SAME:
+        streams = [run for run in stored if run.world == kind]
+        for rule in ("periodic", "periodic 24h"):
+            assert sum(run.rules[rule].wrong > 0 for run in streams) <= 0.08 * len(streams)
+        assert sum(run.worse > 0 for run in streams) <= 0.1 * len(streams)
 
 
 def test_a_world_that_does_not_exist_is_an_input_error_that_names_those_that_do(example: ModuleType) -> None:
