@@ -1,8 +1,12 @@
 """Simulate A/A streams: candidates that choose differently from the logging policy, but have the same value.
 
-Rewards do not depend on actions. Each candidate draws independent weights, as if the log were for it alone. Given the
-rewards, the candidates of a stream are then independent, and a valid rule promotes each with at most the nominal
-probability. The number of promoted candidates is at most binomial, although a hundred of them share the rewards.
+Rewards do not depend on actions. In some streams each candidate draws independent weights, as if the log were for it
+alone. Given the rewards, the candidates of a stream are then independent, and a valid rule promotes each with at most
+the nominal probability. The number of promoted candidates is at most binomial, although a hundred of them share the
+rewards.
+
+In other streams all candidates tilt the logging policy, as real policies do. They share the logged actions, and similar
+ones are wrong together.
 """
 
 from __future__ import annotations
@@ -28,8 +32,16 @@ CONFIDENCE = 0.95
 REWARD = 0.1
 """Probability of a reward for every action."""
 AT_ONCE = 5_000
-LONG, FEW, WAVE = 1_000_000, 20, 25_000
-"""Events and candidates of a long stream, and the period of `waving` rewards, between 0 and twice their mean."""
+FEW, WAVE = 20, 25_000
+"""Candidates of a long stream with independent weights, and the period of `waving` rewards, between 0 and twice their
+mean."""
+LONG, LONGER = 1_000_000, 1_500_000
+"""Events of a long stream with independent weights, and of one with tilts."""
+ACTIONS = 10
+CORRELATIONS: Mapping[str, float] = {"tilts": 0.0, "similar tilts": 0.5, "hardly different tilts": 0.9}
+"""Correlation between the tilts of two candidates."""
+FAMILIES = (1, 5, 20)
+"""Numbers of candidates in streams with tilts."""
 PROOF = "proof alone"
 
 
@@ -86,46 +98,66 @@ class LongOutcome(msgspec.Struct, frozen=True):
     """Count the candidates of one long stream that were ever promotable by `paired`.
 
     Args:
-        weights: One of KINDS.
+        weights: One of KINDS or CORRELATIONS.
         rewards: `still` or `waving`.
-        seed: Seed of the stream.
         candidates: Number of candidates.
+        seed: Seed of the stream.
         events: Number of events.
         ever: Number of candidates that were ever promotable.
     """
 
     weights: str
     rewards: str
-    seed: int
     candidates: int
+    seed: int
     events: int
     ever: int
 
 
-def follow_long(kind: str, rewards: str, seed: int) -> LongOutcome:
+def follow_long(weights: str, rewards: str, candidates: int, seed: int) -> LongOutcome:
     """Run one long stream with the rule `paired` at its default settings."""
-    names = [f"candidate {number}" for number in range(1, FEW + 1)]
-    evaluator = Evaluator(names, [StratifiedIPS()], [Mixture()], promotion="paired", drift=None)
+    evaluator = Evaluator(names(candidates), [StratifiedIPS()], [Mixture()], promotion="paired", drift=None)
+    draw, events = (_tilted, LONGER) if weights in CORRELATIONS else (_independent, LONG)
+    for batch in draw(weights, rewards, candidates, seed, events):
+        evaluator.update(batch)
+    ever = sum(decision.times > 0 for decision in evaluator.report().promotion)
+    return LongOutcome(weights, rewards, candidates, seed, events, ever)
+
+
+def _independent(kind: str, rewards: str, candidates: int, seed: int, events: int) -> Iterator[EventBatch]:
     waving = rewards == "waving"
-    for first in range(0, LONG, AT_ONCE):
+    for first in range(0, events, AT_ONCE):
         random = np.random.default_rng([20_261_122, seed, list(KINDS).index(kind), int(waving), first])
         phase = 2 * np.pi * (first + np.arange(AT_ONCE)) / WAVE
         reward = (random.random(AT_ONCE) < REWARD * (1 + waving * np.sin(phase))).astype(float)
-        weight = KINDS[kind].draw(random, AT_ONCE, FEW)
-        evaluator.update(_batch(reward, weight, KINDS[kind].propensity, names))
-    ever = sum(decision.times > 0 for decision in evaluator.report().promotion)
-    return LongOutcome(kind, rewards, seed, FEW, LONG, ever)
+        yield _batch(reward, KINDS[kind].draw(random, AT_ONCE, candidates), KINDS[kind].propensity)
+
+
+def _tilted(kind: str, rewards: str, candidates: int, seed: int, events: int) -> Iterator[EventBatch]:
+    """Draw a logging policy `p`, and candidates in proportion to `p exp(g)` with normal `g`, once for all events."""
+    random = np.random.default_rng([20_261_126, seed, list(CORRELATIONS).index(kind), candidates])
+    logging = 0.9 * random.dirichlet(np.ones(ACTIONS)) + 0.1 / ACTIONS
+    shared, own = random.normal(size=(1, ACTIONS)), random.normal(size=(candidates, ACTIONS))
+    correlation = CORRELATIONS[kind]
+    policies = logging * np.exp(math.sqrt(correlation) * shared + math.sqrt(1 - correlation) * own)
+    policies /= policies.sum(axis=1, keepdims=True)
+    for _ in range(0, events, AT_ONCE):
+        action = random.choice(ACTIONS, AT_ONCE, p=logging)
+        yield EventBatch.from_arrays(
+            reward=(random.random(AT_ONCE) < REWARD).astype(float),
+            propensity=logging[action],
+            policies=dict(zip(names(candidates), policies[:, action], strict=True)),
+        )
 
 
 def follow(kind: str, seed: int, candidates: int = CANDIDATES, events: int = EVENTS) -> Outcome:
     """Run one stream with all rules, and with the proof of `anytime` alone."""
-    names = [f"candidate {number}" for number in range(1, candidates + 1)]
     promotion = Promotion.of({"rule": RULES, "family_size": 1})
-    evaluator = Evaluator(names, [StratifiedIPS()], [Mixture()], promotion=promotion, drift=None)
+    evaluator = Evaluator(names(candidates), [StratifiedIPS()], [Mixture()], promotion=promotion, drift=None)
     proof = LiftTest((0.0, 1.0))
     memory, largest = proof.start(1 + candidates), np.full(1 + candidates, -np.inf)
     for reward, weight in _draw(KINDS[kind], kind, seed, candidates, events):
-        evaluator.update(_batch(reward, weight, KINDS[kind].propensity, names))
+        evaluator.update(_batch(reward, weight, KINDS[kind].propensity))
         both = np.concatenate([np.ones((len(reward), 1)), weight], axis=1)
         wealth, memory = proof.fold(memory, proof.observed(Evidence.from_numbers(both, reward)))
         largest = np.maximum(largest, wealth.max(axis=0))
@@ -146,6 +178,11 @@ def _draw(weights: Weights, kind: str, seed: int, candidates: int, events: int) 
         yield (random.random(count) < REWARD).astype(float), weights.draw(random, count, candidates)
 
 
-def _batch(reward: Floats, weight: Floats, propensity: float, names: list[str]) -> EventBatch:
-    policies = {name: column * propensity for name, column in zip(names, weight.T, strict=True)}
+def _batch(reward: Floats, weight: Floats, propensity: float) -> EventBatch:
+    policies = {name: column * propensity for name, column in zip(names(weight.shape[1]), weight.T, strict=True)}
     return EventBatch.from_arrays(reward=reward, propensity=np.full(len(reward), propensity), policies=policies)
+
+
+def names(candidates: int) -> list[str]:
+    """Return names of candidates."""
+    return [f"candidate {number}" for number in range(1, candidates + 1)]

@@ -284,14 +284,14 @@ def follow(log: Log, names: tuple[str, ...], random: np.random.Generator) -> Fol
             starts = sum(changes[key] for key in changes if key[:2] == (decision.rule, decision.policy))
             if starts != decision.times:
                 raise RuntimeError(f"starts of {decision.rule} were forgotten before they were read")
-    hours = log.start + np.arange(len(log.counts))
+    ends: Floats = MONDAY + 3600.0 * (log.start + 1.0 + np.arange(len(log.counts)))
     looks: dict[str, Mask] = {}
     first: dict[str, Floats] = {}
     for rule in PROGRAM:
         moments = [_moments(changes, rule.label, name) for name in names]
-        looks[rule.label] = np.stack([_state(own, MONDAY + 3600.0 * (hours + 1)) for own in moments], axis=-1)
-        starts = np.array([min(own, default=np.inf) for own in moments])
-        first[rule.label] = (starts - MONDAY) / 86_400 - log.start / DAY
+        looks[rule.label] = np.stack([_state(own, ends) for own in moments], axis=-1)
+        earliest: Floats = np.array([min(own, default=np.inf) for own in moments], dtype=float)
+        first[rule.label] = (earliest - MONDAY) / 86_400 - log.start / DAY
     terms = np.concatenate(sums)
     for name, mask in zip(BY_HAND, (window(terms), daily(terms, log.start)), strict=True):
         looks[name] = mask

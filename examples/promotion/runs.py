@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 import msgspec
-from aa_streams import KINDS, LongOutcome, Outcome, follow, follow_long
+from aa_streams import CORRELATIONS, FAMILIES, FEW, KINDS, LongOutcome, Outcome, follow, follow_long
 from days import DayRun, day_jobs, day_run
 from errors import FIRST_SEED, ErrorScores, error_scores
 from experiment import RULES, watch
@@ -77,14 +77,23 @@ def perform_stream(job: tuple[str, int, int]) -> list[Outcome]:
     return [follow(kind, seed, events=events)]
 
 
-def missing_long(store: Store[LongOutcome], streams: int) -> list[tuple[str, str, int]]:
-    """Return the long A/A streams that are not stored yet."""
-    done = {(outcome.weights, outcome.rewards, outcome.seed) for outcome in store.read()}
-    jobs = [(kind, rewards, seed) for seed in range(streams) for kind in KINDS for rewards in ("still", "waving")]
+def missing_long(store: Store[LongOutcome], streams: int, tilted: int) -> list[tuple[str, str, int, int]]:
+    """Return the long A/A streams that are not stored yet.
+
+    Args:
+        store: The store.
+        streams: Number of streams of each kind with independent weights.
+        tilted: Number of streams of each correlation and number of candidates.
+    """
+    done = {(outcome.weights, outcome.rewards, outcome.candidates, outcome.seed) for outcome in store.read()}
+    kinds = [(kind, rewards, FEW) for kind in KINDS for rewards in ("still", "waving")]
+    jobs = [(*kind, seed) for seed in range(streams) for kind in kinds]
+    real = [(kind, "still", candidates) for candidates in FAMILIES for kind in CORRELATIONS]
+    jobs += [(*kind, seed) for seed in range(tilted) for kind in real]
     return [job for job in jobs if job not in done]
 
 
-def perform_long(job: tuple[str, str, int]) -> list[LongOutcome]:
+def perform_long(job: tuple[str, str, int, int]) -> list[LongOutcome]:
     """Run one long A/A stream."""
     return [follow_long(*job)]
 

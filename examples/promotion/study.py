@@ -3,7 +3,7 @@
 python study.py run lastfm.npz      20 seeds x 3 settings, resumable
 python study.py errors lastfm.npz   predictors of the error of a lift, on other seeds
 python study.py same                10,000 candidates with the same value as production
-python study.py long                20 long streams of 20 such candidates for each kind of weights and rewards
+python study.py long                long streams of such candidates with independent weights, or with real policies
 python study.py days                worlds with days and weeks
 python study.py table               results/*.jsonl -> the tables of README.md
 python study.py figures lastfm.npz  the figures
@@ -51,6 +51,8 @@ CHOOSING = 2
 """Seeds from 100 on, for the predictors of errors."""
 STREAMS = 50
 """Streams per kind of weights, with a hundred candidates each."""
+TILTED = 100
+"""Long streams per correlation and number of candidates."""
 CORES = os.cpu_count() or 1
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -112,14 +114,15 @@ def same(
 
 @app.command()
 def long(
-    streams: Annotated[int, typer.Option(min=1, help="of each kind of weights and rewards")] = len(SEEDS),
+    streams: Annotated[int, typer.Option(min=1, help="of each kind of independent weights and rewards")] = len(SEEDS),
+    tilted: Annotated[int, typer.Option(min=1, help="of each correlation and number of candidates")] = TILTED,
     processes: Processes = CORES,
     results: Results = RESULTS,
 ) -> None:
     """Run and store the missing long A/A streams."""
     results.mkdir(parents=True, exist_ok=True)
     store = Store(results / "long.jsonl", aa_streams.LongOutcome)
-    jobs = missing_long(store, streams)
+    jobs = missing_long(store, streams, tilted)
     _show_progress(len(jobs), lambda done: perform_all(perform_long, jobs, store, processes, done))
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from aa_streams import CONFIDENCE, PROOF, LongOutcome, Outcome
+from aa_streams import CONFIDENCE, CORRELATIONS, KINDS, PROOF, LongOutcome, Outcome
 from days import BY_HAND, CYCLIC, RANDOM, SAME, WORLDS, DayRun
 from days import RULES as DAY_RULES
 from errors import NAMES, ErrorScores
@@ -207,7 +208,10 @@ def figures(rows: Sequence[Row]) -> dict[str, str]:
 
 def figures_of_streams(long: Sequence[LongOutcome]) -> dict[str, str]:
     """Return the figures of the text about long streams with a promotable candidate."""
-    return {"long_ever": f"{sum(bool(outcome.ever) for outcome in long)}"}
+    promoting = [(each.weights, each.candidates) for each in long if each.ever]
+    independent = sum(weights in KINDS for weights, _ in promoting)
+    tilted = Counter(kind for kind in promoting if kind[0] in CORRELATIONS)
+    return {"long_ever": f"{independent}", "tilted_ever": f"{max(tilted.values(), default=0)}"}
 
 
 def figures_of_days(rows: Sequence[DayRow]) -> dict[str, str]:
@@ -406,13 +410,20 @@ def _same(rows: Iterable[SameRow]) -> str:
 
 
 def _long(long: Sequence[LongOutcome]) -> str:
-    """Show in how many streams of a million events `paired` ever called a candidate promotable."""
-    head = ["weights", "rewards", "streams", "candidates", "streams with a promotable candidate", "such candidates"]
+    """Show in how many long streams `paired` ever called a candidate promotable."""
+    head = [
+        "weights",
+        "rewards",
+        "candidates of a stream",
+        "streams",
+        "… with a promotable candidate",
+        "such candidates",
+    ]
     body = []
-    for weights, rewards in dict.fromkeys((outcome.weights, outcome.rewards) for outcome in long):
-        group = [outcome for outcome in long if (outcome.weights, outcome.rewards) == (weights, rewards)]
-        ever = [outcome.ever for outcome in group]
-        numbers = (len(group), sum(outcome.candidates for outcome in group), np.count_nonzero(ever), sum(ever))
+    for kind in dict.fromkeys((outcome.weights, outcome.rewards, outcome.candidates) for outcome in long):
+        ever = [each.ever for each in long if (each.weights, each.rewards, each.candidates) == kind]
+        weights, rewards, candidates = kind
+        numbers = (candidates, len(ever), np.count_nonzero(ever), sum(ever))
         body.append([weights, rewards, *(f"{number:,}" for number in numbers)])
     return _table(head, body)
 
