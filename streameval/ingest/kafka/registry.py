@@ -34,6 +34,8 @@ BAD_ANSWER = (ValueError, KeyError, TypeError, AttributeError)
 """Errors of the library for an answer that is not a schema."""
 MAX_RECORD_BYTES = 384 * 2**20
 """Memory that the record of one message may take. In Python it may take a hundred times the bytes of the message."""
+MAX_PREFIX_BYTES = 1024
+"""The library reads integers of any length there, in a time that grows with the square of the length."""
 UNKNOWN_SCHEMA_SECONDS = 60.0
 """Time after which the registry is asked again for a schema that it did not have."""
 
@@ -86,13 +88,14 @@ class SchemaReader(ABC):
         Raises:
             NotYetReadableError: The registry does not answer.
         """
-        prefix, data = SchemaId(self.title.upper()), BytesIO(message)
+        prefix, head, data = SchemaId(self.title.upper()), BytesIO(message[:MAX_PREFIX_BYTES]), BytesIO(message)
         indexes: list[int] | None = []
         try:
-            prefix.from_bytes(data)
+            prefix.from_bytes(head)
             indexes = prefix.message_indexes
         except (SerializationError, EOFError, struct.error):
             pass  # what the prefix lacks is reported below, with the schema if it has one
+        data.seek(head.tell())
         if prefix.id is None:
             return Fault("malformed", f"not {self.title} with the number of a schema: the first byte is not 0")
         schema = self._schema(prefix.id)
