@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 import sys
 import threading
@@ -337,7 +338,7 @@ def test_a_refused_schema_is_requested_again_after_a_pause_only(registry: Regist
     assert registry.requests == ["/schemas/ids/8"]
 
 
-@pytest.mark.parametrize("answer", [b"not JSON", b"[]", b"null"])
+@pytest.mark.parametrize("answer", [b"not JSON", b"[]", b"null", b"[" * 100_000, b" " * 2**24 + b"{}"])
 def test_an_answer_that_is_no_schema_is_a_refusal(
     registry: Registry, monkeypatch: pytest.MonkeyPatch, answer: bytes
 ) -> None:
@@ -357,6 +358,34 @@ def test_while_the_registry_answers_nobody_no_message_is_rejected(
         decoded_at_last(decoder, [encoded(event(0), 7)], clock, 3 * registries.ATTEMPTS)
     registry.refusals.clear()
     assert len(decoder.decode_batch([encoded(event(0), 7)])) == 1
+
+
+def test_a_compressed_answer_is_a_refusal_but_not_if_nobody_gets_an_answer(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred megabytes of spaces are a hundred kilobytes when they are compressed."""
+    decoder, content = configured(registry.url).event_format(), gzip.compress(bytes(10_000))
+    monkeypatch.setattr(registry, "headers", {"Content-Encoding": "gzip"})
+    registry.refusals["/schemas/ids/8"] = 200, content
+    (rejected,) = decoded_at_last(decoder, [encoded(event(0), 8)], Clock(monkeypatch), registries.ATTEMPTS - 1).rejected
+    assert "it is compressed" in rejected.detail
+    registry.refusals["/schemas/ids/9"] = 503, content
+    decoder = configured(registry.url).event_format()
+    for _ in range(registries.ATTEMPTS):
+        with pytest.raises(NotYetReadableError, match="503"):
+            decoder.decode_batch([encoded(event(0), 9)])
+
+
+def test_ids_without_schemas_are_forgotten_if_there_are_too_many(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages may be bytes with any number in the place of the id."""
+    monkeypatch.setattr(registries, "MAX_FAULTS", 10)
+    decoder = configured(registry.url).event_format()
+    messages = [encoded(event(number), 7 if number % 5 == 0 else 100 + number % 20) for number in range(60)]
+    assert len(decoder.decode_batch(messages)) == 12
+    assert registry.requests.count("/schemas/ids/7") == 1
+    assert registry.requests.count("/schemas/ids/101") > 1
 
 
 def test_by_option_no_message_without_a_schema_is_rejected(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
