@@ -161,13 +161,15 @@ class TableLayout:
         return list(dict.fromkeys(field.column for field in self.fields))
 
     def json_values(self, values: Iterable[Any]) -> list[Any]:
-        """Convert one value per field to types of JSON, with null for NaN inside of lists and mappings.
+        """Convert one value per field to types of JSON, with null for NaN as a time and inside of lists and mappings.
 
         NaN of a policy stays, so that the event is rejected: with null, the probability would count as missing.
         """
         converted = zip(self.fields, map(plain, values), strict=True)
         return [
-            without_nan(value) if isinstance(value, list | dict) and field.field != "policies" else value
+            without_nan(value)
+            if field.field == "timestamp" or (isinstance(value, list | dict) and field.field != "policies")
+            else value
             for field, value in converted
         ]
 

@@ -58,6 +58,7 @@ class Registry(ThreadingHTTPServer):
         requests: Paths of all requests.
         refusals: Status and body by path, in place of an answer. A body of None comes byte by byte, without an end.
         needs_login: Whether requests without the login are refused.
+        headers: More headers of all answers.
     """
 
     daemon_threads = True
@@ -68,6 +69,7 @@ class Registry(ThreadingHTTPServer):
         self.schemas: dict[str, dict[str, Any]] = {}
         self.requests: list[str] = []
         self.refusals: dict[str, tuple[int, Any]] = {}
+        self.headers: dict[str, str] = {}
 
     @property
     def url(self) -> str:
@@ -89,6 +91,11 @@ class Registry(ThreadingHTTPServer):
 
 class _Answers(QuietHandler):
     server: Registry
+
+    def end_headers(self) -> None:
+        for name, value in self.server.headers.items():
+            self.send_header(name, value)
+        super().end_headers()
 
     def do_GET(self) -> None:
         self.server.requests.append(self.path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from io import BytesIO
 from typing import Any, NamedTuple
 
@@ -12,7 +13,9 @@ import fastavro
 import msgspec
 from confluent_kafka.schema_registry import Schema
 from fastavro import _read_py as recursive_reader
-from fastavro.schema import SchemaParseException, UnknownType
+from fastavro.io.binary_decoder import BinaryDecoder
+from fastavro.read import LOGICAL_READERS
+from fastavro.schema import SchemaParseException
 
 from streameval.errors import InputError
 from streameval.events import Fault
@@ -20,8 +23,17 @@ from streameval.ingest.kafka.registry import MAX_RECORD_BYTES, SchemaReader, ove
 
 MAX_DEPTH = 4
 """List the fields of records inside records to this depth."""
-BAD_RECORD = (EOFError, IndexError, KeyError, OverflowError, MemoryError, StopIteration, TypeError, ValueError)
+BAD_SCHEMA = (AttributeError, KeyError, RecursionError, SchemaParseException, TypeError, ValueError)
+"""Errors of fastavro, and of code that visits what it has parsed, for JSON that is not a schema."""
+CUT_RECORD = (EOFError, IndexError, StopIteration)
+"""Errors of fastavro for bytes that end within a record."""
+BAD_RECORD = (*CUT_RECORD, ArithmeticError, KeyError, MemoryError, TypeError, ValueError)
 """Errors of fastavro for bytes that are not a record of the schema."""
+MAX_INTEGER_BYTES = 10
+MAX_DECIMAL_BYTES = 1024
+"""The time to read a decimal grows with the square of its length."""
+SHORT_DECIMAL = "streameval-decimal"
+"""The logical type of decimals that are not longer than `MAX_DECIMAL_BYTES`."""
 
 
 class AvroSchema(NamedTuple):
@@ -30,13 +42,46 @@ class AvroSchema(NamedTuple):
     Attributes:
         parsed: the schema
         max_bytes: a longer message might become a record of more than `MAX_RECORD_BYTES`
-        read: the reader of fastavro. The compiled one crashes the process if records are nested very deeply, which only
-            recursive schemas allow. The same reader in Python raises RecursionError
+        read: return a record. The compiled reader of fastavro crashes the process if records are nested very deeply,
+            which only recursive schemas allow. The same reader in Python raises RecursionError
     """
 
     parsed: Any
     max_bytes: float
-    read: Callable[..., Any]
+    read: Callable[[BytesIO, Any], Any]
+
+
+class ShortIntegers(BinaryDecoder):
+    """Refuse integers of endless length, which take the Python reader a time that grows with the square of it."""
+
+    def read_long(self) -> int:
+        start = self.fo.tell()
+        digits = self.fo.read(MAX_INTEGER_BYTES)
+        if len(digits) == MAX_INTEGER_BYTES and min(digits) > 127:
+            raise ValueError(f"an integer of more than {MAX_INTEGER_BYTES} bytes")
+        self.fo.seek(start)
+        number: int = super().read_long()  # type: ignore[no-untyped-call]
+        return number
+
+    read_int = read_long
+
+
+def _read_flat(data: BytesIO, schema: Any) -> Any:
+    return fastavro.schemaless_reader(data, schema, None)
+
+
+def _read_recursive(data: BytesIO, schema: Any) -> Any:
+    names = {"writer": schema["__named_schemas"], "reader": {}}
+    return recursive_reader.read_data(ShortIntegers(data), schema, names)  # type: ignore[no-untyped-call]
+
+
+def _read_decimal(data: bytes, schema: Any, _: Any = None) -> Any:
+    if len(data) > MAX_DECIMAL_BYTES:
+        raise ValueError(f"a decimal of {len(data)} bytes, more than the limit of {MAX_DECIMAL_BYTES}")
+    return LOGICAL_READERS["bytes-decimal"](data, schema, None)
+
+
+LOGICAL_READERS |= {f"{kind}-{SHORT_DECIMAL}": _read_decimal for kind in ("bytes", "fixed")}
 
 
 class AvroReader(SchemaReader):
@@ -48,26 +93,30 @@ class AvroReader(SchemaReader):
         if fault := oversize(data.getbuffer().nbytes, schema.max_bytes):
             return fault
         try:
-            record = schema.read(data, schema.parsed, None)
+            record = schema.read(data, schema.parsed)
         except RecursionError:
             return Fault("malformed", "nested too deeply")
         except BAD_RECORD as error:
-            return Fault("malformed", f"not a record of the schema {number}: {error}")
+            reason = "it ends too early" if isinstance(error, CUT_RECORD) else str(error)
+            reason = f"it has no choice {error}" if isinstance(error, KeyError) else reason
+            return Fault("malformed", f"not a record of the schema {number}: {reason}")
         rest = len(data.read())
         return Fault("malformed", f"{rest} bytes after the record of the schema {number}") if rest else record
 
     def parse(self, schema: Schema) -> AvroSchema:
         parsed, types = self._parsed(schema, {}, set())
-        extents = _Extents(types)
-        try:
+        with _judged():
+            extents = _Extents(types)
             max_bytes = extents.max_bytes(parsed)
-        except RecursionError as error:
-            raise InputError("it cannot be used: nested too deeply", hint="register a flatter schema") from error
-        reader = recursive_reader if extents.is_recursive else fastavro
-        return AvroSchema(parsed, max_bytes, reader.schemaless_reader)
+            strict = {"type": parsed} if isinstance(parsed, str) else _strict(parsed)
+            names = {name: _strict(named) for name, named in types.items()}
+        strict |= {"__fastavro_parsed": True, "__named_schemas": names}
+        return AvroSchema(strict, max_bytes, _read_recursive if extents.is_recursive else _read_flat)
 
     def paths_of(self, schema: Schema) -> list[str]:
-        return list(_paths(*self._parsed(schema, {}, set())))
+        parsed = self._parsed(schema, {}, set())
+        with _judged():
+            return list(_paths(*parsed))
 
     def _parsed(
         self, schema: Schema, types: dict[str, Any], added: set[tuple[str | None, int | None]]
@@ -83,10 +132,38 @@ class AvroReader(SchemaReader):
             if (reference.subject, reference.version) not in added:
                 added.add((reference.subject, reference.version))
                 self._parsed(self.referenced(reference), types, added)
-        try:
+        with _judged():
             return fastavro.parse_schema(msgspec.json.decode(schema.schema_str or ""), types), types
-        except (SchemaParseException, UnknownType, msgspec.DecodeError, RecursionError) as error:
-            raise InputError(f"it cannot be used: {error}", hint="register a valid schema") from error
+
+
+@contextmanager
+def _judged() -> Iterator[None]:
+    """Raise InputError for JSON that is not a schema."""
+    try:
+        yield
+    except BAD_SCHEMA as error:
+        reason = repr(error) if isinstance(error, AttributeError | KeyError | TypeError) else str(error)
+        reason = "nested too deeply" if isinstance(error, RecursionError) else reason
+        raise InputError(f"it cannot be used: {reason}", hint="register a valid schema") from error
+
+
+def _strict(schema: Any) -> Any:
+    """Return a parsed schema with limits that fastavro lacks: to the length of decimals, and to numbers of choices.
+
+    Choices are mappings by number. From the lists of fastavro, negative numbers would choose, too.
+    """
+    if isinstance(schema, list):
+        return {"type": "union", **dict(enumerate(map(_strict, schema)))}
+    if not isinstance(schema, dict):
+        return schema
+    strict = {**schema, **{key: _strict(schema[key]) for key in ("type", "items", "values") if key in schema}}
+    if "fields" in schema:
+        strict["fields"] = list(map(_strict, schema["fields"]))
+    if "symbols" in schema:
+        strict["symbols"] = dict(enumerate(schema["symbols"]))
+    if schema.get("logicalType") == "decimal":
+        strict["logicalType"] = SHORT_DECIMAL
+    return strict
 
 
 class Extent(NamedTuple):

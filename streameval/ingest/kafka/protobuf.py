@@ -38,6 +38,9 @@ RUNTIME = {
 }
 """Modules of the schemas that come with the runtime of Protobuf. Each schema stands alone."""
 
+BAD_MESSAGE = (DecodeError, KeyError)
+"""Errors for bytes that are not a message of a type, and for a type with a map that has no values."""
+
 Convert: TypeAlias = Callable[[Any], Any]
 
 
@@ -160,7 +163,7 @@ class ProtobufReader(SchemaReader):
             return fault
         try:
             return schema.records.record(GetMessageClass(kind).FromString(data.read()))
-        except DecodeError as error:
+        except BAD_MESSAGE as error:
             return Fault("malformed", f"not a message of the schema {number}: {error}")
 
     def parse(self, schema: Schema) -> RegisteredTypes:
@@ -181,10 +184,10 @@ class ProtobufReader(SchemaReader):
         """
         try:
             file = FileDescriptorProto.FromString(b64decode(schema.schema_str or "", validate=True))
+            file.name = name or file.name or "the schema"  # a name that is not UTF-8 is a ValueError
         except (ValueError, DecodeError) as error:
             hint = "streameval needs a registry that returns schemas with format=serialized"
             raise InputError("it did not come as a serialized descriptor", hint=hint) from error
-        file.name = name or file.name or "the schema"
         for reference in schema.references or ():
             if reference.name and reference.name not in added:
                 added.add(reference.name)
@@ -225,7 +228,7 @@ class DescribedReader:
             return fault
         try:
             return self._records.record(self._class.FromString(message))
-        except DecodeError as error:
+        except BAD_MESSAGE as error:
             return Fault("malformed", f"not a message of the type {self.name}: {error}")
 
     def paths(self, topic: str) -> list[str]:
@@ -268,13 +271,13 @@ def add_file(file: Any, pool: Any, added: set[str]) -> None:
     Raises:
         InputError: The schema refers to one that is not in the pool.
     """
-    for dependency in file.dependency:
-        if dependency in RUNTIME and dependency not in added:
-            added.add(dependency)
-            pool.AddSerializedFile(import_module(RUNTIME[dependency]).DESCRIPTOR.serialized_pb)
     try:
+        for dependency in file.dependency:
+            if dependency in RUNTIME and dependency not in added:
+                added.add(dependency)
+                pool.AddSerializedFile(import_module(RUNTIME[dependency]).DESCRIPTOR.serialized_pb)
         pool.AddSerializedFile(file.SerializeToString())
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise InputError(f"it cannot be used: {error}", hint="register a valid schema") from error
 
 

@@ -30,10 +30,15 @@ ATTEMPTS, FIRST_PAUSE_SECONDS = 5, 1.0
 """How often the registry is asked for a schema that it refuses. Each pause is twice the last one."""
 OUTAGES = {401, 408, 429, 502, 503, 504}
 """Answers that are about the registry, not about one schema, and so are redirects, which are not followed."""
-BAD_ANSWER = (ValueError, KeyError, TypeError, AttributeError)
+BAD_ANSWER = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """Errors of the library for an answer that is not a schema."""
+MAX_ANSWER_BYTES = 16 * 2**20
+MAX_FAULTS = 10_000
+"""Remember for this many schemas why there are none."""
 MAX_RECORD_BYTES = 384 * 2**20
 """Memory that the record of one message may take. In Python it may take a hundred times the bytes of the message."""
+MAX_PREFIX_BYTES = 1024
+"""The library reads integers of any length there, in a time that grows with the square of the length."""
 UNKNOWN_SCHEMA_SECONDS = 60.0
 """Time after which the registry is asked again for a schema that it did not have."""
 
@@ -50,6 +55,35 @@ def client_options(settings: RegistryFormat) -> dict[str, Any]:
     if settings.username is not None and settings.password is not None:
         options["basic.auth.user.info"] = f"{settings.username}:{settings.password.get_secret_value()}"
     return options
+
+
+def make_client(settings: RegistryFormat) -> SchemaRegistryClient:
+    """Return a client that takes no answer of more than `MAX_ANSWER_BYTES`. The library itself has no limit."""
+    client = SchemaRegistryClient(client_options(settings))
+    session = client._rest_client.session  # the library has no option for its headers and limits
+    session.headers["Accept-Encoding"] = "identity"
+    session.event_hooks["response"].append(_limit)
+    return client
+
+
+def _limit(response: Any) -> None:
+    """Read the answer of the registry before its client does. Keep only the status of a bad answer with an error.
+
+    Raises:
+        ValueError: A schema is too long, or compressed, so that its length is not known.
+    """
+    content, problem = bytearray(), ""
+    if response.headers.get("Content-Encoding", "identity") != "identity":
+        problem = "it is compressed, although this was not requested"
+    for chunk in () if problem else response.iter_raw():
+        content += chunk
+        if len(content) > MAX_ANSWER_BYTES:
+            problem = f"it has more than {MAX_ANSWER_BYTES} bytes"
+            break
+    response.close()
+    if problem and response.is_success:
+        raise ValueError(problem)
+    response._content = b"" if problem else bytes(content)
 
 
 def oversize(length: int, limit: float) -> Fault | None:
@@ -74,7 +108,7 @@ class SchemaReader(ABC):
 
     def __init__(self, settings: RegistryFormat) -> None:
         self._url, self._waits = settings.registry, settings.on_missing_schema == "wait"
-        self._make_client = partial(SchemaRegistryClient, client_options(settings))
+        self._make_client = partial(make_client, settings)
         self._client = self._make_client()
         self._schemas: dict[int, tuple[Any, float]] = {}
         self._refusals: dict[Hashable, _Refusal] = {}
@@ -86,13 +120,14 @@ class SchemaReader(ABC):
         Raises:
             NotYetReadableError: The registry does not answer.
         """
-        prefix, data = SchemaId(self.title.upper()), BytesIO(message)
+        prefix, head, data = SchemaId(self.title.upper()), BytesIO(message[:MAX_PREFIX_BYTES]), BytesIO(message)
         indexes: list[int] | None = []
         try:
-            prefix.from_bytes(data)
+            prefix.from_bytes(head)
             indexes = prefix.message_indexes
         except (SerializationError, EOFError, struct.error):
             pass  # what the prefix lacks is reported below, with the schema if it has one
+        data.seek(head.tell())
         if prefix.id is None:
             return Fault("malformed", f"not {self.title} with the number of a schema: the first byte is not 0")
         schema = self._schema(prefix.id)
@@ -163,6 +198,9 @@ class SchemaReader(ABC):
             return schema
         schema = self._load(number)
         until = time.monotonic() + UNKNOWN_SCHEMA_SECONDS if isinstance(schema, Fault) else math.inf
+        if len(self._schemas) >= MAX_FAULTS:  # messages may be bytes with any number at that place
+            self._schemas = {key: entry for key, entry in self._schemas.items() if not isinstance(entry[0], Fault)}
+            self._refusals.clear()
         self._schemas[number] = schema, until
         return schema
 

@@ -149,7 +149,7 @@ class EvaluatorOptions(StrictModel):
     intervals: dict[str, Annotated[AnyInterval, _by_kind(IntervalMethod)]] = Field(
         {}, description="one kind of interval per average, e.g. {cumulative: confidence_sequence}"
     )
-    confidence: float = Field(0.95, gt=0, lt=1, description="confidence level of the intervals, e.g. 0.95")
+    confidence: float = Field(0.95, gt=0, lt=1 - 1e-12, description="confidence level of the intervals, e.g. 0.95")
     promotion: Annotated[Promotion | None, BeforeValidator(_rules_as_mapping)] = Field(
         Promotion(), description="a rule, a list of rules or a mapping of options, e.g. {rule: paired}, or off"
     )

@@ -36,6 +36,7 @@ TOLERATED = 0.25
 """Excess of the design effect over 1 that passes in any case."""
 LOOKS = 150
 """Divisor of the error, because the check is read repeatedly and rewards may vary more at some times."""
+SMALLEST = 1e-300  # quantiles are not defined at 0
 
 
 class ClusterState(Struct, frozen=True, eq=False):
@@ -93,7 +94,7 @@ def check(state: ClusterState, block: int, error: float) -> Iterator[tuple[str, 
     if stretches <= 2:
         return
     deviation = math.sqrt(_form()[2] * squares)
-    ok = excess - TOLERATED * stretches <= NormalDist().inv_cdf(1 - error / LOOKS) * deviation
+    ok = excess - TOLERATED * stretches <= -NormalDist().inv_cdf(max(error / LOOKS, SMALLEST)) * deviation
     effect, distance = 1 + excess / stretches, f"{block:,} to {REACH * block:,}"
     finding = f"rewards of events that are {distance} apart have a design effect of {effect:.1f}"
     if state.units:

@@ -106,10 +106,12 @@ def test_a_record_with_nan_is_rejected() -> None:
         EVENT | {"sampling_probability": math.nan},
         EVENT | {"reward": math.nan},
         SETS | {"propensities": [0.5, math.nan]},
+        EVENT | {"timestamp": math.nan},
     ]
     records = iter(wrong)
     batch = RecordDecoder(lambda _: next(records), **OPTIONS).decode_batch([b"{}"] * len(wrong))
-    assert [rejection.reason for rejection in batch.rejected] == ["not_finite", "not_finite", "malformed"]
+    reasons = ["not_finite", "not_finite", "malformed", "missing_field"]
+    assert [rejection.reason for rejection in batch.rejected] == reasons
 
 
 def test_dates_of_records_are_text() -> None:

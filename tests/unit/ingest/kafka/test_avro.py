@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 import sys
 import threading
@@ -192,6 +193,69 @@ def test_a_record_that_is_nested_too_deeply_is_rejected(registry: Registry) -> N
     ]
 
 
+CHOICES = {
+    "type": "record",
+    "name": "Choices",
+    "fields": [
+        {"name": "kind", "type": {"type": "enum", "name": "Kind", "symbols": ["first", "last"]}},
+        {"name": "again", "type": "Kind"},
+        {"name": "number", "type": ["null", "double", "int"]},
+    ],
+}
+NESTED_CHOICES = CHOICES | {"fields": [*CHOICES["fields"], {"name": "next", "type": ["null", "Choices"]}]}
+PRICE = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "detail"),
+    [
+        (CHOICES, b"\2\0\0", None),
+        (CHOICES, b"\1\0\0", "it has no choice -1"),
+        (CHOICES, b"\0\3\0", "it has no choice -2"),
+        (CHOICES, b"\0\0\1\0", "it has no choice -1"),
+        (CHOICES, b"\0\0\6\0", "it has no choice 3"),
+        (CHOICES, b"\2\0", "it ends too early"),
+        (NESTED_CHOICES, b"\0\0\0\2\2\0\0\0", None),
+        (NESTED_CHOICES, b"\0\1\0\0", "it has no choice -1"),
+        (NESTED_CHOICES, b"\0\0\5\0\0", "it has no choice -3"),
+        (NESTED_CHOICES, b"\0\0\0\2\0", "it ends too early"),
+        (NESTED_CHOICES, b"\0\0\4" + b"\xff" * 20_000 + b"\1\0", "an integer of more than 10 bytes"),
+        (PRICE, b"\4\1\0", None),
+        (PRICE, b"\x80\x89\x7a" + bytes(1_000_000), "a decimal of 1000000 bytes, more than the limit of 1024"),
+    ],
+)
+def test_what_the_reader_of_avro_would_take_or_take_long_for_is_rejected(
+    registry: Registry, kind: Any, data: bytes, detail: str | None
+) -> None:
+    """Negative numbers count choices from the end of a list. Long numbers take the square of their length."""
+    registry.register(8, with_field(kind))
+    batch = decode(registry.url, encoded(event(0), 7)[:4] + b"\x08" + encoded(event(0), 7)[5:] + data)
+    details = [rejected.detail for rejected in batch.rejected]
+    assert details == ([] if detail is None else [f"not a record of the schema 8: {detail}"])
+
+
+def test_a_union_of_records_may_be_the_whole_schema(registry: Registry) -> None:
+    """A topic of several types has a schema that only refers to others."""
+    registry.register(9, subject="decision")
+    registry.register(8, ["null", "Decision"], references=[{"name": "Decision", "subject": "decision", "version": 1}])
+    registry.register(10, '"Decision"', references=[{"name": "Decision", "subject": "decision", "version": 1}])
+    record = encoded(event(0), 7)[5:]
+    whole = [b"\0\0\0\0\x08\2" + record, b"\0\0\0\0\x0a" + record]
+    batch = decode(registry.url, *whole, b"\0\0\0\0\x08\1" + record)
+    assert len(batch) == 2
+    assert [rejected.detail for rejected in batch.rejected] == ["not a record of the schema 8: it has no choice -1"]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{}, "0", [], {"type": "enum", "name": "Kind"}, EVENT_SCHEMA | {"fields": 5}, EVENT_SCHEMA | {"name": True}],
+)
+def test_json_that_is_not_a_schema_is_refused(registry: Registry, schema: Any) -> None:
+    registry.register(8, schema, subject="decisions-value")
+    (rejected,) = decode(registry.url, encoded(event(0), 8)).rejected
+    assert rejected.detail.startswith("the schema 8: it cannot be used")
+
+
 def doubled(levels: int) -> dict[str, Any]:
     """Return a schema of records that hold two of the next level each, and no byte."""
     schema: dict[str, Any] = {"type": "record", "name": "L0", "fields": [{"name": "none", "type": "null"}]}
@@ -274,7 +338,7 @@ def test_a_refused_schema_is_requested_again_after_a_pause_only(registry: Regist
     assert registry.requests == ["/schemas/ids/8"]
 
 
-@pytest.mark.parametrize("answer", [b"not JSON", b"[]", b"null"])
+@pytest.mark.parametrize("answer", [b"not JSON", b"[]", b"null", b"[" * 100_000, b" " * 2**24 + b"{}"])
 def test_an_answer_that_is_no_schema_is_a_refusal(
     registry: Registry, monkeypatch: pytest.MonkeyPatch, answer: bytes
 ) -> None:
@@ -294,6 +358,34 @@ def test_while_the_registry_answers_nobody_no_message_is_rejected(
         decoded_at_last(decoder, [encoded(event(0), 7)], clock, 3 * registries.ATTEMPTS)
     registry.refusals.clear()
     assert len(decoder.decode_batch([encoded(event(0), 7)])) == 1
+
+
+def test_a_compressed_answer_is_a_refusal_but_not_if_nobody_gets_an_answer(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred megabytes of spaces are a hundred kilobytes when they are compressed."""
+    decoder, content = configured(registry.url).event_format(), gzip.compress(bytes(10_000))
+    monkeypatch.setattr(registry, "headers", {"Content-Encoding": "gzip"})
+    registry.refusals["/schemas/ids/8"] = 200, content
+    (rejected,) = decoded_at_last(decoder, [encoded(event(0), 8)], Clock(monkeypatch), registries.ATTEMPTS - 1).rejected
+    assert "it is compressed" in rejected.detail
+    registry.refusals["/schemas/ids/9"] = 503, content
+    decoder = configured(registry.url).event_format()
+    for _ in range(registries.ATTEMPTS):
+        with pytest.raises(NotYetReadableError, match="503"):
+            decoder.decode_batch([encoded(event(0), 9)])
+
+
+def test_ids_without_schemas_are_forgotten_if_there_are_too_many(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages may be bytes with any number in the place of the id."""
+    monkeypatch.setattr(registries, "MAX_FAULTS", 10)
+    decoder = configured(registry.url).event_format()
+    messages = [encoded(event(number), 7 if number % 5 == 0 else 100 + number % 20) for number in range(60)]
+    assert len(decoder.decode_batch(messages)) == 12
+    assert registry.requests.count("/schemas/ids/7") == 1
+    assert registry.requests.count("/schemas/ids/101") > 1
 
 
 def test_by_option_no_message_without_a_schema_is_rejected(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:

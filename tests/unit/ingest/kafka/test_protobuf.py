@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,12 @@ def test_indexes_select_the_type_of_a_message(registry: Registry) -> None:
     assert [rejection.reason for rejection in empty.rejected] == ["missing_field"]
 
 
+def without_values(file: Any) -> bytes:
+    """Return a schema with a map that has no values."""
+    file.message_type[0].nested_type[0].field[1].name = "worth"
+    return bytes(file.SerializeToString())
+
+
 @pytest.mark.parametrize(
     ("message", "detail"),
     [
@@ -113,6 +120,10 @@ def test_indexes_select_the_type_of_a_message(registry: Registry) -> None:
         (framed(decision(0), 7, b"\x02\x0e"), "not a message of the schema 7: it has no type at that place"),
         (framed(decision(0), 7, b"\x01"), "not a message of the schema 7: it has no type at that place"),
         (framed(decision(0), 7, b"\x02\x01"), "not a message of the schema 7: it has no type at that place"),
+        (framed(decision(0), 7, b"\xff" * 2_000_000), "not a message of the schema 7: it has no type at that place"),
+        (framed(decision(0), 10), "the schema 10: it did not come as a serialized descriptor"),
+        (framed(decision(0), 11), "the schema 11: it cannot be used"),
+        (framed(decision(0), 12), "not a message of the schema 12: 'value'"),
         (framed(decision(0), 7)[:-1], "not a message of the schema 7: "),
         (None, "a tombstone"),
     ],
@@ -122,6 +133,10 @@ def test_messages_without_a_schema_or_a_type_are_rejected(registry: Registry, me
     registry.register(6, 'syntax = "proto3";', schemaType="PROTOBUF")
     register(registry, 8, references=[CHOICE | {"version": 3}], subject="")
     register(registry, 9, references=[], subject="")
+    file = event_file()
+    for number, damaged in [(10, b"\x0a\x01\xff"), (11, b"\x1a\x01\xff"), (12, without_values(file))]:
+        text = b64encode(damaged if number == 12 else file.SerializeToString() + damaged).decode()
+        registry.register(number, text, schemaType="PROTOBUF", references=[CHOICE])
     batch = decode(registry.url, message, framed(decision(1), 7))
     assert len(batch) == 1
     assert [rejection.reason for rejection in batch.rejected] == ["malformed"]

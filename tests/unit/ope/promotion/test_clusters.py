@@ -7,6 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from streameval import Cumulative, Evaluator, EventBatch, StratifiedIPS
+from streameval.errors import ConfigError
 from streameval.ope.evidence import Evidence
 from streameval.ope.promotion import clusters
 from streameval.ope.promotion.clusters import ClusterState
@@ -60,6 +61,18 @@ def test_rewards_that_never_vary_are_not_correlated(reward: float) -> None:
     state = folded(np.full(EVENTS, reward))
     assert state.sums[0] == 0.0
     assert [passes for _, passes, _ in clusters.check(state, BLOCK, ERROR)] == [True]
+
+
+@pytest.mark.parametrize("error", [5e-324, 1e-300, 1e-20, 0.01])
+def test_the_check_has_a_limit_for_any_error(error: float) -> None:
+    reward = (np.random.default_rng(107).random(EVENTS) < 0.3).astype(float)
+    assert [passes for _, passes, _ in clusters.check(folded(reward), BLOCK, error)] == [True]
+
+
+def test_a_confidence_that_rounds_to_certainty_is_refused() -> None:
+    """Its quantile is infinite, and a daemon must not learn this when it makes its first report."""
+    with pytest.raises(ConfigError, match="confidence: expected a number less than"):
+        Evaluator(["new"], confidence=1 - 2**-53)
 
 
 def test_clusters_of_long_ago_are_forgotten() -> None:
