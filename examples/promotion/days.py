@@ -284,7 +284,7 @@ def follow(log: Log, names: tuple[str, ...], random: np.random.Generator) -> Fol
             starts = sum(changes[key] for key in changes if key[:2] == (decision.rule, decision.policy))
             if starts != decision.times:
                 raise RuntimeError(f"starts of {decision.rule} were forgotten before they were read")
-    ends: Floats = MONDAY + 3600.0 * (log.start + 1.0 + np.arange(len(log.counts)))
+    ends = (MONDAY + 3600.0 * (log.start + 1.0 + np.arange(len(log.counts)))).astype(np.float64)
     looks: dict[str, Mask] = {}
     first: dict[str, Floats] = {}
     for rule in PROGRAM:
