@@ -12,13 +12,13 @@ from support.ramps import POLICIES, THREE, failed_checks, sessions, three_action
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-RUNS, RUNS_WRONG, EVENTS = 200, 100, 100_000
+RUNS, RUNS_WRONG, EVENTS = 100, 50, 100_000
 """Ramps with correct propensities, those with each kind of wrong ones, and the events of each."""
 FIRST_WRONG = 400
 """The first seed of ramps with wrong propensities."""
-RUNS_COVERED, EVENTS_COVERED = 300, 10_000
+RUNS_COVERED, EVENTS_COVERED = 200, 10_000
 """Ramps whose intervals are looked at once, at their end, and the events of each."""
-RUNS_OF_SESSIONS, ACTIVE = 60, (1, 20, 200)
+RUNS_OF_SESSIONS, ACTIVE = 30, (1, 20, 200)
 """Ramps of users who keep their arm for a session of 10 to 50 events, and how many sessions are active at a time."""
 
 

@@ -42,7 +42,7 @@ def coverage(average: str, interval: str, streams: int, events: int, first_seed:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("average", "interval", "streams"),
-    [("cumulative", "normal", 2_000), ("cumulative", "empirical_likelihood", 2_000), ("mixture", "drift_aware", 300)],
+    [("cumulative", "normal", 1_000), ("cumulative", "empirical_likelihood", 1_000), ("mixture", "drift_aware", 300)],
 )
 def test_intervals_of_ratios_cover_as_often_as_those_of_lifts(average: str, interval: str, streams: int) -> None:
     for ratio_share, lift_share in coverage(average, interval, streams, events=10_000, first_seed=70_000).values():

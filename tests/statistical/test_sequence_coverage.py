@@ -165,7 +165,7 @@ def test_being_watched_costs_about_twice_the_width(weights: Weights, times: floa
     assert gaussian < width < times * gaussian
 
 
-STREAMS, CANDIDATES, LOOKS, BETWEEN = 15, 40, 60, 100
+STREAMS, CANDIDATES, LOOKS, BETWEEN = 10, 40, 60, 100
 
 
 def missed_on_the_way(seed: int, weights: tuple[float, ...], chances: tuple[float, ...]) -> dict[str, float]:
@@ -208,7 +208,7 @@ def missed_on_the_way(seed: int, weights: tuple[float, ...], chances: tuple[floa
 def test_in_an_evaluator_watched_intervals_seldom_ever_miss(
     weights: tuple[float, ...], chances: tuple[float, ...]
 ) -> None:
-    """Count streams apart, not the 600 candidates: the candidates of one stream share its rewards."""
+    """Count streams apart, not the 400 candidates: the candidates of one stream share its rewards."""
     streams = [missed_on_the_way(seed, weights, chances) for seed in range(STREAMS)]
     for name in streams[0]:
         shares = np.array([stream[name] for stream in streams])

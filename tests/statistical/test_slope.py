@@ -60,7 +60,7 @@ def test_the_chosen_cap_is_near_the_best_one_and_far_from_the_worst() -> None:
 def test_the_interval_covers_the_expectation_at_the_chosen_cap(
     smallest: float, interval: EmpiricalLikelihood | Normal
 ) -> None:
-    bandit, logs = random_bandit(seed=83, smallest=smallest), 300
+    bandit, logs = random_bandit(seed=83, smallest=smallest), 200
     weight = bandit.target / bandit.logging
     covered = 0
     for seed in range(900, 900 + logs):

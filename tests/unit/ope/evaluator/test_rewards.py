@@ -285,11 +285,11 @@ def test_a_goal_has_no_guardrails() -> None:
 @pytest.mark.timeout(1500)
 def test_a_harmful_candidate_is_never_promotable_and_a_harmless_one_as_often_as_without_a_guardrail() -> None:
     harmful, guarded, free = 0, 0, 0
-    for seed in range(200):
+    for seed in range(100):
         harmful += promotable_at_any_time(guarded_log(100_000, harm=0.2, seed=seed), STAYS, every=100_000)[0]
         harmless = guarded_log(100_000, harm=0.0, seed=1_000 + seed)
         guarded += promotable_at_any_time(harmless, STAYS)[0]
         free += promotable_at_any_time(harmless, {"click": {}, "stay": {}})[0]
     assert harmful == 0
-    assert guarded >= free - 0.05 * 200
-    assert free >= 100
+    assert guarded >= free - 0.05 * 100
+    assert free >= 50
