@@ -142,6 +142,10 @@ class _Blocks:
     largest: Array
     reached: Array
 
+    def part(self, blocks: slice) -> _Blocks:
+        """Return what the decays take in of some blocks."""
+        return replace(self, terms=self.terms[blocks], squares=self.squares[blocks], priors=self.priors[blocks])
+
 
 @dataclass(frozen=True, config=strict)
 class Mixture(Average):
@@ -293,13 +297,19 @@ class Mixture(Average):
         pools, rates = self._pools(_pooled(bank, is_lift))
         fading = float(np.exp(-blocks.size / MEMORY))
         means = Means.from_terms(blocks.terms, path, _denominators(bank.layout, is_lift), recent, fading)
-        course = seasonal.follow(season, self.season, means, blocks.squares, blocks.reached, blocks.size)
+        course, firsts = seasonal.follow(season, self.season, means, blocks.squares, blocks.reached, blocks.size)
         if not season.is_started:
             return
         is_timed = np.isfinite(blocks.reached)
         squares = np.where(is_timed[:, None], blocks.squares, 0.0)
         left = replace(blocks, terms=course.without(blocks.terms, is_timed), squares=squares)
-        rest = self._mix(_rest(state, season), left, bank, is_lift).path
+        parts = []
+        for first, last in pairwise([0, *firsts, len(left.terms)]):
+            if first in firsts:
+                seasonal.forget_drift(season, firsts[first])
+            decays = structs.replace(_rest(state, season), events=state.events + first * blocks.size)
+            parts.append(self._mix(decays, left.part(slice(first, last)), bank, is_lift).path)
+        rest = np.concatenate(parts)
         gate = seasonal.weigh(season, means, (path[..., 0], rest[..., 0]), course, blocks.size)
         if is_lift:
             weight = seasonal.weights(gate, course.is_known, pools, rates)

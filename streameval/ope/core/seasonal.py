@@ -283,6 +283,12 @@ def start(policies: int, components: int, decays: int, season: Season) -> Season
     )
 
 
+def forget_drift(state: SeasonState, components: Mask) -> None:
+    """Forget the losses of decays and the trend of some components [P, C], which followed the cycle so far."""
+    state.decays[:, :, 3] = np.where(components[..., None], 0.0, state.decays[:, :, 3])
+    state.columns[..., 8:] = np.where(components[..., None], 0.0, state.columns[..., 8:])
+
+
 def select(state: SeasonState, components: list[int]) -> SeasonState:
     """Return the state of some components."""
     for name in ("decays", "columns", "sums", "opened", "profile", "gate"):
@@ -290,8 +296,12 @@ def select(state: SeasonState, components: list[int]) -> SeasonState:
     return state
 
 
-def follow(state: SeasonState, season: Season, means: Means, squares: Array, reached: Array, size: int) -> Course:
-    """Add blocks to the sums of their phases, fit a new profile at the end of each period, and return its course.
+def follow(
+    state: SeasonState, season: Season, means: Means, squares: Array, reached: Array, size: int
+) -> tuple[Course, dict[int, Mask]]:
+    """Add blocks to the sums of their phases, and fit a new profile at the end of each period.
+
+    Returns the course of the profile, and the components with a profile that was flat before, by number of the block.
 
     Args:
         state: the state, which changes
@@ -306,7 +316,8 @@ def follow(state: SeasonState, season: Season, means: Means, squares: Array, rea
     course = Course(np.zeros(shape), np.zeros(shape), np.zeros(shape, dtype=bool))
     if np.isnan(numbers).all():
         state.clock[:, LAST] = np.nan
-        return course
+        return course, {}
+    firsts = {}
     squares = np.where(means.weight > 0, squares[..., None], 0.0)
     events = np.where(means.weight > 0, float(size), 0.0)
     rows = np.stack([means.weight, squares, means.weight * means.mean, events, np.zeros_like(events)], axis=-1)
@@ -316,20 +327,31 @@ def follow(state: SeasonState, season: Season, means: Means, squares: Array, rea
         state.clock[:, LAST] = reached[last - 1] if np.isfinite(numbers[first]) else np.nan
         if np.isnan(numbers[first]):
             continue
-        _turn(state, season, float(numbers[first]), means.noise[first])
+        is_first = _turn(state, season, float(numbers[first]), means.noise[first])
+        if is_first.any():
+            firsts[int(first)] = is_first
         _add(state, season, float(numbers[first]), rows[blocks])
         for whole, part in zip(course, state.course_at(season, reached[blocks]), strict=True):
             whole[blocks] = part
-    return course
+    return course, firsts
 
 
-def _turn(state: SeasonState, season: Season, number: float, noise: Array) -> None:
-    """Fit a new profile of the policies whose period has ended before this bucket."""
-    age, before = (np.floor((now - state.clock[:, FIRST]) / season.hours) for now in (number, state.clock[:, NEWEST]))
-    ends = age > before
+def _turn(state: SeasonState, season: Season, number: float, noise: Array) -> Mask:
+    """Fit a new profile of the policies with a period that has ended before this bucket.
+
+    Returns the components with a profile that was unknown or flat before.
+    """
+    age, last = (np.floor((now - state.clock[:, FIRST]) / season.hours) for now in (number, state.clock[:, NEWEST]))
+    ends, before = age > last, _has_shape(state)
     if ends.any():
         fitted = _fit(state.sums[ends], noise[ends], season)
         state.profile[ends] = np.where(np.isnan(fitted), state.profile[ends], fitted)
+    return _has_shape(state) & ~before
+
+
+def _has_shape(state: SeasonState) -> Mask:
+    """Return whether each component has a profile that is not flat [P, C]."""
+    return np.asarray(np.nan_to_num(state.profile[:, :, 0]).any(axis=-1))
 
 
 def _add(state: SeasonState, season: Season, number: float, rows: Array) -> None:
