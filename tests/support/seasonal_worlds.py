@@ -81,11 +81,13 @@ class Looks:
         error: the estimates of values less the truth [looks, averages, policies]
         covered: whether the intervals of values and of lifts cover [2, looks, averages, policies]
         width: the mean width of the intervals of values [averages, policies]
+        forecast: whether the intervals of forecasts cover, NaN without a forecast [looks, policies, hours ahead]
     """
 
     error: Array
     covered: Array
     width: Array
+    forecast: Array
 
     def relative_error(self) -> float:
         """Return the mean squared error with a season over the one without."""
@@ -123,14 +125,28 @@ def look(
     evaluator = Evaluator(list(POLICIES), [IPS()], averages, drift=None, promotion=None, block=block)
     production = np.full(len(BASE), 1 / len(BASE))
     truth = means @ np.stack([production, *POLICIES.values()]).T
-    start, looks = 0, []
+    start, looks, forecasts = 0, [], []
     for part in range(0, len(means), EVERY):
         evaluator.update(batch[start : ends[part]])
         start = ends[part]
         if part >= HOURS_OF_DAY * PARTS * after:
-            looks.append(_compared(evaluator.report(), truth[part]))
+            report = evaluator.report()
+            looks.append(_compared(report, truth[part]))
+            forecasts.append(_forecast(report, truth[part + PARTS :: PARTS][:HOURS_OF_DAY]))
     error, covered, width = (np.array(numbers) for numbers in zip(*looks, strict=True))
-    return Looks(error, covered.swapaxes(0, 1), width.mean(axis=0))
+    return Looks(error, covered.swapaxes(0, 1), width.mean(axis=0), np.array(forecasts))
+
+
+def _forecast(report: Report, truth: Array) -> Array:
+    """Return whether the intervals of forecasts of the next hours cover the truth, [policies, hours]."""
+    covered = np.full((1 + len(POLICIES), HOURS_OF_DAY), np.nan)
+    rows = [estimate for estimate in report.estimates if estimate.average != PLAIN]
+    for place, row in enumerate(rows):
+        for hour, (forecast, values) in enumerate(zip(row.forecast, truth, strict=False)):
+            assert forecast.lower is not None
+            assert forecast.upper is not None
+            covered[place, hour] = forecast.lower <= values[place] <= forecast.upper
+    return covered
 
 
 def _compared(report: Report, truth: Array) -> tuple[Array, Array, Array]:
