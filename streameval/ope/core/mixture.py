@@ -230,10 +230,10 @@ class Mixture(Average):
 
     def _fold(self, whole: MixtureState, state: Decays, blocks: _Blocks, bank: Bank, is_lift: bool) -> Array:
         """Fold blocks into decays of the whole state, and return the path of `kernel.mix`."""
-        before = state.columns[..., :6].copy() if isinstance(whole, SeasonalState) else None
+        recent = state.columns[..., :6].copy() if isinstance(whole, SeasonalState) else kernel.NOTHING
         mixed = self._mix(state, blocks, bank, is_lift)
-        if self.season is not None and isinstance(whole, SeasonalState):
-            self._fold_season(whole.season_of(state), state, blocks, mixed.path, before, bank, is_lift)
+        if isinstance(whole, SeasonalState):
+            self._fold_season(whole.season_of(state), state, blocks, mixed.path, recent, bank, is_lift)
         kernel.fade(state.faded, np.ascontiguousarray(blocks.faded), np.exp(-blocks.size / HORIZONS))
         state.largest = np.maximum(state.largest, blocks.largest.max(axis=0, initial=0.0))
         state.events = state.events + len(blocks.terms) * blocks.size
@@ -276,7 +276,7 @@ class Mixture(Average):
         state: Decays,
         blocks: _Blocks,
         path: Array,
-        recent: Any,
+        recent: Array,
         bank: Bank,
         is_lift: bool,
     ) -> None:
@@ -800,7 +800,7 @@ def _reading(
         parts={name: values.ravel() for name, values in now.parts_of(now.blend).items()},
         lift=lift,
         compared=compared,
-        ahead=now.ahead,
+        ahead=None if lift is None else now.ahead,
     )
 
 

@@ -8,8 +8,9 @@ fitted to the means S / N by least squares, weighted by `N^2 / (s2 Q)`. With the
     chi_j = c_j' V_j^-1 c_j     for harmonic j, kept if it exceeds 9.2 and multiplied by 1 - 2 / chi_j
 
 The profile is `p = X c` less its mean over the traffic. Its variance is `x' V x`, and the mean squared distance of
-phases from the profile as far as it exceeds their noise: what harmonics cannot follow, or are too small to show.
-Between points in half hours the profile is interpolated, so that it follows the time of each block.
+phases from the profile as far as it exceeds their noise: what harmonics cannot follow, or are too small to show. This
+mean is over all phases or over three neighbours, whichever is larger. Between points in half hours the profile is
+interpolated, so that it follows the time of each block.
 
 A mixture that has taken in `x - p_h` in place of block means x estimates `E' + p_h`. How much it counts depends on how
 well it has predicted blocks. With E, the estimate without a season, a block of n events adds
@@ -405,8 +406,10 @@ def _fit(sums: Array, noise: Array, season: Season) -> Array:
     share = weight / np.maximum(weight.sum(axis=-1, keepdims=True), np.finfo(float).tiny)
     residual = mean - np.einsum("hi,pci->pch", season.of_phases, shrunken)
     residual = residual - (share * residual).sum(axis=-1, keepdims=True)
-    misfit = (share * (residual**2 - np.where(seen, ratio(np.ones_like(precision), precision), 0.0))).sum(axis=-1)
-    variance = variance + np.maximum(misfit, 0.0)[..., None]
+    excess = residual**2 - np.where(seen, ratio(np.ones_like(precision), precision), 0.0)
+    near = np.mean([np.roll(excess, shift, axis=-1) for shift in (-1, 0, 1)], axis=0)
+    misfit = np.maximum(near, (share * excess).sum(axis=-1, keepdims=True))
+    variance = variance + np.repeat(np.maximum(misfit, 0.0), POINTS, axis=-1)
     fitted = np.stack([profile, variance], axis=2)
     is_known &= np.isfinite(fitted).all(axis=(2, 3))
     return np.where(is_known[..., None, None], fitted, np.nan)
