@@ -5,7 +5,7 @@ squares Q and of the weighted values S fade by `1 - 1 / m` when a new bucket of 
 bucket changes nothing. At the end of each period, with the variance s2 of an event, harmonics c of the period are
 fitted to the means S / N by least squares, weighted by `N^2 / (s2 Q)`. With their covariance V,
 
-    chi_j = c_j' V_j^-1 c_j     for harmonic j, kept if it exceeds 9.2 and multiplied by 1 - 2 / chi_j
+    chi_j = c_j' V_j^-1 c_j     for harmonic j of J, kept if above 2 ln(1000 J), times 1 - 2 / chi_j
 
 The profile is `p = X c` less its mean over the traffic. Its variance is `x' V x`, and the mean squared distance of
 phases from the profile as far as it exceeds their noise: what harmonics cannot follow, or are too small to show. This
@@ -15,7 +15,7 @@ interpolated, so that it follows the time of each block.
 A mixture that has taken in `x - p_h` in place of block means x estimates `E' + p_h`. How much it counts depends on how
 well it has predicted blocks. With E, the estimate without a season, a block of n events adds
 
-    G <- g G + n ((E - x)^2 - (E' + p_h - x)^2) / (2 s2),   g = exp(-n / 200,000)
+    G <- min(g G + n ((E - x)^2 - (E' + p_h - x)^2) / (2 s2), 8),   g = exp(-n / 200,000)
 
 and the weight of `E' + p_h` is `1 / (1 + 4 exp(-G))`. It is 0 before the first profile, and after a block without
 times.
@@ -23,6 +23,7 @@ times.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -42,10 +43,12 @@ AHEAD = 24
 """The number of hours that forecasts look ahead."""
 COVERED = 0.95
 """Share of the phases that must have had events before a profile is fitted."""
-SIGNIFICANT = 9.2
-"""The quantile of chi-squared with two degrees of freedom that 1 % of harmonics of noise exceed."""
+ERROR = 0.001
+"""The largest share of profiles of noise with a harmonic that is kept."""
 GATE_MEMORY = 200_000.0
 """Horizon of the losses that weigh the season, in events."""
+MAX_GATE = 8.0
+"""Largest G, so that a cycle that changes is given up within hours."""
 PRIOR_ODDS = 4.0
 """Odds against the season before any loss."""
 
@@ -68,6 +71,15 @@ class Season:
     hours: int
     memory: float
     frequencies: tuple[int, ...]
+
+    @property
+    def significant(self) -> float:
+        """Return the quantile of chi-squared, with two degrees of freedom, that a harmonic must exceed.
+
+        >>> [round(season.significant, 1) for season in SEASONS.values()]
+        [16.6, 19.2]
+        """
+        return 2.0 * math.log(len(self.frequencies) / ERROR)
 
     @property
     def points(self) -> int:
@@ -397,7 +409,7 @@ def _fit(sums: Array, noise: Array, season: Season) -> Array:
     pairs = found.reshape(*found.shape[:-1], -1, 2)
     own = np.stack([covariance[..., 2 * j : 2 * j + 2, 2 * j : 2 * j + 2] for j in range(pairs.shape[-2])], axis=2)
     size = np.einsum("pcfi,pcfij,pcfj->pcf", pairs, np.linalg.inv(own), pairs)
-    kept = np.where(size > SIGNIFICANT, 1.0 - 2.0 / np.maximum(size, SIGNIFICANT), 0.0)
+    kept = np.where(size > season.significant, 1.0 - 2.0 / np.maximum(size, season.significant), 0.0)
     shrunken = (kept[..., None] * pairs).reshape(found.shape)
     about = season.of_points - _weighted_mean(weight, season.of_phases)
     profile = np.einsum("pchi,pci->pch", about, shrunken)
@@ -436,8 +448,9 @@ def weigh(state: SeasonState, means: Means, estimates: tuple[Array, Array], cour
     with np.errstate(divide="ignore", invalid="ignore"):
         gains = means.weight * losses / (2.0 * means.noise)
     gains = np.where(course.is_known & np.isfinite(gains), gains, 0.0)
-    path = decayed_path(state.gate, gains, float(np.exp(-size / GATE_MEMORY)))
-    state.gate = path[-1] if len(path) else state.gate
+    fading, path = float(np.exp(-size / GATE_MEMORY)), np.empty(gains.shape)
+    for block, gain in enumerate(gains):
+        state.gate = path[block] = np.minimum(fading * state.gate + gain, MAX_GATE)
     return path
 
 
