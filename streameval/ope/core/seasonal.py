@@ -5,12 +5,12 @@ squares Q and of the weighted values S fade by `1 - 1 / m` when a new bucket of 
 bucket changes nothing. At the end of each period, with the variance s2 of an event, harmonics c of the period are
 fitted to the means S / N by least squares, weighted by `N^2 / (s2 Q)`. With their covariance V,
 
-    chi_j = c_j' V_j^-1 c_j     for harmonic j of J, kept if above 2 ln(1000 J), times 1 - 2 / chi_j
+    chi_j = c_j' V_j^-1 c_j     for harmonic j of J, kept if above 9.2, times 1 - 2 / chi_j
 
-The profile is `p = X c` less its mean over the traffic. Its variance is `x' V x`, and the mean squared distance of
-phases from the profile as far as it exceeds their noise: what harmonics cannot follow, or are too small to show. This
-mean is over all phases or over three neighbours, whichever is larger. Between points in half hours the profile is
-interpolated, so that it follows the time of each block.
+Unless one of them exceeds `2 ln(1000 J)`, none is kept. The profile is `p = X c` less its mean over the traffic. Its
+variance is `x' V x`, and the mean squared distance of phases from the profile as far as it exceeds their noise: what
+harmonics cannot follow, or are too small to show. This mean is over all phases or over three neighbours, whichever is
+larger. Between points in half hours the profile is interpolated, so that it follows the time of each block.
 
 A mixture that has taken in `x - p_h` in place of block means x estimates `E' + p_h`. How much it counts depends on how
 well it has predicted blocks. With E, the estimate without a season, a block of n events adds
@@ -44,7 +44,9 @@ AHEAD = 24
 COVERED = 0.95
 """Share of the phases that must have had events before a profile is fitted."""
 ERROR = 0.001
-"""The largest share of profiles of noise with a harmonic that is kept."""
+"""The largest share of profiles of noise that are not flat."""
+KEPT = 9.2
+"""The quantile of chi-squared with two degrees of freedom that 1 % of harmonics of noise exceed."""
 GATE_MEMORY = 200_000.0
 """Horizon of the losses that weigh the season, in events."""
 MAX_GATE = 8.0
@@ -74,7 +76,7 @@ class Season:
 
     @property
     def significant(self) -> float:
-        """Return the quantile of chi-squared, with two degrees of freedom, that a harmonic must exceed.
+        """Return the quantile of chi-squared, with two degrees of freedom, that one harmonic must exceed.
 
         >>> [round(season.significant, 1) for season in SEASONS.values()]
         [16.6, 19.2]
@@ -409,7 +411,8 @@ def _fit(sums: Array, noise: Array, season: Season) -> Array:
     pairs = found.reshape(*found.shape[:-1], -1, 2)
     own = np.stack([covariance[..., 2 * j : 2 * j + 2, 2 * j : 2 * j + 2] for j in range(pairs.shape[-2])], axis=2)
     size = np.einsum("pcfi,pcfij,pcfj->pcf", pairs, np.linalg.inv(own), pairs)
-    kept = np.where(size > season.significant, 1.0 - 2.0 / np.maximum(size, season.significant), 0.0)
+    is_cycle = size.max(axis=-1, keepdims=True) > season.significant
+    kept = np.where(is_cycle & (size > KEPT), 1.0 - 2.0 / np.maximum(size, KEPT), 0.0)
     shrunken = (kept[..., None] * pairs).reshape(found.shape)
     about = season.of_points - _weighted_mean(weight, season.of_phases)
     profile = np.einsum("pchi,pci->pch", about, shrunken)
