@@ -175,7 +175,8 @@ def select_part(joined: Array, policies: int, parts: int, index: int) -> Array:
     >>> select_part(np.array([1.0, 3.0, 2.0, 4.0]), policies=2, parts=2, index=1)
     array([3., 4.])
     """
-    return np.asarray(joined.reshape(policies, parts, -1)[:, index].ravel())
+    chosen = joined.reshape(policies, parts, -1, *joined.shape[1:])[:, index]
+    return np.asarray(chosen.reshape(-1, *joined.shape[1:]))
 
 
 def to_plain(value: Any, *, lasting: bool = False) -> Any:

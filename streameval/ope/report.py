@@ -24,6 +24,7 @@ __all__ = [
     "EventCounts",
     "Examined",
     "Failure",
+    "Forecast",
     "GuardrailCheck",
     "Learner",
     "NewVersion",
@@ -92,6 +93,22 @@ class PolicyCounts(msgspec.Struct, frozen=True):
     drift_detections: int | None = None
 
 
+class Forecast(msgspec.Struct, frozen=True):
+    """Hold the value of a policy in some hours if the season goes on and nothing else changes.
+
+    Attributes:
+        ahead: the time until then, `1h` to `24h`
+        value: the forecast
+        lower: the lower bound of its interval, None if it is unknown
+        upper: the upper bound of its interval, None if it is unknown
+    """
+
+    ahead: str
+    value: float
+    lower: float | None = None
+    upper: float | None = None
+
+
 class Estimate(msgspec.Struct, frozen=True):
     """Hold the value of `policy` for one `reward`, by `estimator` on `average`, with its interval and diagnostics.
 
@@ -116,6 +133,7 @@ class Estimate(msgspec.Struct, frozen=True):
         details: diagnostics of the average and the interval (tau, alpha, k, horizon, ...)
         reward: the name of the reward
         propensity: `logged`, or `estimated` with an error that the interval leaves out
+        forecast: the value in the next 24 hours, empty unless the average is seasonal and has seen a whole period
     """
 
     policy: str
@@ -139,6 +157,7 @@ class Estimate(msgspec.Struct, frozen=True):
     details: Mapping[str, Any] = {}
     reward: str = "reward"
     propensity: str = "logged"
+    forecast: tuple[Forecast, ...] = ()
 
     @property
     def interval(self) -> Interval:
@@ -605,7 +624,7 @@ class Report(msgspec.Struct, frozen=True):
     def to_frame(
         self, library: Literal["pandas", "polars"] = "pandas", rows: Literal["estimates", "segments"] = "estimates"
     ) -> Any:
-        """Return the estimates (without `details`), or the segments, as a data frame.
+        """Return the estimates (without `details` and `forecast`), or the segments, as a data frame.
 
         Unknown numbers are missing values.
 
@@ -620,7 +639,8 @@ class Report(msgspec.Struct, frozen=True):
             raise InputError(f"to_frame needs {library}, which is not installed", hint=hint) from error
         kinds = (SegmentEstimate if rows == "segments" else Estimate).__annotations__
         columns = {field: [getattr(row, field) for row in getattr(self, rows)] for field in kinds}
-        columns.pop("details", None)
+        for nested in ("details", "forecast"):
+            columns.pop(nested, None)
         numbers = {  # NaN where it is None
             field: np.array(columns[field], dtype=float) for field in columns if kinds[field] == "float | None"
         }

@@ -124,6 +124,11 @@ def _goal_estimates(status: DaemonStatus) -> Iterator[Series]:
         yield (estimate.policy, estimate.estimator, estimate.average), estimate
 
 
+def _forecasts(status: DaemonStatus) -> Iterator[Series]:
+    for labels, estimate in _estimates(status):
+        yield from (((*labels, forecast.ahead), forecast) for forecast in estimate.forecast)
+
+
 def _intervals(status: DaemonStatus) -> Iterator[Series]:
     for labels, estimate in _goal_estimates(status):
         if estimate.value is not None:
@@ -204,6 +209,7 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
     "daemon": ((), lambda status: [((), status)]),
     "rejected": (("reason",), lambda status: (((reason,), count) for reason, count in status.rejected.items())),
     "estimates": (PER_REWARD, _estimates),
+    "forecasts": ((*PER_REWARD, "ahead"), _forecasts),
     "intervals": ((*PER_ESTIMATE, "kind", "anytime", "covers"), _intervals),
     "averages": (("policy", "average"), _first_estimates),
     "slots": (("policy", "slot"), _slot_lifts),
@@ -241,5 +247,15 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
     "build": (("version", "python"), lambda _: [((own_version(), platform.python_version()), 1)]),
 }
 """Labels and series of the metrics, by section."""
-OF_WEIGHTS = {"estimates", "averages", "slots", "calibration", "segments", "promotion", "phases", "guardrails"}
+OF_WEIGHTS = {
+    "estimates",
+    "forecasts",
+    "averages",
+    "slots",
+    "calibration",
+    "segments",
+    "promotion",
+    "phases",
+    "guardrails",
+}
 """Sections of numbers that follow from importance weights, and so from propensities."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, ClassVar, NamedTuple
 
@@ -20,7 +20,7 @@ from streameval.ope.core.moments import MomentRow
 from streameval.ope.core.past import LONGER, Past, Steps, Tables
 from streameval.ope.core.reading import Lift, Reading
 from streameval.ope.core.selection import Selection
-from streameval.ope.core.state import Company, joined
+from streameval.ope.core.state import Company, joined, select_policies
 from streameval.ope.core.summary import BlockSeries, BlockSums, View
 
 
@@ -130,6 +130,10 @@ class Average(Component):
     def select(self, state: Any, selection: Selection) -> Any:
         """Return the state for some of the estimators. The policies are selected before."""
         raise NotImplementedError
+
+    def select_policies(self, state: Any, index: Sequence[int]) -> Any:
+        """Return the state for some of the policies, production first."""
+        return select_policies(state, index)
 
     def join(self, state: Any, late: Any, company: Company, bank: Bank) -> Any:
         """Return the state with the new policies of a late one, which may change. `bank`: of the first one."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass as plain_dataclass
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 import numpy as np
-from pydantic import PositiveFloat
+from msgspec import structs
+from pydantic import Field, PositiveFloat
 from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import (
@@ -23,14 +25,16 @@ from streameval.common.arrays import (
     ratio,
 )
 from streameval.common.component import strict
-from streameval.ope.core import kernel, past
+from streameval.ope.core import kernel, past, seasonal
 from streameval.ope.core.bank import Bank
 from streameval.ope.core.base import Average, Path
 from streameval.ope.core.layout import ONE, Component, Layout
 from streameval.ope.core.moments import ROWS, MomentRow
 from streameval.ope.core.past import History, Past, Tables
 from streameval.ope.core.reading import BlockLift, Comparison, Lift, Reading, missing_share
+from streameval.ope.core.seasonal import SEASONS, Blend, Course, Means, Season, SeasonState, SeasonText
 from streameval.ope.core.selection import Selection
+from streameval.ope.core.state import select_policies
 from streameval.ope.core.summary import BlockSums
 
 HORIZONS = np.array([1e3, 2e3, 3e3, 5e3, 7e3, 1e4, 1.5e4, 2e4, 3e4, 5e4, 1e5, 2e5, np.inf])
@@ -87,6 +91,17 @@ class MixtureState(msgspec.Struct):
     history: History
 
 
+class SeasonalState(MixtureState):
+    """Hold the mixtures with the seasons of values and of lifts."""
+
+    season: SeasonState
+    lift_season: SeasonState
+
+    def season_of(self, decays: Decays) -> SeasonState:
+        """Return the season of the values or of the lifts."""
+        return self.lift_season if decays is self.lifts else self.season
+
+
 class _Mixed(NamedTuple):
     """Hold the mixture of a bank of decays.
 
@@ -116,6 +131,7 @@ class _Blocks:
         priors: see `BlockSums.priors` [B, P, C + 1]
         faded: what `Decays.faded` sums up [B, P, 3 + 2 E]
         largest: the largest importance weight [B, P]
+        reached: the time that a tenth of each block has reached, minus infinity if unknown [B]
     """
 
     size: int
@@ -124,6 +140,11 @@ class _Blocks:
     priors: Array
     faded: Array
     largest: Array
+    reached: Array
+
+    def part(self, blocks: slice) -> _Blocks:
+        """Return what the decays take in of some blocks."""
+        return replace(self, terms=self.terms[blocks], squares=self.squares[blocks], priors=self.priors[blocks])
 
 
 @dataclass(frozen=True, config=strict)
@@ -146,6 +167,9 @@ class Mixture(Average):
     Args:
         rate: the learning rate. By default it is 0.4 with three candidates or more, with losses pooled over them, and
             otherwise 1 for each policy alone.
+        seasonal: `24h` or `7d` adds a profile over the hours of a day or a week, learned from the times of events
+            (`seasonal`). It counts as far as it predicts better, not before one whole period, and not while events have
+            no timestamps. The Report then has a forecast of the value for the next 24 hours.
 
     Source: Vovk, COLT 1990, for the weights; Cesa-Bianchi & Lugosi, Prediction, learning, and games, 2006, ch. 2.
     """
@@ -154,21 +178,32 @@ class Mixture(Average):
     mixes_components: ClassVar[bool] = True
 
     rate: PositiveFloat | None = None
+    seasonal: SeasonText | None = Field(
+        default=None, description="learn a profile over the hours of a day (24h) or a week (7d); null: none"
+    )
     preference: ClassVar[int] = 0
     kind: Literal["mixture"] = field(default="mixture", kw_only=True, repr=False)
 
+    @property
+    def season(self) -> Season | None:
+        """Return the period of the season, if there is one."""
+        return None if self.seasonal is None else SEASONS[self.seasonal]
+
     def start(self, bank: Bank) -> MixtureState:
         lifts = max(bank.policies - 1, 0)
-        return MixtureState(
-            _start(bank.policies, bank.layout, bank.shared),
-            _start(lifts, bank.layout, _lift_tables(bank.layout)),
-            past.start_history(lifts, 1 + bank.columns),
-        )
+        values = _start(bank.policies, bank.layout, bank.shared)
+        of_lifts = _start(lifts, bank.layout, _lift_tables(bank.layout))
+        history = past.start_history(lifts, 1 + bank.columns)
+        if self.season is None:
+            return MixtureState(values, of_lifts, history)
+        components, horizons = len(bank.layout.every_component), len(HORIZONS)
+        seasons = (seasonal.start(count, components, horizons, self.season) for count in (bank.policies, lifts))
+        return SeasonalState(values, of_lifts, history, *seasons)
 
     def fold(self, state: MixtureState, path: Path, bank: Bank) -> Lift | None:
         """Fold whole blocks into the state, and return the lifts of every estimator."""
         sums, layout = path.sums, bank.layout
-        values = self._fold(state.values, _values(sums, layout), bank, is_lift=False)
+        values = self._fold(state, state.values, _values(sums, layout), bank, is_lift=False)
         fading = np.exp(-sums.size / MEMORY)
         past.fold(state.values.past, path.steps, bank.shared, np.full((len(sums), 1, 1), fading))
         if bank.policies < 2:
@@ -183,7 +218,7 @@ class Mixture(Average):
         past_rows = _expanded_path(after, tables)
         form, term_variance = past.form_and_variance(past_rows)
         effects = np.fmax(1.0, past.design_effect(past_rows, known=(form, term_variance)))
-        lift_path = self._fold(state.lifts, blocks, bank, is_lift=True)
+        lift_path = self._fold(state, state.lifts, blocks, bank, is_lift=True)
         value, sampling, spread = (_over_components(lift_path[..., index], layout, np.add) for index in (2, 3, 4))
         shape = (len(sums), -1)
         events = np.repeat(sums.rows[:, 1:, layout.events_row(True), None], bank.columns, axis=-1)
@@ -193,9 +228,12 @@ class Mixture(Average):
         own = BlockLift(*(part.reshape(shape) for part in parts))
         return Lift(value.reshape(shape), variance, spread.reshape(shape), events.reshape(shape), own)
 
-    def _fold(self, state: Decays, blocks: _Blocks, bank: Bank, is_lift: bool) -> Array:
-        """Fold blocks into decays, and return the path of `kernel.mix`."""
+    def _fold(self, whole: MixtureState, state: Decays, blocks: _Blocks, bank: Bank, is_lift: bool) -> Array:
+        """Fold blocks into decays of the whole state, and return the path of `kernel.mix`."""
+        recent = state.columns[..., :6].copy() if isinstance(whole, SeasonalState) else kernel.NOTHING
         mixed = self._mix(state, blocks, bank, is_lift)
+        if isinstance(whole, SeasonalState):
+            self._fold_season(whole.season_of(state), state, blocks, mixed.path, recent, bank, is_lift)
         kernel.fade(state.faded, np.ascontiguousarray(blocks.faded), np.exp(-blocks.size / HORIZONS))
         state.largest = np.maximum(state.largest, blocks.largest.max(axis=0, initial=0.0))
         state.events = state.events + len(blocks.terms) * blocks.size
@@ -203,9 +241,9 @@ class Mixture(Average):
 
     def _mix(self, state: Decays, blocks: _Blocks, bank: Bank, is_lift: bool) -> _Mixed:
         """Fold blocks into decays, and mix the decays after them."""
-        pools, rates = self._pools(np.ones(bank.policies - 1, dtype=bool) if is_lift else np.array(bank.candidates))
+        pools, rates = self._pools(_pooled(bank, is_lift))
         count, policies, components = blocks.terms.shape[:3]
-        decays, every = len(HORIZONS), bank.layout.every_component
+        decays = len(HORIZONS)
         constants = PSEUDO_EVENTS, NOISE_EVENTS, MIN_VARIANCE, MEMORY, np.exp(-blocks.size / MEMORY)
         path, estimates = np.empty((count, policies, components, 5)), np.empty((policies, components, decays))
         shares, values = np.empty((len(rates), components, decays)), np.empty((2, policies, components))
@@ -218,7 +256,7 @@ class Mixture(Average):
             np.ascontiguousarray(blocks.terms),
             np.ascontiguousarray(blocks.squares),
             np.ascontiguousarray(blocks.priors),
-            np.array([component.denominator != ONE and not is_lift for component in every], dtype=np.int64),
+            _denominators(bank.layout, is_lift).astype(np.int64),
             pools,
             rates,
             np.stack([HORIZONS, np.exp(-blocks.size / HORIZONS), np.exp(-blocks.size / LOSS_MEMORY)]),
@@ -232,6 +270,54 @@ class Mixture(Average):
         )
         return _Mixed(path, estimates, shares[pools], *values)
 
+    def _fold_season(
+        self,
+        season: SeasonState,
+        state: Decays,
+        blocks: _Blocks,
+        path: Array,
+        recent: Array,
+        bank: Bank,
+        is_lift: bool,
+    ) -> None:
+        """Fold blocks into a season, and add it to the path of lifts.
+
+        Args:
+            season: the state of the season
+            state: the decays without it, before the number of events has changed
+            blocks: the blocks
+            path: see `kernel.mix` [B, P, C, 5]
+            recent: the recent sums of moments before the blocks [P, C, 6]
+            bank: the bank
+            is_lift: whether it is the season of lifts
+        """
+        assert self.season is not None
+        if not len(blocks.terms):
+            return
+        pools, rates = self._pools(_pooled(bank, is_lift))
+        fading = float(np.exp(-blocks.size / MEMORY))
+        means = Means.from_terms(blocks.terms, path, _denominators(bank.layout, is_lift), recent, fading)
+        course, firsts = seasonal.follow(season, self.season, means, blocks.squares, blocks.reached, blocks.size)
+        if not season.is_started:
+            return
+        is_timed = np.isfinite(blocks.reached)
+        squares = np.where(is_timed[:, None], blocks.squares, 0.0)
+        left = replace(blocks, terms=course.without(blocks.terms, is_timed), squares=squares)
+        parts = []
+        for first, last in pairwise([0, *firsts, len(left.terms)]):
+            if first in firsts:
+                seasonal.forget_drift(season, firsts[first])
+            decays = structs.replace(_rest(state, season), events=state.events + first * blocks.size)
+            parts.append(self._mix(decays, left.part(slice(first, last)), bank, is_lift).path)
+        rest = np.concatenate(parts)
+        gate = seasonal.weigh(season, means, (path[..., 0], rest[..., 0]), course, blocks.size)
+        if is_lift:
+            weight = seasonal.weights(gate, course.is_known, pools, rates)
+            plain, other = (
+                Blend(one[..., 2], one[..., 3], one[..., 4], np.zeros(weight.shape)) for one in (path, rest)
+            )
+            path[..., 2:5] = np.stack(plain.with_season(weight, other, course)[:3], axis=-1)
+
     def _pools(self, pooled: Mask) -> tuple[Integers, Array]:
         """Return the pool of each policy, and the learning rate of each pool."""
         if pooled.sum() < MIN_POOLED:
@@ -241,17 +327,40 @@ class Mixture(Average):
 
     def read(self, state: MixtureState, tail: BlockSums | None, rate: Array | None, bank: Bank) -> Reading:
         """Read the estimate after the last finished block."""
-        values, lifts = self._now(state.values, bank, is_lift=False), self._now(state.lifts, bank, is_lift=True)
+        values, lifts = (self._now(state, decays, bank) for decays in (state.values, state.lifts))
         spread = past.expanded(state.lifts.past, _lift_tables(bank.layout))
         lift = _reading(lifts, spread, compared=_compared_with(values, lifts))
         return _reading(values, past.expanded(state.values.past, bank.shared), lift)
 
-    def _now(self, state: Decays, bank: Bank, is_lift: bool) -> DecayReading:
-        """Return the bank of decays with its mixture."""
-        mixed = self._mix(state, _no_blocks(state, bank), bank, is_lift)
-        return DecayReading(state, bank.layout, mixed, slice(None) if is_lift else np.array(bank.candidates))
+    def _now(self, whole: MixtureState, state: Decays, bank: Bank) -> DecayReading:
+        """Return a bank of decays with its mixture."""
+        is_lift = state is whole.lifts
+        candidates = slice(None) if is_lift else np.array(bank.candidates)
+
+        def reading(decays: Decays) -> DecayReading:
+            return DecayReading(decays, bank.layout, self._mix(decays, blocks, bank, is_lift), candidates)
+
+        blocks = _no_blocks(state, bank)
+        plain = reading(state)
+        if self.season is None or not isinstance(whole, SeasonalState):
+            return plain
+        season = whole.season_of(state)
+        course = season.course_now(self.season)
+        weight = seasonal.weights(season.gate[None], course.is_known[:1], *self._pools(_pooled(bank, is_lift)))
+        events = season.events_ahead(self.season)
+        rest = reading(_rest(state, season))
+        return SeasonalReading(state, bank.layout, plain.mixed, candidates, plain, rest, weight[0], course, events)
+
+    def select_policies(self, state: MixtureState, index: Sequence[int]) -> Any:
+        lifts = [policy - 1 for policy in index[1:]]
+        places = {"values": index, "season": index}
+        names = state.__struct_fields__
+        return type(state)(**{name: select_policies(getattr(state, name), places.get(name, lifts)) for name in names})
 
     def select(self, state: MixtureState, selection: Selection) -> MixtureState:
+        if isinstance(state, SeasonalState):
+            for season in (state.season, state.lift_season):
+                seasonal.select(season, selection.components)
         for decays in (state.values, state.lifts):
             decays.decays, decays.columns = (
                 np.ascontiguousarray(array[:, selection.components]) for array in (decays.decays, decays.columns)
@@ -262,6 +371,21 @@ class Mixture(Average):
         state.lifts.past = selection.past_of_lifts(state.lifts.past)
         state.history = selection.history(state.history, [0, *(1 + column for column in selection.columns)])
         return state
+
+
+def _rest(state: Decays, season: SeasonState) -> Decays:
+    """Return the decays of what a season leaves, with the other numbers of the decays without it."""
+    return structs.replace(state, decays=season.decays, columns=season.columns, overlap=season.overlap)
+
+
+def _pooled(bank: Bank, is_lift: bool) -> Mask:
+    """Return which policies of values, or of lifts, are compared with others."""
+    return np.ones(bank.policies - 1, dtype=bool) if is_lift else np.array(bank.candidates)
+
+
+def _denominators(layout: Layout, is_lift: bool) -> Mask:
+    """Return which components have a denominator. Lifts are linearised already."""
+    return np.array([component.denominator != ONE and not is_lift for component in layout.every_component])
 
 
 def _start(policies: int, layout: Layout, tables: Tables) -> Decays:
@@ -290,6 +414,7 @@ def _no_blocks(state: Decays, bank: Bank) -> _Blocks:
         np.zeros((0, policies, components + 1)),
         np.zeros((0, policies, state.faded.shape[1])),
         none,
+        none[:, 0] if policies else np.zeros(0),
     )
 
 
@@ -305,6 +430,7 @@ def _values(sums: BlockSums, layout: Layout) -> _Blocks:
         sums.priors,
         sums.rows[..., np.concatenate([weights, terms])],
         sums.rows[..., layout.heaviest_row],
+        sums.reached,
     )
 
 
@@ -355,7 +481,7 @@ def _lifts(sums: BlockSums, layout: Layout, values: Array) -> tuple[_Blocks, Arr
     faded = np.concatenate([importance, unsupported, whole[..., [1, 3]].reshape(*weight.shape, -1)], axis=-1)
     priors = np.zeros((*weight.shape, len(components) + 1))
     priors[..., -1] = sums.distances[:, 1:]
-    blocks = _Blocks(sums.size, terms, squares, priors, faded, rows[..., layout.heaviest_row])
+    blocks = _Blocks(sums.size, terms, squares, priors, faded, rows[..., layout.heaviest_row], sums.reached)
     signed = None if sums.signed_differences is None else _signed(sums, layout, forms, is_known)
     ratios_known = is_known[..., list(forms)].all(axis=-1)
     both_squares = np.stack([squares, np.where(ratios_known, squares, 0.0)], axis=-1)
@@ -546,16 +672,31 @@ class DecayReading:
         seen = 1 - np.exp(-self.state.events[:, None] / MEMORY)
         return np.asarray(np.maximum(np.fmax(slope**2 - seen * noise, usual), 0.0))
 
-    @property
-    def term_values(self) -> tuple[Array, ...]:
-        """Return the value of each whole term, and its variances: by sampling, between the decays, by drift, [P, E].
+    @cached_property
+    def blend(self) -> Blend:
+        """Return the estimate of each component with the parts of its error, [P, C] each."""
+        moved = np.sqrt(self.drift_square) * (self.kernel * self.state.decays[:, :, 2]).sum(axis=-1)
+        return Blend(self.mixed.value, self.sampling_variance, self.memory_spread, moved)
+
+    def parts_of(self, blend: Blend) -> dict[str, Array]:
+        """Return the standard deviations of whole terms, NaN without events, [..., P, E] each.
 
         Components drift together: the distances that they have moved since the mean age of their events add up.
         """
-        moved = np.sqrt(self.drift_square) * (self.kernel * self.state.decays[:, :, 2]).sum(axis=-1)
-        every = (self.mixed.value, self.sampling_variance, self.memory_spread, moved)
-        *others, distance = (_over_components(values, self.layout, np.add) for values in every)
-        return *others, distance**2
+        *variances, distance = (_over_components(values, self.layout, np.add) for values in blend[1:])
+        every = zip(("se", "spread", "drift"), (*variances, distance**2), strict=True)
+        return {name: np.sqrt(np.where(self.is_known, values, np.nan)) for name, values in every}
+
+    @property
+    def horizon(self) -> Array:
+        """Return the mean horizon of each component in events, which is no longer than the stream, [P, C]."""
+        limits = np.minimum(HORIZONS, np.maximum(self.state.events, 1)[:, None])
+        return np.asarray((self.mixed.share * limits[:, None]).sum(axis=-1))
+
+    @property
+    def ahead(self) -> dict[str, Array] | None:
+        """Return the value of each column in the next hours and its standard deviations, if it has a season."""
+        return None
 
     @property
     def is_known(self) -> Mask:
@@ -573,7 +714,7 @@ class DecayReading:
         layout, state, is_known = self.layout, self.state, self.is_known
         moments = np.full((*is_known.shape, ROWS), np.nan)
         moments[..., MomentRow.WEIGHT] = moments[..., MomentRow.V] = np.where(is_known, 1.0, 0.0)
-        moments[..., MomentRow.U] = np.where(is_known, _over_components(self.mixed.value, layout, np.add), 0.0)
+        moments[..., MomentRow.U] = np.where(is_known, _over_components(self.blend.value, layout, np.add), 0.0)
         squares = _over_components(self.squares, layout, np.maximum)
         moments[..., MomentRow.WEIGHT_SQUARE] = np.where(is_known, squares, 0.0)
         seen = (self.kernel * self.weight).sum(axis=-1)
@@ -596,27 +737,70 @@ class DecayReading:
         return moments
 
 
+@plain_dataclass(frozen=True)
+class SeasonalReading(DecayReading):
+    """Read a bank of decays with a season.
+
+    Args:
+        plain: the same decays without the season
+        rest: the decays of what the season leaves
+        gate: the weight of the season [P, C]
+        course: the profile now and in the next hours [1 + hours, P, C]
+        events: the number of events until then [hours, P]
+    """
+
+    plain: DecayReading
+    rest: DecayReading
+    gate: Array
+    course: Course
+    events: Array
+
+    @cached_property
+    def blend(self) -> Blend:
+        return self.plain.blend.with_season(self.gate, self.rest.blend, self.course.at(0))
+
+    @cached_property
+    def squares(self) -> Array:
+        """Sum of the squares of the mixed kernel, at most."""
+        return self._mean(self.plain.squares, self.rest.squares)
+
+    @property
+    def horizon(self) -> Array:
+        return self._mean(self.plain.horizon, self.rest.horizon)
+
+    def _mean(self, plain: Array, rest: Array) -> Array:
+        return np.where(self.gate > 0, (1.0 - self.gate) * plain + self.gate * rest, plain)
+
+    @property
+    def ahead(self) -> dict[str, Array] | None:
+        plain, rest = (
+            now.blend._replace(moved=now.blend.moved + np.sqrt(now.drift_square) * self.events[..., None])
+            for now in (self.plain, self.rest)
+        )
+        blend = plain.with_season(self.gate, rest, self.course.at(slice(1, None)))
+        values = {"value": _over_components(blend.value, self.layout, np.add)} | self.parts_of(blend)
+        is_known = (_over_components(self.gate, self.layout, np.maximum) > 0) & self.is_known
+        return {
+            name: np.where(is_known, numbers, np.nan).reshape(len(numbers), -1).T for name, numbers in values.items()
+        }
+
+
 def _reading(
     now: DecayReading, spread: State, lift: Reading | None = None, compared: Comparison | None = None
 ) -> Reading:
     """Return the reading of a bank of decays."""
     is_known, layout = now.is_known, now.layout
-    _, *variances = now.term_values
-    # no horizon is longer than the stream
-    limits = np.minimum(HORIZONS, np.maximum(now.state.events, 1)[:, None])
-    horizon = _over_components((now.mixed.share * limits[:, None]).sum(axis=-1), layout, np.add)
+    horizon = _over_components(now.horizon, layout, np.add)
     horizon = horizon / [len(component) for component in layout.components]
     return Reading(
         now.moments.reshape(-1, ROWS),
         spread,
         tail=None,
         details={"horizon_events": np.where(is_known, horizon, np.nan).ravel()},
-        parts={
-            name: np.sqrt(np.where(is_known, values, np.nan)).ravel()
-            for name, values in zip(("se", "spread", "drift"), variances, strict=True)
-        },
+        parts={name: values.ravel() for name, values in now.parts_of(now.blend).items()},
         lift=lift,
         compared=compared,
+        ahead=None if lift is None else now.ahead,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from types import MappingProxyType
@@ -99,6 +99,7 @@ class Reading:
         knows_units: whether the design effect includes the dependence within units
         lacking: the share of production's events that each policy lacks [columns], if the memory of an average differs
             between policies, so that its weights do not tell. Else None
+        ahead: the value in the next hours and its parts of the error by name [columns, hours], None without a season
 
     Args:
         spread: the parts of a past, see `past.expanded`
@@ -122,10 +123,12 @@ class Reading:
         parts: Mapping[str, Array] = MappingProxyType({}),
         lift: Reading | None = None,
         compared: Comparison | None = None,
+        ahead: Mapping[str, Array] | None = None,
     ) -> None:
         self.moments, self.details, self.parts, self.compared = moments, details, parts, compared
         self.pairs: Array | None = None
         self.lacking: Array | None = None
+        self.ahead = ahead
         self.bias = np.full(moments.shape[:-1], np.nan) if bias is None else bias
         self.knows_units = "signed" in spread
         self._state, self._tail, self._lift = dict(spread), tail, lift
@@ -151,10 +154,21 @@ class Reading:
             lift=cls.side_by_side(lifts, policies - 1) if lifts else None,
             compared=None if first.compared is None else Comparison(*compared),
         )
+        combined.ahead = _joined_forecasts(readings, policies)
         combined.lacking = joined([reading._lacks(len(reading.moments) // policies) for reading in readings])
         if first._tail is not None:
             combined._tail = joined([reading._tail for reading in readings if reading._tail is not None])
         return combined
+
+    def in_hours(self) -> Iterator[Reading]:
+        """Yield the reading in each of the next hours, if there is a season."""
+        if self.ahead is None:
+            return
+        for hour in range(self.ahead["value"].shape[1]):
+            later = copy(self)
+            later.value = self.ahead["value"][:, hour]
+            later.parts = {name: self.ahead[name][:, hour] for name in self.parts}
+            yield later
 
     @cached_property
     def spread(self) -> dict[str, Any]:
@@ -305,3 +319,19 @@ class Reading:
     def largest_term_share(self) -> Array:
         """Share of `|U|` that the largest single term carries."""
         return ratio(self._row(MomentRow.LARGEST_TERM), np.abs(self._row(MomentRow.U)))
+
+
+def _joined_forecasts(readings: Sequence[Reading], policies: int) -> dict[str, Array] | None:
+    """Join the columns of forecasts, NaN for a reading without one."""
+    first = next((reading.ahead for reading in readings if reading.ahead is not None), None)
+    if first is None:
+        return None
+    joined = {}
+    for name, numbers in first.items():
+        hours = numbers.shape[1]
+        parts = [
+            np.full((len(reading.moments), hours), np.nan) if reading.ahead is None else reading.ahead[name]
+            for reading in readings
+        ]
+        joined[name] = side_by_side(parts, policies)
+    return joined

@@ -16,7 +16,6 @@ from streameval.ope.core.bank import Bank
 from streameval.ope.core.base import Path, terms_of
 from streameval.ope.core.drift_rate import DriftRateEstimator, DriftState, ShortSpans, SpansState, largest
 from streameval.ope.core.layout import Layout
-from streameval.ope.core.mixture import MixtureState
 from streameval.ope.core.past import History
 from streameval.ope.core.selection import Selection
 from streameval.ope.core.state import Company, joined, select_policies
@@ -444,17 +443,9 @@ class Grid:
     ) -> RewardState:
         """Return the state of one reward for `part`."""
         index, averages = selection.policies, {}
-        lifts, same = [policy - 1 for policy in index[1:]], part.bank.layout.names == self.bank.layout.names
+        same = part.bank.layout.names == self.bank.layout.names
         for average in part.averages:
-            before = state.averages[average.label]
-            if isinstance(before, MixtureState):
-                before = MixtureState(
-                    select_policies(before.values, index),
-                    select_policies(before.lifts, lifts),
-                    select_policies(before.history, lifts),
-                )
-            else:
-                before = select_policies(before, index)
+            before = average.select_policies(state.averages[average.label], index)
             averages[average.label] = before if same else average.select(before, selection)
         drift = select_policies({name: state.drift[name] for name in part._drift_estimators}, index)
         spans = select_policies({name: state.spans[name] for name in part._short_spans}, index)

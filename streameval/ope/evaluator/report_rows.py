@@ -28,7 +28,7 @@ from streameval.ope.intervals import AnyInterval, extended_to
 from streameval.ope.intervals.base import ratio_bounds
 from streameval.ope.intervals.sequences.tracker import TrackedBounds
 from streameval.ope.policies.logged import has_support_information
-from streameval.ope.report import Decision, Estimate, Examined, Failure, PolicyCounts
+from streameval.ope.report import Decision, Estimate, Examined, Failure, Forecast, PolicyCounts
 
 LARGEST: dict[Form | None, str] = {None: "largest_weight"} | {form: f"largest_weight_{form}" for form in FORMS}
 """The names of the counts of the largest weight: of an event as a whole, and of slates slot by slot in each form."""
@@ -85,7 +85,7 @@ def report_rows(
     read = grid.read(state, tail, config.errors, wanted)
     for average, interval, shared, columns, *by_name in _by_average(config, grid, read, totals, curve):
         numbers, details = map(known_numbers, by_name)
-        caps = details.pop("cap")
+        caps, forecast = details.pop("cap"), numbers.pop("forecast", None)
         detail_rows, number_rows = (list(zip(*table.values(), strict=True)) for table in (details, numbers))
         label = average.label
         for column, (index, estimator) in zip(columns.tolist(), pairs, strict=True):
@@ -109,7 +109,17 @@ def report_rows(
                 **dict(zip(numbers, number_rows[column], strict=True)),
                 reward=reward,
                 propensity=origin,
+                forecast=_forecasts(forecast[column]) if forecast else (),
             )
+
+
+def _forecasts(rows: Sequence[Sequence[float | None]]) -> tuple[Forecast, ...]:
+    """Return the forecasts of the next hours from values and bounds [hours, 3], none if no value is known."""
+    return tuple(
+        Forecast(f"{hour}h", value, lower, upper)
+        for hour, (value, lower, upper) in enumerate(rows, start=1)
+        if value is not None
+    )
 
 
 def _by_average(
@@ -141,6 +151,15 @@ def _by_average(
         curve_errors = side_by_side([errors.T] * several, policies).T
         bounds = TrackedBounds.side_by_side(tracked, policies)
         numbers = numbers_of(config, interval, reading, lift, bounds, largest, terms, choice.half_width, curve_errors)
+        if reading.ahead is not None:
+            linear = terms.linearised(reading.mean_denominator)
+            forecasts = [
+                (hour.value, *_bounds_of_values(config, interval, hour, linear, None, choice.half_width, curve_errors))
+                for hour in reading.in_hours()
+            ]
+            numbers["forecast"] = np.moveaxis(np.array(forecasts), -1, 0)
+            if interval.covers != "current":  # other intervals are about the past
+                numbers["forecast"][..., 1:] = np.nan
         late = np.repeat(counts["since"] > 0, len(reading.value) // policies)
         details = _details(interval, reading, lift, supported, terms, late) | {"cap": choice.caps}
         shared = {**interval.details(), **({"design_effect_of": "units"} if reading.knows_units else {})}
@@ -224,9 +243,7 @@ def numbers_of(
         heaviest = np.fmax(heaviest, np.minimum(limit, _lacking_weight(reading)))
     differences = terms.over_production(estimators, np.resize(heaviest[:estimators], scaled.shape), scaled)
     own, paired = (None, None) if tracked is None else (tracked.value, tracked.lift[:, estimators:])
-    lower, upper = interval.bounds(reading, terms, config.confidence, own)
-    lower, upper = _with_error(reading.value, lower, upper, errors[0])
-    lower, upper = _clipped(*extended_to(reading.value, lower - wider, upper + wider), low, high)
+    lower, upper = _bounds_of_values(config, interval, reading, terms, own, wider, errors)
     below, above = interval.bounds(lift, differences, config.confidence, paired)
     below, above = _with_error(lift.value, below, above, errors[1, estimators:])
     below, above = extended_to(lift.value, below - wider[estimators:], above + wider[estimators:])
@@ -246,6 +263,21 @@ def numbers_of(
         "lift_upper": _after_production(estimators, above),
     }
     return numbers | _relative(numbers, reading, lift, estimators)
+
+
+def _bounds_of_values(
+    config: EvaluatorConfig,
+    interval: AnyInterval,
+    reading: Reading,
+    terms: TermRange,
+    tracked: Array | None,
+    wider: Array,
+    errors: Array,
+) -> tuple[Array, Array]:
+    """Return the bounds of values within the reward range, see `numbers_of`."""
+    lower, upper = interval.bounds(reading, terms, config.confidence, tracked)
+    lower, upper = _with_error(reading.value, lower, upper, errors[0])
+    return _clipped(*extended_to(reading.value, lower - wider, upper + wider), *config.reward_range)
 
 
 def _relative(numbers: Mapping[str, Array], reading: Reading, lift: Reading, estimators: int) -> dict[str, Array]:
@@ -403,7 +435,13 @@ def _without_sign(row: Estimate) -> Estimate:
     """Flip the sign of a value for which lower is better. Its lift stays positive if the policy beats production."""
     value, lower, upper = map(_negative, (row.value, row.upper, row.lower))
     flipped = {name: _negative(row.details[name]) for name in ("lift_value", "lift_production_value")}
-    return structs.replace(row, value=value, lower=lower, upper=upper, details={**row.details, **flipped})
+    forecast = tuple(
+        structs.replace(one, value=-one.value, lower=_negative(one.upper), upper=_negative(one.lower))
+        for one in row.forecast
+    )
+    return structs.replace(
+        row, value=value, lower=lower, upper=upper, details={**row.details, **flipped}, forecast=forecast
+    )
 
 
 def _negative(number: float | None) -> float | None:

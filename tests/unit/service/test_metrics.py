@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from streameval.events import REASONS
 from streameval.ingest.base import SourceStatus
 from streameval.ingest.stages import BufferStatus, RewardCounts, RewardRepeats
-from streameval.ope.report import DAY, WEEK, Estimate, EventCounts, Profile, PropensityModel
+from streameval.ope.report import DAY, WEEK, Estimate, EventCounts, Forecast, Profile, PropensityModel
 from streameval.service.metrics import METRICS, SECTIONS, metrics_text
 from streameval.service.status import DaemonStatus, SnapshotStatus
 from support.factories import (
@@ -103,6 +103,7 @@ policy_lift policy_lift_lower policy_lift_upper
 policy_lift_ratio policy_lift_ratio_lower policy_lift_ratio_upper policy_lipschitz_per_event policy_promotable
 policy_reward_effective_sample_size
 policy_trust_check_ok policy_unsupported_probability policy_value policy_value_lower policy_value_upper
+policy_value_forecast policy_value_forecast_lower policy_value_forecast_upper
 policy_window_events
 segment_policy_value segment_policy_value_lower segment_policy_value_upper segment_policy_share segment_policy_events
 segment_policy_lift segment_policy_lift_lower segment_policy_lift_upper
@@ -442,6 +443,17 @@ def test_phases_have_the_usual_lift_its_error_the_newest_lift_and_the_traffic() 
         for name in ("lift", "lift_error", "lift_latest", "share")
     ]
     assert numbers == [0.01, 0.001, 0.03, 1 / 7]
+
+
+def test_each_hour_of_a_forecast_is_a_series() -> None:
+    forecast = (Forecast("1h", 0.05, 0.04, 0.06), Forecast("2h", 0.07))
+    samples = samples_with(forecast=forecast)
+    name = "streameval_policy_value_forecast"
+    assert set(samples[name][0].labels) == PER_ESTIMATE | {"ahead"}
+    assert [one(samples, name, ahead=ahead) for ahead in ("1h", "2h")] == [0.05, 0.07]
+    assert [one(samples, f"{name}{end}", ahead="1h") for end in ("_lower", "_upper")] == [0.04, 0.06]
+    assert len(samples[f"{name}_lower"]) == 1
+    assert name not in samples_with()
 
 
 def test_a_rule_that_only_tells_what_is_better_now_is_never_promotable_and_has_no_guardrails() -> None:
