@@ -25,7 +25,7 @@ from streameval.ingest.kafka.formats import RegistryFormat
 REQUEST_TIMEOUT_SECONDS = 5.0  # for each part of an answer
 ANSWER_TIMEOUT_SECONDS = 10.0  # for a whole answer
 LOOP_WAIT_SECONDS = 2.0
-"""Time for which the reader of messages waits for an answer. Afterwards it comes back for the answer later."""
+"""Time for which the reader of messages waits for answers in all. Afterwards it comes back for them later."""
 ATTEMPTS, FIRST_PAUSE_SECONDS = 5, 1.0
 """How often the registry is asked for a schema that it refuses. Each pause is twice the last one."""
 OUTAGES = {401, 408, 429, 502, 503, 504}
@@ -113,6 +113,7 @@ class SchemaReader(ABC):
         self._schemas: dict[int, tuple[Any, float]] = {}
         self._refusals: dict[Hashable, _Refusal] = {}
         self._pending: tuple[Hashable, Background[tuple[Schema]], float] | None = None
+        self._waited = 0.0  # seconds since the caller last went on without all answers
 
     def __call__(self, message: bytes) -> Any:
         """Return the record of a message, or its `Fault`.
@@ -237,7 +238,7 @@ class SchemaReader(ABC):
         if time.monotonic() < refusal.ask_at:
             raise self._not_yet(refusal.reason)
         try:
-            schema = self._answer(key, request, LOOP_WAIT_SECONDS if wait is None else wait)
+            schema = self._answer(key, request, self._left() if wait is None else wait)
         except SchemaRegistryError as error:
             if error.http_status_code == 404:
                 return Fault("malformed", "")
@@ -260,6 +261,12 @@ class SchemaReader(ABC):
         self._refusals[key] = refusal._replace(attempts=ATTEMPTS - 1, ask_at=-math.inf)  # once more, after a while
         return Fault("malformed", reason)
 
+    def _left(self) -> float:
+        """Return how long the reader of messages may still wait."""
+        if self._waited >= LOOP_WAIT_SECONDS:
+            raise self._not_yet("it is asked for many schemas, and answers slowly")
+        return LOOP_WAIT_SECONDS - self._waited
+
     def _answer(self, key: Hashable, request: Callable[[SchemaRegistryClient], Schema], wait: float) -> Schema:
         """Return the answer to a request that another thread makes.
 
@@ -271,11 +278,14 @@ class SchemaReader(ABC):
             client = self._client
             self._pending = key, Background(lambda: (request(client),)), time.monotonic() + ANSWER_TIMEOUT_SECONDS
         _, background, deadline = self._pending
+        started = time.monotonic()
         try:
-            answered = background.result(max(0.0, min(wait, deadline - time.monotonic())))
+            answered = background.result(max(0.0, min(wait, deadline - started)))
         except Exception:
             self._pending = None
             raise
+        finally:
+            self._waited += time.monotonic() - started
         if answered is not None:
             self._pending = None
             return answered[0]
@@ -286,6 +296,7 @@ class SchemaReader(ABC):
         raise self._not_yet(f"no whole answer within {ANSWER_TIMEOUT_SECONDS:.0f} s")
 
     def _not_yet(self, reason: str) -> NotYetReadableError:
+        self._waited = 0.0
         hint = "check source.format: the address of the registry, username and password"
         return NotYetReadableError(f"the schema registry at {self._url} cannot be used: {reason}", hint=hint)
 

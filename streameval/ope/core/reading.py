@@ -155,7 +155,7 @@ class Reading:
             compared=None if first.compared is None else Comparison(*compared),
         )
         combined.ahead = _joined_forecasts(readings, policies)
-        combined.lacking = joined([reading._lacks(len(reading.moments) // policies) for reading in readings])
+        combined.lacking = joined([reading._lacks(len(reading.moments) // max(policies, 1)) for reading in readings])
         if first._tail is not None:
             combined._tail = joined([reading._tail for reading in readings if reading._tail is not None])
         return combined

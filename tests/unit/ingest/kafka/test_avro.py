@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import random
 import sys
 import threading
@@ -422,6 +423,29 @@ def test_an_answer_that_comes_byte_by_byte_is_given_up_and_no_thread_waits_for_i
     registry.refusals.clear()
     monkeypatch.setattr(registries, "LOOP_WAIT_SECONDS", 5.0)
     assert len(decoder.decode_batch([encoded(event(0), 7)])) == 1
+
+
+def test_many_schemas_of_a_slow_registry_let_the_reader_go_on_in_between(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = range(20, 30)
+    for number in numbers:
+        registry.register(number, EVENT_SCHEMA)
+    decoder = configured(registry.url).event_format()
+    ticks, clock = itertools.count(), registries.time.monotonic
+    monkeypatch.setattr(registries, "LOOP_WAIT_SECONDS", 3.0)
+    monkeypatch.setattr(registries.time, "monotonic", lambda: clock() + next(ticks))
+    messages = [encoded(event(number), number) for number in numbers]
+    reasons = []
+    while True:
+        try:
+            assert len(decoder.decode_batch(messages)) == len(messages)
+            break
+        except NotYetReadableError as error:
+            reasons.append(str(error).rpartition(": ")[2])
+    assert set(reasons) == {"it is asked for many schemas, and answers slowly"}
+    assert 2 <= len(reasons) <= len(numbers)
+    assert sorted(registry.requests) == sorted(set(registry.requests))
 
 
 def test_schemas_that_refer_to_each_other_are_refused(registry: Registry) -> None:

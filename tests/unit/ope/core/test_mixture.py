@@ -354,3 +354,10 @@ def test_the_interval_depends_on_the_mixture_alone() -> None:
         Evaluator(["a"], averages=[Decay()], intervals={"decay": DriftAware()})
     with pytest.raises(ValueError, match="has no largest term: empirical_bernstein needs one"):
         Evaluator(["a"], averages=[Mixture()], intervals={"mixture": "empirical_bernstein"})
+
+
+def test_without_candidates_production_alone_is_estimated() -> None:
+    evaluator = Evaluator([], ["ips"], ["mixture", "cumulative"])
+    assert [estimate.value for estimate in evaluator.report().estimates] == [None, None]
+    evaluator.update(EventBatch.from_arrays(reward=np.full(500, 0.5), propensity=np.ones(500)))
+    assert [estimate.value for estimate in evaluator.report().estimates] == pytest.approx([0.5, 0.5])
