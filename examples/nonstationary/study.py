@@ -3,6 +3,7 @@
 python study.py prepare RAW lastfm.npz      a world from the raw HetRec 2011 files
 python study.py run lastfm.npz              20 seeds x 3 settings, resumable
 python study.py ideas lastfm.npz            further ideas on two streams of each setting -> results/variants.json
+python study.py cycles                      averages in worlds with days and weeks -> results/cycles.ndjson
 python study.py table                       results/*.jsonl -> results/*.md and *.json -> the tables of README.md
 python study.py figures lastfm.npz          the figures
 """
@@ -15,6 +16,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+import cycles as days
 import numpy as np
 import typer
 import yaml
@@ -36,7 +38,7 @@ from streameval.simulation import DriftKind
 SEEDS = range(20)
 """Fixed before the first run. No run was discarded."""
 HERE = Path(__file__).parent
-RESULTS = HERE / "results"
+RESULTS, CYCLES = HERE / "results", "cycles.ndjson"
 DOCUMENTS = [HERE / "README.md", HERE.parents[1] / "README.md"]
 """Documents with figures of this study."""
 
@@ -99,6 +101,17 @@ def ideas(
 
 
 @app.command()
+def cycles(
+    runs: Annotated[int, typer.Option(min=1, help="of each world")] = days.RUNS,
+    processes: Annotated[int, typer.Option(min=1, help="runs at a time")] = os.cpu_count() or 1,
+    results: Results = RESULTS,
+) -> None:
+    """Run and store the missing runs in worlds with days and weeks."""
+    results.mkdir(parents=True, exist_ok=True)
+    days.run_all(runs, processes, results / CYCLES)
+
+
+@app.command()
 def table(
     results: Results = RESULTS,
     readme: Annotated[list[Path], typer.Option(help="documents whose tables and figures are filled in")] = DOCUMENTS,
@@ -109,7 +122,8 @@ def table(
     if (results / "variants.json").exists():
         variants = json.loads((results / "variants.json").read_text())
         for document in readme:
-            document.write_text(fill_in(document.read_text(), read(results), variants))
+            cycles = days.table_of(days.stored(results / CYCLES))
+            document.write_text(fill_in(document.read_text(), read(results), variants, cycles))
 
 
 @app.command()

@@ -152,7 +152,7 @@ def read(results: Path) -> dict[str, list[Mean]]:
     return {world: stored(results / f"{world}.json") for world in ("lastfm", *SYNTHETIC)}
 
 
-def fill_in(document: str, worlds: Means, variants: Mapping[str, list[list[str]]]) -> str:
+def fill_in(document: str, worlds: Means, variants: Mapping[str, list[list[str]]], cycles: str) -> str:
     """Replace tables, each after a line `<!-- table: name -->`, and figures, each before `<!-- =name -->`."""
     settings = list(SETTINGS)
     tables = {
@@ -166,6 +166,7 @@ def fill_in(document: str, worlds: Means, variants: Mapping[str, list[list[str]]
         "merged": _table(["", "", *settings], variants["merged"]),
         "losses": _table(["mixture", *settings], variants["losses"]),
         "tried": _table(["", "idea", *settings], variants["tried"]),
+        "cycles": cycles,
     }
     pattern = r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*"
     document = re.sub(pattern, lambda match: f"{match[1]}{tables[match[2]]}\n", document)
