@@ -148,8 +148,8 @@ class SameRow(NamedTuple):
     bound: int | None
 
 
-PROMISES: Collection[str] = ("anytime", "sea", PROOF)
-"""`bsea` has no error probability at all."""
+PROMISES: Collection[str] = ("anytime", PROOF)
+"""`sea` promises twice the error at any one time, and nothing for all times together. `bsea` promises nothing."""
 
 
 def same_rows(outcomes: Sequence[Outcome]) -> list[SameRow]:

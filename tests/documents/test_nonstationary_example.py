@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -155,3 +157,28 @@ def test_the_default_is_as_accurate_and_honest_in_the_stored_results_as_the_read
     assert default["lastfm", "smooth"].half_width <= 1.2 * 0.0292
     still = default["lastfm", "stationary"].mse
     assert still <= 1.2 * lookup["lastfm", "ips / cumulative", "stationary"].mse
+
+
+def test_a_season_is_worth_most_where_days_repeat_and_costs_nothing_elsewhere(example: ModuleType) -> None:
+    cycles = import_module("cycles")
+    scores = cycles.stored(EXAMPLE / "results" / "cycles.ndjson")
+    assert Counter((score.world, score.average) for score in scores) == dict.fromkeys(
+        product(cycles.CYCLES, (average.label for average in cycles.AVERAGES)), cycles.RUNS
+    )
+    rows = cycles.rows_of(scores)
+    seasonal = {world: rows[world, "mixture, seasonal 24h"][0] / rows[world, "mixture"][0] for world in cycles.CYCLES}
+    assert max(seasonal[world] for world in ("sine", "evening peak", "gaps", "tenfold traffic")) <= 0.6
+    assert max(seasonal.values()) <= 1.03
+    for world in ("sine", "evening peak"):
+        assert rows[world, "adaptive_window"][0] <= 0.5 * rows[world, "adaptive_window, published"][0]
+
+
+@pytest.mark.slow
+def test_a_run_with_days_scores_each_average_and_is_stored_once(example: ModuleType, tmp_path: Path) -> None:
+    cycles = import_module("cycles")
+    cycles.CYCLES = {"sine": cycles.CYCLES["sine"]}
+    path = tmp_path / "cycles.ndjson"
+    path.write_bytes(b"".join(msgspec.json.encode(score) + b"\n" for score in cycles.follow("sine", 0)))
+    cycles.run_all(1, 1, path)
+    assert [score.average for score in cycles.stored(path)] == [average.label for average in cycles.AVERAGES]
+    assert cycles.table_of(cycles.stored(path)).splitlines()[0] == "| average | sine |"

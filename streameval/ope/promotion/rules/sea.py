@@ -94,13 +94,14 @@ class Sea(AllData):
     """Require `LCB(candidate) - UCB(production) >= margin` with one-sided empirical Bernstein bounds on all data (SEA).
 
     The half-width is `sqrt(2 s2 L / n_eff) + 7 b L / (3 (S0/Q - 1))` with `L = ln(2 / error)`, where `b` is the reward
-    range times the largest weight. It averages everything since the start. In a world that moves it keeps recommending
-    candidates that have become worse.
+    range times the largest weight. A candidate below the margin passes with a probability of at most twice the error at
+    any one time. Nothing is promised for all times together. It averages everything since the start. In a world that
+    moves it keeps recommending candidates that have become worse.
 
     Args:
         max_weight: the largest possible weight, None for the largest seen
 
-    Source: Jagerman et al., TOIS 2020; Jagerman's thesis, algorithm 6.
+    Source: Jagerman et al., TOIS 2020; Jagerman's thesis, algorithm 6 and theorem 4.4.1.
     """
 
     kind: Literal["sea"] = field(default="sea", repr=False)
