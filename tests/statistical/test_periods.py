@@ -30,6 +30,9 @@ from support.periods import (
 
 Array = NDArray[np.float64]
 LOSER, WINNER = 0, 1
+AUTO = (DAY, WEEK)
+MONDAY = 96
+"""Hours from the start of a week of 1970, a Thursday, to Monday."""
 MIDNIGHT = 1_795_737_600.0
 
 
@@ -39,7 +42,14 @@ def days(count: int) -> Array:
 
 
 def cyclic(
-    loser: float, winner: float, profile: Array, traffic: Array, start: int = 0, deviation: float = 0.0, runs: int = 40
+    loser: float,
+    winner: float,
+    profile: Array,
+    traffic: Array,
+    start: int = 0,
+    deviation: float = 0.0,
+    runs: int = 40,
+    periods: tuple[Period, ...] = (DAY,),
 ) -> Run:
     """Follow a loser with a cycle and a winner without one, with the deviation of days that differ."""
     rng = np.random.default_rng(0)
@@ -47,7 +57,7 @@ def cyclic(
     lift = np.tile([loser, winner], (len(traffic), runs, 1))
     lift[..., LOSER] += profile[hours % len(profile), None]
     lift += deviation * rng.standard_normal((hours[-1] // 24 + 1, runs, 2))[hours // 24]
-    return follow(Stream(lift, traffic, start), rng)
+    return follow(Stream(lift, traffic, start), rng, periods)
 
 
 def gaps() -> Array:
@@ -72,15 +82,28 @@ WORLDS = {
 }
 
 
-@pytest.mark.parametrize("world", WORLDS)
-def test_no_loser_with_good_hours_starts_and_winners_start_soon(world: str) -> None:
-    run = cyclic(*WORLDS[world])
+@pytest.mark.parametrize(
+    ("world", "periods"),
+    [
+        *(pytest.param(world, (DAY,), id=world) for world in WORLDS),
+        pytest.param("gaps of 6 hours", AUTO, id="auto, gaps of 6 hours"),
+        *(
+            pytest.param(world, AUTO, id=f"auto, {world}", marks=pytest.mark.slow)
+            for world in WORLDS
+            if world != "gaps of 6 hours"
+        ),
+    ],
+)
+def test_no_loser_with_good_hours_starts_and_winners_start_soon(world: str, periods: tuple[Period, ...]) -> None:
+    run = cyclic(*WORLDS[world], periods=periods)
     start = first(run.promotable[..., WINNER])
     assert not run.promotable[..., LOSER].any()
     assert run.worse[-1, :, LOSER].all()
     assert np.median(start) <= 2.5
     assert np.quantile(start, 0.9, method="higher") <= 4.0
     assert later(run.promotable[..., WINNER]).mean() >= 0.97
+    if periods == AUTO:
+        assert later(run.promotable[..., WINNER]).min() >= 0.95
 
 
 @pytest.mark.parametrize("shift", [-1, 1])
@@ -102,6 +125,16 @@ def test_days_that_differ_delay_winners_and_start_few_losers() -> None:
     much = cyclic(-0.7, 2.0, 27 * PEAK, days(30), deviation=3.0, runs=100)
     assert much.promotable[..., LOSER].any(axis=0).mean() <= 0.08
     assert np.median(first(much.promotable[..., WINNER])) <= 16.0
+
+
+@pytest.mark.parametrize("runs", [30, pytest.param(100, marks=pytest.mark.slow)])
+def test_weeks_of_days_that_differ_start_few_losers_and_keep_winners(runs: int) -> None:
+    little = cyclic(-0.7, 2.0, 27 * PEAK, days(30), deviation=1.0, runs=runs, periods=AUTO)
+    assert little.promotable[..., LOSER].any(axis=0).mean() <= 0.05
+    assert later(little.promotable[..., WINNER]).mean() >= 0.97
+    much = cyclic(-0.7, 2.0, 27 * PEAK, days(30), deviation=3.0, runs=runs, periods=AUTO)
+    assert much.promotable[..., LOSER].any(axis=0).mean() <= 0.08
+    assert np.nanmean(later(much.promotable[..., WINNER])) >= 0.75
 
 
 @pytest.mark.parametrize(
@@ -161,7 +194,7 @@ def weekend(start: int) -> tuple[Array, Array]:
 @pytest.mark.parametrize("periods", [pytest.param((WEEK,), id="7d"), pytest.param((DAY, WEEK), id="auto")])
 def test_whole_weeks_see_through_weekends(start: int, periods: tuple[Period, ...]) -> None:
     lift, traffic = weekend(start)
-    stream = Stream(np.repeat(lift[:, None], 20, axis=1), traffic, start)
+    stream = Stream(np.repeat(lift[:, None], 20, axis=1), traffic, MONDAY + start)
     run = follow(stream, np.random.default_rng(5), periods)
     assert not run.promotable[168:, :, LOSER].any()
     assert run.promotable[8 * 24 :, :, WINNER].mean() >= 0.97

@@ -85,14 +85,15 @@ def follow(
     for hour, (weight, total) in enumerate(zip(weights, totals, strict=True), start=stream.first):
         verdicts = []
         for index, period in enumerate(periods):
+            own = bounds._replace(differing=tables[0].excess[..., 0]) if index else bounds
             phase = hour % period.phases
             if weight:
                 count = np.full(shape, weight)
                 tables[index] = phases.close(
-                    tables[index], phase, Bucket(count, count, total, noise, 0 * noise), period, bounds
+                    tables[index], phase, Bucket(count, count, total, noise, 0 * noise), period, own
                 )
             else:
-                tables[index] = phases.skip(tables[index], phase, 1, period, bounds)
+                tables[index] = phases.skip(tables[index], phase, 1, period, own)
             verdicts.append(phases.verdict(tables[index], bounds))
         decided = verdicts[0]
         for other in verdicts[1:]:

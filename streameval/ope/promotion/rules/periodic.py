@@ -21,12 +21,12 @@ from streameval.common.text import counted, duration_text, format_duration, pars
 from streameval.ope.core import BlockLift, Lift
 from streameval.ope.promotion.rules import phases
 from streameval.ope.promotion.rules.base import Judgement, PromotionRule, RuleContext
-from streameval.ope.promotion.rules.phases import Bucket, Limits, Period, Table, Verdict
+from streameval.ope.promotion.rules.phases import DAY_PHASES, Bucket, Limits, Period, Table, Verdict
 from streameval.ope.promotion.sums import RewardSums
 from streameval.ope.report import DAY, WEEK, Profile
 
 AUTO = "auto"
-DAY_PHASES, WEEK_PHASES = 24, 168
+WEEK_PHASES = 168
 DAY_MEMORY, WEEK_MEMORY = 14, 8
 """Periods that sums remember."""
 DAY_LEAST, WEEK_LEAST = 2, 1
@@ -88,7 +88,8 @@ class Periodic(PromotionRule):
     block of a later one arrives. A block belongs to the bucket of the time that a tenth of its events have reached.
 
     With `auto` the day decides until one whole week is known, and then the week. The first week is judged by its days
-    alone: take `7d` if weekends are known to differ.
+    alone: take `7d` if weekends are known to differ. How much weeks differ is not known before the second one. Until
+    then, the days of the first week tell it, by how much those of Monday to Friday and those of the weekend differ.
 
     The constants were found by simulation (`phases`). The rule is calibrated and not proven.
 
@@ -362,19 +363,23 @@ class _Path:
             rows = self._number == number
             bucket, empty = Bucket(*self._bucket[rows].T), int(front - number) - 1
             for index, (table, period) in enumerate(zip(self._tables, self._periods, strict=True)):
-                change = partial(self._closed, number=int(number), bucket=bucket, empty=empty, period=period)
+                limits = self._limits._replace(differing=self._tables[0].excess[rows, 0]) if index else self._limits
+                change = partial(
+                    self._closed, number=int(number), bucket=bucket, empty=empty, period=period, limits=limits
+                )
                 self._tables[index] = _changed(table, rows, change)
         self._number = np.where(ends, front, self._number)
         self._bucket = np.where(ends[:, None], 0.0, self._bucket)
 
-    def _closed(self, table: Table, number: int, bucket: Bucket, empty: int, period: Period) -> Table:
+    @staticmethod
+    def _closed(table: Table, number: int, bucket: Bucket, empty: int, period: Period, limits: Limits) -> Table:
         """End a bucket, and the empty ones after it."""
         phase = number % period.phases
         if (bucket.weight > 0).any():
-            table = phases.close(table, phase, bucket, period, self._limits)
+            table = phases.close(table, phase, bucket, period, limits)
         else:
             empty, phase = empty + 1, phase - 1
-        return phases.skip(table, (phase + 1) % period.phases, empty, period, self._limits) if empty else table
+        return phases.skip(table, (phase + 1) % period.phases, empty, period, limits) if empty else table
 
     def _add(self, block: BlockLift, numbers: Array, front: float) -> None:
         """Add blocks to the unfinished bucket, and late ones to the buckets that they belong to."""

@@ -18,9 +18,15 @@ candidates, for which `k` counts the periods. Days that differ at random average
 
     e^2 = v + (q - l) om + l,   q = xF vv,   l = xC vv
 
+A week has no score before its second one ends. Until then its own days tell how much weeks differ, which is all that
+one week knows. With the variance D of the means of the days of a week, around those of Monday to Friday and of Saturday
+and Sunday, less sampling, the mean of seven of them has the variance `D sum f^2`, with the share f of each day. It
+counts as one more week, `xF = (F + x) / (k + 1)` with `x = D sum f^2 / vv`, so it fades as weeks are scored.
+
 Changes for the worse show in the mean residual r of the last buckets, over an eighth of the period to the whole of it,
 in units of its standard error: `z = r / sqrt(variance of r + q)`. A large one is an alarm: the whole profile moves by
-r, and its sums lose the weight that an estimate from these buckets alone would not have.
+r, and its sums lose the weight that an estimate from these buckets alone would not have. Hours and days of a week
+differ by more than weeks do. If a table of days is at hand, its q takes the place of a smaller one of the week.
 
 All is vectorised over candidates and has no clock: buckets close in the order in which `close` is called.
 
@@ -58,6 +64,10 @@ ENOUGH = 0.5
 """Share of the events of some buckets that must have residuals."""
 PERIODS_BEFORE_RISE = 3.0
 """Scored periods, faded, before a change for the better can move the level."""
+DAY_PHASES, WEEK = 24, 604_800.0
+"""Phases of a day in the table of a week, and the seconds of a week."""
+KINDS_OF_DAYS = ((4, 5, 6, 0, 1), (2, 3))
+"""Monday to Friday, and Saturday and Sunday, in days from the start of a week of 1970, a Thursday."""
 
 N, Q, W, W2, S = range(5)
 """Rows of `Table.sums`."""
@@ -107,12 +117,14 @@ class Limits(NamedTuple):
         margin: the lift that a candidate must exceed
         floor: the lift below which a candidate is worse
         candidates: the number K of candidates ever added
+        differing: the variance q of days that differ, from a table of days beside the one of weeks [..., candidates]
     """
 
     scale: float
     margin: float
     floor: float
     candidates: int
+    differing: Array | None = None
 
     @property
     def entering(self) -> float:
@@ -354,17 +366,48 @@ def _end_periods(table: Table, period: Period) -> Table:
     scored = np.stack([fading * number + 1.0, fading * squares + score**2 - 1.0, products_now, score], axis=-1)
     unscored = np.stack([number, squares, products, np.where(ends, 0.0, before)], axis=-1)
     scores = np.where(is_sound[..., None], scored, unscored)
-    excess = np.where(is_sound[..., None], variance[..., None] * _excess(scores), table.excess)
+    is_first, days = np.zeros(ends.shape, dtype=bool), np.zeros(ends.shape)
+    if period.seconds == WEEK:
+        is_first = ends & (scores[..., K] == 0)
+        variance = np.where(is_first, level(table)[1], variance)
+        days = np.where(ends, _quotient(_differing_days(table), variance), 0.0)
+    is_new = (is_sound | is_first)[..., None]
+    excess = np.where(is_new, variance[..., None] * _excess(scores, days), table.excess)
     return structs.replace(table, scores=scores, excess=excess)
 
 
-def _excess(scores: Array) -> Array:
-    """Return xF and xC, over all candidates that have been scored [..., 1, 2]."""
+def _differing_days(table: Table) -> Array:
+    """Return the variance of the mean of a week that its days show, 0 if a day has no events. It can be negative.
+
+    The usual lift of each hour is subtracted, so that days with gaps do not differ by their other hours alone.
+    """
+    columns = table.sums.reshape(*table.sums.shape[:-1], -1, DAY_PHASES)
+    weight, square, periods, _, total = np.moveaxis(columns, -3, 0)
+    traffic, mean = _quotient(weight, periods), _quotient(total, weight)
+    hours = _quotient((traffic * mean).sum(axis=-2), traffic.sum(axis=-2))
+    own = traffic.sum(axis=-1)
+    means = _quotient((traffic * (mean - hours[..., None, :])).sum(axis=-1), own)
+    sampling = table.noise[..., :1] * _quotient((traffic**2 * _quotient(square, weight**2)).sum(axis=-1), own**2)
+    kinds = [np.array(days) for days in KINDS_OF_DAYS]
+    found = [means[..., days].var(axis=-1, ddof=1) - sampling[..., days].mean(axis=-1) for days in kinds]
+    variance = np.average(found, axis=0, weights=[len(days) - 1 for days in kinds])
+    share = _quotient(own, own.sum(axis=-1, keepdims=True))
+    return np.where((own > 0).all(axis=-1), variance * (share**2).sum(axis=-1), 0.0)
+
+
+def _excess(scores: Array, days: Array) -> Array:
+    """Return xF and xC, over all candidates that have been scored [..., 1, 2].
+
+    Args:
+        scores: the scores [..., candidates, 4]
+        days: the excess that the days of a week show, 0 if unknown [..., candidates]
+    """
     is_known = scores[..., K] > 0
     candidates = is_known.sum(axis=-1)
     totals = np.where(is_known[..., None], scores, 0.0).sum(axis=-2)
     number, squares, products = np.moveaxis(totals[..., :SCORE] / np.maximum(candidates, 1)[..., None], -1, 0)
-    differing = np.maximum(0.0, squares / (number + 1.0))
+    more = days.sum(axis=-1) / np.maximum(np.count_nonzero(days, axis=-1), 1)
+    differing = np.maximum(0.0, (squares + more) / (number + 1.0))
     chance = np.sqrt(number / np.maximum(candidates, 1))
     moving = np.clip((products - chance) / (number + 3.0), 0.0, differing)
     return np.stack([differing, moving], axis=-1)[..., None, :]
@@ -451,7 +494,10 @@ def _changes(table: Table, phase: int, period: Period, limits: Limits) -> tuple[
     columns = np.stack([events, counted, counted * residual, counted**2 * variances])
     events, counted, residuals, variances = np.cumsum(columns, axis=-1)[..., spans - 1]
     is_sound = (counted > 0) & (counted >= ENOUGH * events)
-    means, variances = _quotient(residuals, counted), _quotient(variances, counted**2) + table.excess[..., :1]
+    excess = table.excess[..., :1]
+    if limits.differing is not None:
+        excess = np.maximum(excess, limits.differing[..., None] * np.minimum(1.0, DAY_PHASES / spans))
+    means, variances = _quotient(residuals, counted), _quotient(variances, counted**2) + excess
     is_sound &= variances > 0
     scores = np.where(is_sound, _quotient(means, np.sqrt(variances)), 0.0)
     largest = np.argmax(np.abs(scores), axis=-1)[..., None]

@@ -302,6 +302,33 @@ def test_parts_of_a_profile_average_to_the_lift_of_the_whole_period() -> None:
         assert (profile.error > table.level[..., 1:]).all()
 
 
+@pytest.mark.parametrize(("weekend", "day"), [(0.0, 0.0), (5.0, 0.0), (5.0, 1.0)])
+def test_the_days_of_the_first_week_show_how_much_weeks_differ_but_for_weekends(weekend: float, day: float) -> None:
+    week, hours = Period(604_800.0, 168, 8.0, 1), np.sin(np.arange(24) * np.pi / 12)
+    lifts = day * np.array([1.0, -1.0, 1.0, -1.0, 2.0, 0.0, -2.0]) + weekend * np.array([0, 0, 1, 1, 0, 0, 0])
+    table = phases.start((2,), 168)
+    for phase, mean in enumerate((lifts[:, None] + hours).ravel()):
+        assert (table.excess == 0).all()
+        table = phases.close(table, phase, bucket(np.full(2, 50.0), np.full(2, mean), 4.0), week, LIMITS)
+    of_days = (4 * 2.5 + 2.0) / 5 * day**2 - 4.0 / (24 * 50)
+    assert table.excess.tolist() == [pytest.approx([max(0.0, of_days / 7), 0.0])] * 2
+    errors = [math.sqrt(4.0 / (168 * 50) + max(0.0, of_days / 7))] * 2
+    assert table.level[:, 1].tolist() == pytest.approx(errors)
+
+
+def test_days_that_differ_make_no_change_of_a_week() -> None:
+    rng, week = np.random.default_rng(6), Period(604_800.0, 168, 8.0, 1)
+    means = np.where(np.arange(200) < 180, 0.5, -0.5)[:, None] + rng.normal(0.0, 0.1, (200, 2))
+    dips = []
+    for differing in (None, np.zeros(2), np.ones(2)):
+        table = phases.start((2,), 168)
+        for hour, row in enumerate(means):
+            limits = LIMITS._replace(differing=differing)
+            table = phases.close(table, hour % 168, bucket(np.full(2, 100.0), row, 1.0), week, limits)
+        dips.append(bool((table.dip[:, 1] > 0).any() or not np.isnan(table.alarm).all()))
+    assert dips == [True, True, False]
+
+
 def test_hours_without_events_are_unknown_in_a_profile() -> None:
     *_, table = followed(np.full((16, 2), 0.5), np.tile([20.0] * 7 + [0.0], 2))
     later = phases.skip(table, 0, 1, SHORT, LIMITS)
