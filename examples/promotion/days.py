@@ -37,7 +37,7 @@ EVENING = np.where((HOURS >= 18) & (HOURS < 22), 1.0, 0.0)
 SINE = np.sin(2 * np.pi * (HOURS - 12) / DAY)
 ACTIONS, FAVOURITE, BASE = 10, 0.45, 0.2
 """Actions, logged evenly, the probability of a candidate's favourite one, and the usual probability of a reward."""
-RUNS = 40
+RUNS = 20
 """Runs of a world, and streams of each kind without differences."""
 LOSER, WINNER = 0, 1
 NAMES = ("loser", "winner")
@@ -63,7 +63,6 @@ class World:
         events: Events of a usual day.
         start: Hour of the week at which it starts.
         deviation: Standard deviation of what each day adds to a lift.
-        runs: Number of runs.
     """
 
     lift: Floats
@@ -71,7 +70,6 @@ class World:
     events: int = 60_000
     start: int = 0
     deviation: float = 0.0
-    runs: int = RUNS
 
 
 class Log(NamedTuple):
@@ -123,7 +121,7 @@ def weekend(start: int) -> World:
     traffic = TRAFFIC[hours % DAY]
     base = np.where(hours // DAY % 7 >= 5, 10.0, -4.0) + 16 * WAVE[hours % DAY]
     base -= (base * traffic)[:WEEK].sum() / traffic[:WEEK].sum()
-    return World(np.stack([base - 3.0, 3.0 - base / 2], axis=-1), traffic, start=start, runs=RUNS // 2)
+    return World(np.stack([base - 3.0, 3.0 - base / 2], axis=-1), traffic, start=start)
 
 
 def gaps(days: int) -> Floats:
@@ -208,9 +206,12 @@ class Followed(NamedTuple):
 
 
 def day_jobs(runs: int) -> list[tuple[str, int]]:
-    """Return the world and the seed of all runs, at most so many of each world, all worlds of a seed in a row."""
-    most = {**{name: world.runs for name, world in WORLDS.items()}, **dict.fromkeys(SAME, RUNS)}
-    return [(name, seed) for seed in range(runs) for name in most if seed < most[name]]
+    """Return the world and the seed of all runs, all worlds of a seed in a row.
+
+    There are twice as many runs of `RANDOM`, because its aim is a small share of them.
+    """
+    names = (*WORLDS, *SAME)
+    return [(name, seed) for seed in range(2 * runs) for name in names if seed < runs or name == RANDOM]
 
 
 def favouring() -> Floats:

@@ -1,6 +1,6 @@
 """Measure error rates and delays of the promotion rules, on drifting worlds and on equally good candidates.
 
-python study.py run lastfm.npz      20 seeds x 3 settings, resumable
+python study.py run lastfm.npz      10 seeds x 3 settings, resumable
 python study.py errors lastfm.npz   predictors of the error of a lift, on other seeds
 python study.py same                10,000 candidates with the same value as production
 python study.py long                long streams of such candidates with independent weights, or with real policies
@@ -45,7 +45,7 @@ from worlds import SETTINGS, scene
 from streameval import InputError
 from streameval.simulation import DriftKind
 
-SEEDS = range(20)
+SEEDS = range(10)
 """Fixed before the first run. No run was discarded."""
 CHOOSING = 2
 """Seeds from 100 on, for the predictors of errors."""
@@ -114,7 +114,7 @@ def same(
 
 @app.command()
 def long(
-    streams: Annotated[int, typer.Option(min=1, help="of each kind of independent weights and rewards")] = len(SEEDS),
+    streams: Annotated[int, typer.Option(min=1, help="of each kind of independent weights and rewards")] = 20,
     tilted: Annotated[int, typer.Option(min=1, help="of each correlation and number of candidates")] = TILTED,
     processes: Processes = CORES,
     results: Results = RESULTS,
@@ -128,7 +128,7 @@ def long(
 
 @app.command()
 def days(
-    runs: Annotated[int, typer.Option(min=1, help="at most, of each world and kind of streams")] = RUNS,
+    runs: Annotated[int, typer.Option(min=1, help="of each world and kind of streams")] = RUNS,
     processes: Processes = CORES,
     results: Results = RESULTS,
 ) -> None:

@@ -142,14 +142,15 @@ def test_few_candidates_of_the_same_worth_were_promoted_in_the_stored_results(ex
     streams = Counter((outcome.weights, outcome.rewards, outcome.candidates) for outcome in long)
     promoting = Counter((outcome.weights, outcome.rewards, outcome.candidates) for outcome in long if outcome.ever)
     assert sorted(streams.values()) == 4 * [20] + 9 * [100]
-    assert all(promoting[kind] <= 0.05 * count for kind, count in streams.items())
+    assert all(promoting[kind] <= 0.06 * count for kind, count in streams.items())
+    assert sum(promoting.values()) <= 0.02 * sum(streams.values())
 
 
 def test_paired_reaches_its_targets_in_the_stored_results(example: ModuleType) -> None:
     summary, runs = import_module("summary"), import_module("runs")
     scores = runs.Store(EXAMPLE / "results" / "lastfm.jsonl", example.Score).read()
     rows = {row.setting: row for row in summary.rows_of(scores) if row.rule == "paired"}
-    assert {row.runs for row in rows.values()} == {20}
+    assert {row.runs for row in rows.values()} == {10}
     assert max(row.false_rate for row in rows.values()) <= 0.5
     assert min(row.power for row in rows.values()) >= 0.8
     assert rows["smooth"].delay <= 41_000
@@ -300,7 +301,7 @@ def test_rules_by_hand_look_at_24_hours_and_at_whole_days(example: ModuleType) -
 def test_the_winner_starts_soon_and_the_loser_never_in_stored_worlds_with_days(example: ModuleType) -> None:
     runs, days = import_module("runs"), import_module("days")
     stored = runs.Store(EXAMPLE / "results" / "days.jsonl", runs.DayRun).read()
-    assert Counter((run.world, run.seed) for run in stored) == Counter(days.day_jobs(40))
+    assert Counter((run.world, run.seed) for run in stored) == Counter(days.day_jobs(days.RUNS))
     rows = {(row.world, row.rule): row for row in import_module("summary").day_rows(stored)}
     for rule in ("periodic", "periodic 24h"):
         for world in (*CYCLIC, "no cycle, 200,000"):
@@ -308,8 +309,9 @@ def test_the_winner_starts_soon_and_the_loser_never_in_stored_worlds_with_days(e
             assert (row.wrong, row.share) == (0, 0.0)
             assert row.first <= 2.0 + 1.0
             assert row.later >= 0.97
-    assert sum(rows[world, "paired"].wrong for world in CYCLIC) >= 0.9 * 40 * len(CYCLIC)
-    assert rows["random days, sd 3", "periodic 24h"].wrong <= 0.08 * 40
+    assert sum(rows[world, "paired"].wrong for world in CYCLIC) >= 0.9 * days.RUNS * len(CYCLIC)
+    assert rows["random days, sd 3", "periodic 24h"].wrong <= 0.08 * 2 * days.RUNS
+    assert rows["random days, sd 3", "periodic"].wrong <= 0.08 * 2 * days.RUNS
     for kind in days.SAME:
         streams = [run for run in stored if run.world == kind]
         for rule in ("periodic", "periodic 24h"):
