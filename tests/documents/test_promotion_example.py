@@ -227,7 +227,7 @@ def test_a_study_of_a_small_world_runs_once_and_fills_in_its_tables(example: Mod
     days = runs.Store(tmp_path / "days.jsonl", runs.DayRun)
     days.add([runs.day_run(name, 0) for name in ("sine, 50,000", "1 candidate")])
     assert ("sine, 50,000", 0) not in runs.missing_days(days, 1)
-    assert runs.missing_days(days, 2)[-1] == ("20 correlated candidates", 1)
+    assert ("20 correlated candidates", 1) in runs.missing_days(days, 2)
     readme = tmp_path / "README.md"
     readme.write_text("".join(f"<!-- table: {name} -->\n" for name in TABLES))
     import_module("study").table("softmax", tmp_path, readme)
