@@ -28,8 +28,8 @@ def test_a_frozen_copy_is_deployed_when_it_is_promotable_and_is_better_than_the_
     serve: ModuleType, tmp_path: Path
 ) -> None:
     digits = import_module("digits").Digits.prepared(0)
-    deployed = serve.run(tmp_path, digits, 20_000, "paired", 0)
-    assert [(events, name) for events, name, _ in deployed] == [(16_500, "frozen-6")]
+    deployed = serve.run(tmp_path, digits, 17_500, "bsea", 0)
+    assert [(events, name) for events, name, _ in deployed] == [(15_000, "frozen-6")]
     assert deployed[0][2] > digits.value(digits.baseline) + 0.1
     with np.load(tmp_path / "apprentice.npz") as file:
         assert digits.value(digits.chosen_by(file["weights"])) == deployed[0][2]
