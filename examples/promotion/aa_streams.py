@@ -133,14 +133,25 @@ def _independent(kind: str, rewards: str, candidates: int, seed: int, events: in
         yield _batch(reward, KINDS[kind].draw(random, AT_ONCE, candidates), KINDS[kind].propensity)
 
 
+def tilted(logging: Floats, candidates: int, correlation: float, random: np.random.Generator) -> Floats:
+    """Return policies in proportion to `p exp(g)`, with the logging policy p and normal g, [candidates, actions].
+
+    Args:
+        logging: Probabilities of the logging policy, or numbers in proportion to them, [actions].
+        candidates: Number of candidates.
+        correlation: Correlation between the g of two candidates.
+        random: Source of random numbers.
+    """
+    shared, own = random.normal(size=(1, len(logging))), random.normal(size=(candidates, len(logging)))
+    policies = logging * np.exp(math.sqrt(correlation) * shared + math.sqrt(1 - correlation) * own)
+    return np.asarray(policies / policies.sum(axis=1, keepdims=True))
+
+
 def _tilted(kind: str, rewards: str, candidates: int, seed: int, events: int) -> Iterator[EventBatch]:
-    """Draw a logging policy `p`, and candidates in proportion to `p exp(g)` with normal `g`, once for all events."""
+    """Draw a logging policy and candidates that tilt it, once for all events."""
     random = np.random.default_rng([20_261_126, seed, list(CORRELATIONS).index(kind), candidates])
     logging = 0.9 * random.dirichlet(np.ones(ACTIONS)) + 0.1 / ACTIONS
-    shared, own = random.normal(size=(1, ACTIONS)), random.normal(size=(candidates, ACTIONS))
-    correlation = CORRELATIONS[kind]
-    policies = logging * np.exp(math.sqrt(correlation) * shared + math.sqrt(1 - correlation) * own)
-    policies /= policies.sum(axis=1, keepdims=True)
+    policies = tilted(logging, candidates, CORRELATIONS[kind], random)
     for _ in range(0, events, AT_ONCE):
         action = random.choice(ACTIONS, AT_ONCE, p=logging)
         yield EventBatch.from_arrays(

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from aa_streams import tilted
 from numpy.typing import NDArray
 from scipy.stats import t as student
 
@@ -222,7 +223,7 @@ def favouring() -> Floats:
 
 
 def rates_of(lift: Floats) -> Floats:
-    """Return the probabilities of a reward, [hours, actions], with which policies that favour an action have a lift.
+    """Return the probabilities of a reward, [hours, actions], that give these lifts to policies that favour an action.
 
     >>> rates = rates_of(np.array([[0.03, -0.01]]))
     >>> (rates @ (favouring() - 1 / ACTIONS).T).round(4).tolist()
@@ -261,9 +262,7 @@ def log_of(name: str, random: np.random.Generator) -> Log:
 
 def _same(candidates: int, correlation: float, random: np.random.Generator) -> Log:
     """Return a log in which rewards have a cycle and no action matters, with policies in proportion to `exp(g)`."""
-    shared, own = random.normal(size=(1, ACTIONS)), random.normal(size=(candidates, ACTIONS))
-    policies = np.exp(np.sqrt(correlation) * shared + np.sqrt(1.0 - correlation) * own)
-    policies /= policies.sum(axis=1, keepdims=True)
+    policies = tilted(np.ones(ACTIONS), candidates, correlation, random)
     rates = np.repeat(BASE * (1.0 + 0.5 * np.tile(SINE, SAME_DAYS))[:, None], ACTIONS, axis=1)
     return Log(policies, rates, np.round(SAME_EVENTS / DAY * np.tile(TRAFFIC, SAME_DAYS)).astype(np.int64))
 

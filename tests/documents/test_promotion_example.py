@@ -158,7 +158,6 @@ def test_paired_reaches_its_targets_in_the_stored_results(example: ModuleType) -
     assert rows["abrupt"].delay <= 12_000
 
 
-
 @pytest.mark.slow
 def test_a_lift_that_has_moved_is_less_certain(example: ModuleType) -> None:
     errors = import_module("errors")

@@ -23,7 +23,7 @@ NUMBERS = [name for name in Estimate.__struct_fields__ if name not in ("average"
 
 
 def stream(days: float, seed: int = 1, noise: float = 0.1) -> EventBatch:
-    """Draw events with a daily cycle, of which the second candidate lacks some."""
+    """Draw events with a daily cycle. The second candidate lacks some of them."""
     rng, count = np.random.default_rng(seed), int(days * PER_DAY)
     times = np.arange(count) * 24 * HOUR / PER_DAY
     weights = rng.choice([0.5, 1.0, 2.0], (2, count), p=[0.5, 0.25, 0.25])
