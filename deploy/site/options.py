@@ -116,7 +116,7 @@ def page(file: Path) -> str:
 
 
 HEAD = (
-    "`streameval init` writes a file with every option and its default. The examples below are its sections. An "
+    "`streameval init --all` writes a file with every option and its default. The examples below are its sections. An "
     "environment variable sets any option: `STREAMEVAL_SOURCE__TOPIC`, `STREAMEVAL_ESTIMATORS='[ips, snips]'`. "
     "Numbers count events. Durations are `30s`, `5m` or `1h`. `streameval check` validates a file."
 )

@@ -8,7 +8,16 @@ from typing import Annotated, Literal, NoReturn
 
 import typer
 
-from streameval.cli.arguments import DEFAULT_CONFIG, AsJson, ConfigAndFiles, ConfigPath, EventsFormat, Multiline, Seed
+from streameval.cli.arguments import (
+    DEFAULT_CONFIG,
+    AsJson,
+    Candidates,
+    ConfigAndFiles,
+    ConfigPath,
+    EventsFormat,
+    Multiline,
+    Seed,
+)
 from streameval.cli.terminal import Commands, run_app
 from streameval.errors import InputError
 from streameval.service.process import set_up_process
@@ -45,11 +54,15 @@ def _options(
 @app.command()
 def init(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")] = DEFAULT_CONFIG,
+    everything: Annotated[bool, typer.Option("--all", help="Show every option with its default.")] = False,
 ) -> None:
-    """Write a configuration that shows every option with its default."""
+    """Write a configuration to start from: source, policies, reward and state.
+
+    Examples: `streameval init`, `streameval init --all reference.yaml`.
+    """
     try:
         with path.open("x", encoding="utf-8") as file:
-            file.write(_packaged(DEFAULT_CONFIG.name))
+            file.write(_packaged(DEFAULT_CONFIG.name if everything else "starter.yaml"))
     except FileExistsError:
         raise InputError(f"{path} exists already", hint="name another file, as in `streameval init my.yaml`") from None
     except OSError as error:
@@ -94,6 +107,8 @@ def run(
 
     SIGHUP reloads CONFIG: candidates can be added and removed. A new candidate starts with the next event. With
     --backfill, it first gets the events since FROM, each once.
+
+    Examples: `streameval run`, `streameval run my.yaml --backfill 2026-01-31`.
     """
     from streameval.cli.run import run_daemon
 
@@ -123,6 +138,8 @@ def demo(
     With --broker-only, starts the broker alone and prints the source for a configuration. The broker takes a free port
     of 127.0.0.1, keeps about 5 MB per partition in memory, and loses all messages when it ends. `streameval produce`
     creates topics.
+
+    Examples: `streameval demo`, `streameval demo --events 200000 --port 0`.
     """
     from streameval.cli.demo import run_broker, run_demo
 
@@ -139,12 +156,7 @@ def demo(
 @app.command()
 def replay(
     arguments: ConfigAndFiles,
-    candidates: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAMES", help="Evaluate these (separated by commas) with the defaults, without a configuration."
-        ),
-    ] = None,
+    candidates: Candidates = None,
     events_format: EventsFormat = None,
     multiline: Multiline = False,
     as_json: AsJson = False,
@@ -178,6 +190,9 @@ def replay(
 
     `replay log.csv --candidates challenger` needs no configuration: columns are named like the fields of an event, and
     a candidate's probability is in the column of its name.
+
+    Examples: `streameval replay log.csv --candidates challenger --plot answer.png`,
+    `streameval replay streameval.yaml monday.ndjson.gz tuesday.ndjson.gz --decisions`.
     """
     from streameval.cli.replay import PlotOptions, run_replay
 
@@ -197,6 +212,7 @@ def replay(
 @app.command()
 def plan(
     arguments: ConfigAndFiles,
+    candidates: Candidates = None,
     lift: Annotated[
         list[str] | None,
         typer.Option(metavar="LIFT", help="A lift to detect: 0.01, or 5% of the value of production. Repeatable."),
@@ -214,10 +230,12 @@ def plan(
     For each candidate, from the exploration in the log: the number of events until the lower bound of the normal
     interval of its lift over production is above 0, and how long that takes at the event rate of the log. Wider
     intervals need more events. All events have equal weight.
+
+    Examples: `streameval plan log.csv --candidates challenger --lift 5%`, `streameval plan streameval.yaml log.ndjson`.
     """
     from streameval.cli.plan import run_plan
 
-    run_plan(arguments, lift or (), power, estimator, events_format, plot, as_json=as_json)
+    run_plan(arguments, candidates, lift or (), power, estimator, events_format, plot, as_json=as_json)
 
 
 @app.command()
@@ -230,6 +248,10 @@ def check(
         Path | None,
         typer.Option(metavar="FILE", help="Only compare the propensities of a log with its choices of actions."),
     ] = None,
+    candidates: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="With --propensities: also check the weights of these candidates."),
+    ] = None,
     multiline: Multiline = False,
     as_json: AsJson = False,
 ) -> None:
@@ -238,14 +260,20 @@ def check(
     Prints what would run, and cycles in files of events: a day's cycle needs four days of events, and a week's cycle
     four weeks. Creates nothing. Exits with 1 if `run` would not work and with 2 if the configuration is invalid. With
     --propensities, checks that log only, and exits with 1 if an action is off.
+
+    Examples: `streameval check`, `streameval check --propensities log.csv --candidates challenger`.
     """
     if propensities is None:
+        if candidates is not None:
+            raise InputError(
+                "--candidates has no effect without --propensities", hint="name the log: --propensities FILE"
+            )
         from streameval.cli.check import run_check
 
         raise typer.Exit(run_check(config, with_surroundings=broker, multiline=multiline, as_json=as_json))
     from streameval.cli.propensities import run_check_propensities
 
-    raise typer.Exit(run_check_propensities(propensities, multiline=multiline, as_json=as_json))
+    raise typer.Exit(run_check_propensities(propensities, candidates, multiline=multiline, as_json=as_json))
 
 
 @app.command()
@@ -273,6 +301,8 @@ def simulate(
     """Write simulated events with known true values.
 
     They come from a simulated recommender with changing users.
+
+    Examples: `streameval simulate log.ndjson --truth truth.ndjson`, `streameval simulate --drift abrupt | head`.
     """
     from streameval.ingest.files.lines import write_lines
     from streameval.ingest.simulated import CycleSettings, SimulatedRecommender, SimulatedSettings
@@ -317,10 +347,12 @@ def learn(
     """Learn policies from files of events, in several passes.
 
     Each candidate of kind `learned` learns from the earlier events. After each pass it is evaluated, unchanged, on the
-    later ones, and the weights with the highest lower bound are written to NAME.npz: see `file` in `streameval init`.
+    later ones, and the weights with the highest lower bound are written to NAME.npz: see `file` in `streameval init --all`.
 
     The bounds of all passes hold together. Values on the events that a policy learned from have no such bound: they
     show how far it overfits.
+
+    Example: `streameval learn streameval.yaml log.ndjson.gz --to policies`.
     """
     from streameval.cli.learn import run_learn
 
@@ -361,6 +393,8 @@ def produce(
 
     Each line, or each row of a table as JSON, becomes a message. Partitions take turns. Events that would be rejected
     are not sent, and the exit code is then 1.
+
+    Examples: `streameval produce log.ndjson.gz interactions`, `streameval produce log.csv --config streameval.yaml`.
     """
     from streameval.cli.produce import run_produce
 
@@ -381,6 +415,8 @@ def show(
     """Print a snapshot of the daemon.
 
     Includes its time and version, the offsets at which it resumes, buffered events, and the estimates.
+
+    Example: `streameval show streameval-state`.
     """
     from streameval.cli.show import run_show
 
@@ -397,6 +433,8 @@ def schema(
     """Print a JSON Schema: of an event, a ranking with clicks, a reward that arrives later, a Report or a decision.
 
     The package has them as files, in streameval/config/schemas.
+
+    Example: `streameval schema reward`.
     """
     print(_packaged("schemas", f"{name}.json"), end="")
 

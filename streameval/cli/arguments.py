@@ -25,6 +25,12 @@ ConfigAndFiles = Annotated[
         show_default=False,
     ),
 ]
+Candidates = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMES", help="Take these candidates (separated by commas) and the defaults, without a configuration."
+    ),
+]
 EventsFormat = Annotated[
     Literal["json", "dsjson", "parquet", "csv"] | None,
     typer.Option(
@@ -58,3 +64,22 @@ def split_config_and_files(arguments: list[str]) -> tuple[Path, list[str]]:
         hint = "name one after the configuration; `replay FILE --candidates NAMES` needs no configuration"
         raise InputError("no file of events is named", hint=hint)
     return Path(first), others
+
+
+def candidate_names(candidates: str, file: str) -> list[str]:
+    """Split the names of candidates at commas.
+
+    Args:
+        candidates: the argument of `--candidates`
+        file: the first file, to refuse a configuration
+
+    Raises:
+        InputError: No candidate is named, or `file` is a configuration.
+    """
+    names = [name.strip() for name in candidates.split(",") if name.strip()]
+    if not names:
+        raise InputError("--candidates names no candidate", hint="e.g. --candidates challenger,even")
+    if file.endswith(CONFIG_SUFFIXES):
+        hint = f"leave --candidates out, or {file}"
+        raise InputError(f"--candidates is for logs without a configuration, and {file} is one", hint=hint)
+    return names

@@ -27,6 +27,7 @@ REPLAY_HINT = "replay the log: the reason of each decision names the events that
 
 def run_plan(
     arguments: Sequence[str],
+    candidates: str | None,
     lifts: Sequence[str],
     power: float,
     estimator: str | None,
@@ -40,10 +41,10 @@ def run_plan(
     Raises:
         InputError: An option or a file cannot be used.
     """
-    config, files = config_and_files(arguments)
+    config, files = config_and_files(arguments, candidates)
     if plot:
         check_path(plot)
-    report = plan_power(config, files, lifts, power, estimator, events_format)
+    report = plan_power(config, files, lifts, power, estimator, events_format, timed=candidates is None)
     if plot:
         save(power_figure(report, ", ".join(Path(file).name for file in files)), plot)
     if as_json:
@@ -61,6 +62,7 @@ def plan_power(
     power: float = 0.8,
     estimator: str | None = None,
     written: str | None = None,
+    timed: bool = True,
 ) -> PowerReport:
     """Forecast, from files, how many events each lift takes for each candidate.
 
@@ -71,6 +73,7 @@ def plan_power(
         power: probability of detecting such a lift
         estimator: label of the estimator, by default the preferred one with evidence about a candidate
         written: format of the files
+        timed: rows of tables must have a timestamp
 
     Raises:
         InputError: An option cannot be used.
@@ -98,7 +101,7 @@ def plan_power(
         promotion=None,
     )
     log = LogSummary(configured.policies, configured.computed_policies, configured.reward_range)
-    replay = Replay(config, Evaluator.from_config(forecast))
+    replay = Replay(config, Evaluator.from_config(forecast), timed)
 
     def update(batch: EventBatch) -> None:
         replay.evaluator.update(batch)

@@ -1,11 +1,15 @@
-"""Compare the propensities of a log with how often actions were chosen."""
+"""Compare the propensities of a log with how often actions were chosen, and check the weights of candidates."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
+from streameval.cli.arguments import candidate_names
 from streameval.cli.check import Finding, exit_code, to_json
 from streameval.cli.log_warnings import MULTILINE_HINT, LogCounts, spanning_rows
 from streameval.common.text import counted
@@ -15,11 +19,18 @@ from streameval.events.tables import ColumnNames
 from streameval.ingest.files.lines import table_format
 from streameval.ingest.files.source import read_lines
 from streameval.ingest.files.tables import read_table
+from streameval.ope.core import Cumulative
+from streameval.ope.estimators import IPS
+from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evidence.frequencies import Frequencies
 
+OF_WEIGHTS = ("mean_weight", "effective_sample_size", "largest_share", "missing_share")
+"""Trust checks that depend on no reward."""
 HINT = (
     "log the probability that was used in the draw, after every filter; examples/recommender/README.md has a checklist"
 )
+
+WEIGHTS_HINT = "log, for the shown action, the probability with which the candidate would have shown it"
 
 
 def _findings(frequencies: Frequencies) -> Iterator[Finding]:
@@ -34,44 +45,59 @@ def _findings(frequencies: Frequencies) -> Iterator[Finding]:
         )
 
 
-def check_propensities(path: Path, multiline: bool = False) -> list[Finding]:
+def check_propensities(path: Path, candidates: Sequence[str] = (), multiline: bool = False) -> list[Finding]:
     """Check the propensities of a log in NDJSON, CSV or Parquet.
 
     Args:
         path: the log
+        candidates: also run the trust checks of their importance weights
         multiline: rows of CSV may take several lines
 
     Raises:
         InputError: The file is missing or damaged, or has no event.
     """
     frequencies, counts, events, rejected = Frequencies(), LogCounts((-math.inf, math.inf)), 0, 0
-    for batch in _batches(path, counts):
+    evaluator = Evaluator(candidates, [IPS()], [Cumulative()])
+    for batch in _batches(path, candidates, counts):
         fields = [] if batch.raw_fields is None else batch.raw_fields.values
         frequencies.add(batch, [event.get("action") for event in fields], [event.get("actions") for event in fields])
         events, rejected = events + len(batch), rejected + len(batch.rejected)
+        if candidates:
+            evaluator.update(replace(batch, reward=np.zeros(len(batch))))
     if not events:
         raise InputError(f"{path} has no event, and {rejected:,} rejected lines", hint="`replay` gives the reasons")
-    findings = list(_findings(frequencies))
+    findings = [*_findings(frequencies), *_findings_about(candidates, evaluator)]
     if counts.spanning and not multiline:
         hint = MULTILINE_HINT.format("--multiline")
         findings.append(Finding("propensities", spanning_rows(counts.spanning), "warning", hint))
     return findings
 
 
-def _batches(path: Path, counts: LogCounts) -> Iterator[EventBatch]:
+def _findings_about(candidates: Sequence[str], evaluator: Evaluator) -> Iterator[Finding]:
+    """Yield the trust checks of the candidates' weights."""
+    for trust in evaluator.report().trust if candidates else ():
+        if trust.policy in candidates and trust.check in OF_WEIGHTS:
+            yield Finding("candidates", f"{trust.policy}: {trust.reason}", "ok" if trust.ok else "error", WEIGHTS_HINT)
+
+
+def _batches(path: Path, candidates: Sequence[str], counts: LogCounts) -> Iterator[EventBatch]:
     form = table_format(str(path))
     if form is not None:
-        rows = JsonDecoder([], scores=["action"])
-        return read_table(
-            str(path), form, ColumnNames(), rows, lambda read, total: None, timed=False, spans=counts.add_spanning
+        columns, rows = (
+            ColumnNames(policies={name: name for name in candidates}),
+            JsonDecoder(candidates, scores=["action"]),
         )
-    decoder = JsonDecoder([], scores=["action"], rewarded=False)
+        return read_table(
+            str(path), form, columns, rows, lambda read, total: None, timed=False, spans=counts.add_spanning
+        )
+    decoder = JsonDecoder(candidates, scores=["action"], rewarded=False)
     return map(decoder.decode_batch, read_lines(str(path), batch=2000))
 
 
-def run_check_propensities(path: Path, *, multiline: bool = False, as_json: bool) -> int:
+def run_check_propensities(path: Path, names: str | None = None, *, multiline: bool = False, as_json: bool) -> int:
     """Print the findings about a log, and return 1 if an action or a bucket is off."""
-    findings = check_propensities(path, multiline)
+    candidates = [] if names is None else candidate_names(names, str(path))
+    findings = check_propensities(path, candidates, multiline)
     if as_json:
         print(to_json(findings))
     else:

@@ -13,7 +13,7 @@ import numpy as np
 import typer
 from pydantic import ValidationError
 
-from streameval.cli.arguments import CONFIG_SUFFIXES, split_config_and_files
+from streameval.cli.arguments import candidate_names, split_config_and_files
 from streameval.cli.log_warnings import MAX_DETAIL, LogCounts, Rejections, missing_warnings, trust_warnings
 from streameval.cli.plots import ReplayPlot, check_path
 from streameval.cli.results import answer_lines
@@ -183,12 +183,7 @@ def config_for(candidates: str, file: str) -> Config:
     Raises:
         InputError: No candidate is named, or `file` is a configuration.
     """
-    names = [name.strip() for name in candidates.split(",") if name.strip()]
-    if not names:
-        raise InputError("--candidates names no candidate", hint="e.g. --candidates challenger,even")
-    if file.endswith(CONFIG_SUFFIXES):
-        hint = f"leave --candidates out, or {file}"
-        raise InputError(f"--candidates is for logs without a configuration, and {file} is one", hint=hint)
+    names = candidate_names(candidates, file)
     try:
         return Config.model_validate(
             {"policies": {"candidates": names}, "columns": {"event_id": "event_id", "policies": names}}

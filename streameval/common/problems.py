@@ -19,7 +19,7 @@ from streameval.errors import ConfigError
 KeyPath: TypeAlias = tuple[str | int, ...]
 """The keys of mappings and indices of lists that lead to an option, from the top."""
 
-NO_HINT = "`streameval init my.yaml` writes a file that shows every option with its default"
+NO_HINT = "`streameval init --all my.yaml` writes a file that shows every option with its default"
 CREDENTIALS = re.compile(r"//[^/@\s]*@")  # in an address, `//user:password@host`
 MAX_SHOWN = 60
 EXPECTED: Mapping[str, str] = {

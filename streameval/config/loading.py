@@ -63,7 +63,7 @@ def read_yaml(path: Path) -> Document:
     except FileNotFoundError:
         raise ConfigError(
             f"the configuration {path} does not exist",
-            hint="name it as in `streameval run my.yaml`; `streameval init` writes one that shows every option",
+            hint="name it as in `streameval run my.yaml`; `streameval init` writes one to start from",
         ) from None
     except UnicodeDecodeError as error:
         raise ConfigError(

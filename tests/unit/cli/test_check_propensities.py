@@ -107,3 +107,27 @@ def test_rows_over_several_lines_are_shown_unless_they_are_expected(run: Run, tm
     assert outcome.code == 0
     assert "warning: 30 rows of CSV take several lines" in outcome.err
     assert run("check", "--propensities", str(path), "--multiline").err == ""
+
+
+@pytest.mark.parametrize("name", ["log.ndjson", "log.csv"])
+@pytest.mark.parametrize(("factor", "code"), [(1.0, 0), (1.2, 1)])
+def test_weights_of_candidates_are_checked(run: Run, tmp_path: Path, name: str, factor: float, code: int) -> None:
+    rows = [{**row, "policies": {"even": factor / len(NAMES), "same": row["propensity"]}} for row in single(3, 5000)]
+    path = tmp_path / name
+    if name.endswith(".csv"):
+        columns = ("action", "propensity", "reward")
+        lines = [",".join([*columns, "even", "same"])]
+        lines += [",".join(str(x) for x in [*(row[c] for c in columns), *row["policies"].values()]) for row in rows]
+        path.write_text("\n".join(lines))
+    else:
+        written(path, rows)
+    outcome = run("check", "--propensities", str(path), "--candidates", "even,same")
+    assert outcome.code == code, outcome.err
+    assert "same: mean weight 1 over 5,000 events" in outcome.out
+    assert ("even: mean weight 1.2" in outcome.err) == (code == 1)
+
+
+def test_candidates_need_a_log_of_propensities(run: Run) -> None:
+    outcome = run("check", "--candidates", "even")
+    assert outcome.code == 2
+    assert outcome.err.startswith("error: --candidates has no effect without --propensities\nhint: ")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from streameval.config.model import Config
+from streameval.ingest.kafka.settings import KafkaSettings
 from support.commands import command
 
 EVENT = '{"event_id": "a", "timestamp": 1.0, "action": "x", "propensity": 0.5, "reward": 1, "policies": {"b": 0.5}}\n'
@@ -26,8 +29,29 @@ def test_init_writes_a_configuration_that_check_accepts(folder: Path, capfd: Cap
     written = command(capfd, "init")
     assert (written.code, written.err) == (0, "")
     assert "set source and policies.candidates" in written.out
-    assert "# Every option of streameval with its default" in (folder / "streameval.yaml").read_text()
     assert command(capfd, "check", "--no-broker").code == 0
+
+
+def test_init_all_writes_every_option(folder: Path, capfd: Capture) -> None:
+    assert command(capfd, "init", "--all", "all.yaml").code == 0
+    assert "# Every option of streameval with its default" in (folder / "all.yaml").read_text()
+    assert command(capfd, "check", "all.yaml", "--no-broker").code == 0
+    assert Config.load(folder / "all.yaml", {}) == Config.load(_starter(folder, capfd), {})
+
+
+def test_comments_of_the_starter_are_options(folder: Path, capfd: Capture) -> None:
+    starter = _starter(folder, capfd)
+    text = re.sub(r"^( *)# (?=\w+: )", r"\1", starter.read_text(), flags=re.MULTILINE)
+    starter.write_text(text)
+    config = Config.load(starter, {})
+    assert "country" in config.segments
+    assert isinstance(config.source, KafkaSettings)
+    assert config.source.rewards is not None
+
+
+def _starter(folder: Path, capfd: Capture) -> Path:
+    assert command(capfd, "init", "starter.yaml").code == 0
+    return folder / "starter.yaml"
 
 
 def test_init_overwrites_nothing(folder: Path, capfd: Capture) -> None:

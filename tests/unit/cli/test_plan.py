@@ -133,3 +133,10 @@ def test_a_picture_without_any_candidate_is_refused(run: Run, tmp_path: Path) ->
 def test_an_empty_log_is_refused(run: Run, tmp_path: Path) -> None:
     (tmp_path / "empty.ndjson").write_text("")
     assert "no event was accepted" in run("plan", "c.yaml", "empty.ndjson").err
+
+
+def test_named_candidates_need_no_configuration(run: Run) -> None:
+    Path("log.csv").write_text("action,propensity,reward,even\n" + "a,0.25,1,0.5\nb,0.75,0,0.5\nb,0.75,1,0.5\n" * 40)
+    outcome = run("plan", "log.csv", "--candidates", "even", "--lift", "0.1")
+    assert outcome.code == 0, outcome.err
+    assert "120 events; events until a lift is detected" in outcome.out
