@@ -85,7 +85,7 @@ lock: .venv/ready  ## update requirements/*.lock from pyproject.toml (UPGRADE=1 
 
 docs: .venv-docs/ready  ## build the documentation as a site with search; open build/site/index.html
 	PYTHONPATH=$(CURDIR) NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict --config-file deploy/site/mkdocs.yml
-	@echo "open build/site/index.html"
+	@echo "the site is written: open $(CURDIR)/build/site/index.html, or run python3 -m http.server --directory build/site"
 
 dashboards: .venv/ready  ## regenerate deploy/grafana/dashboards/ from its code
 	PYTHONPATH=deploy/grafana .venv/bin/python -m streameval_dashboards deploy/grafana/dashboards

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 FIRST = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
-PATTERNS = ("deploy/*.md", "deploy/runbooks/*.md", "examples/*/*.md")
+PATTERNS = ("deploy/*.md", "deploy/runbooks/*.md", "examples/*/*.md", "examples/*/*.ipynb")
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)(?P<path>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
 NOT_IN_SEARCH = "---\nsearch: {exclude: true}\n---\n\n"
 FENCE = re.compile(r"^(```|~~~)")
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 ITEM = re.compile(r"^ *(?:[*-]|\d+\.) ")
+STYLE = re.compile(r"<style.*?</style>", re.DOTALL)
 
 
 def collect(root: Path) -> dict[str, str | Path]:
@@ -31,6 +34,8 @@ def collect(root: Path) -> dict[str, str | Path]:
             uri, text = f"{uri}/index.md", listing(path, root)
         elif path.suffix == ".md":
             text = path.read_text(encoding="utf-8")
+        elif path.suffix == ".ipynb":
+            uri, text = f"{uri.removesuffix('.ipynb')}.md", notebook(path)
         else:
             pages[uri] = path
             continue
@@ -38,6 +43,27 @@ def collect(root: Path) -> dict[str, str | Path]:
             pages[uri] = page(text, path if path.is_dir() else path.parent)
             waiting += targets(text, path if path.is_dir() else path.parent)
     return pages
+
+
+def notebook(path: Path) -> str:
+    """Show the cells of a notebook, and its stored outputs, as a document."""
+    parts = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        parts += [output(one) for one in cell.get("outputs", ())]
+    return "\n\n".join(parts) + "\n"
+
+
+def output(shown: dict[str, Any]) -> str:
+    """Show one output of a cell: a picture, HTML without its style sheets, or text."""
+    data = shown.get("data", {"text/plain": shown.get("text", "")})
+    if "image/png" in data:
+        return f"![Output](data:image/png;base64,{''.join(data['image/png']).strip()})"
+    if "text/html" in data:
+        lines = STYLE.sub("", "".join(data["text/html"])).splitlines()
+        return "\n".join(line.strip() for line in lines if line.strip())
+    return f"```text\n{''.join(data['text/plain'])}\n```"
 
 
 def targets(text: str, directory: Path) -> Iterator[Path]:
@@ -55,6 +81,8 @@ def page(text: str, directory: Path) -> str:
 
     def index_link(link: re.Match[str]) -> str:
         path = link["path"].rstrip("/")
+        if path.endswith(".ipynb"):
+            return f"{path.removesuffix('.ipynb')}.md"
         return f"{path}/index.md" if (directory / path).is_dir() else link[0]
 
     lines: list[str] = []

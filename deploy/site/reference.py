@@ -50,6 +50,8 @@ PARTS = (
     "ope.reward_models",
 )
 """Modules below `streameval` with public names of their own, for those who extend it."""
+FIRST_METRICS = ("promotion", "estimates")
+"""Sections of metrics.toml that answer which candidate is better, and by how much."""
 GROUPS = {
     "Evaluate": ("ope.evaluator", "ope.report", "ingest.files.reading"),
     "Events": ("events", "event_logger"),
@@ -94,11 +96,11 @@ def commands() -> str:
 
 
 def metrics() -> str:
-    """Describe all metrics, one table per section of metrics.toml."""
+    """Describe all metrics, one table per section of metrics.toml, the ones about decisions first."""
     text = ["# Metrics", "`GET /metrics` has these families, and families of the process (`process_`, `python_`)."]
     text.append("A value that is not known is absent. [How to read them](../deploy/README.md#metrics).")
-    for section, families in METRICS.items():
-        labels = SECTIONS[section][0]
+    for section in dict.fromkeys((*FIRST_METRICS, *METRICS)):
+        families, labels = METRICS[section], SECTIONS[section][0]
         rows = [(f"`{name}`", kind_of(name), markdown(help_text)) for name, (_, help_text) in families.items()]
         named = ", ".join(f"`{label}`" for label in labels) or "none"
         text += [f"## {section.replace('_', ' ').capitalize()}", f"Labels: {named}."]

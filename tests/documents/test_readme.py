@@ -10,10 +10,8 @@ import pytest
 from support.documents import run_document
 from support.paths import ROOT
 
-DOCUMENTS = [
-    path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "deploy" / "README.md") if path.exists()
-]
-DOCUMENTS += sorted(ROOT.glob("examples/*/*.md"))
+DOCUMENTS = [path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md") if path.exists()]
+DOCUMENTS += sorted([*ROOT.glob("deploy/*.md"), *ROOT.glob("examples/*/*.md")])
 
 documents = pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 
