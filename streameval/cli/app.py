@@ -180,7 +180,10 @@ def replay(
     plot_average: Annotated[str | None, typer.Option(metavar="NAME", help="Average to plot.")] = None,
     plot_title: Annotated[str | None, typer.Option(metavar="TEXT", help="Title of the plot.")] = None,
     truth: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Plot the true values in a file that `simulate --truth` wrote.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Print errors against true values that `simulate --truth` wrote; --plot draws them."
+        ),
     ] = None,
 ) -> None:
     """Estimate from files of events.
@@ -200,7 +203,8 @@ def replay(
         arguments,
         candidates,
         events_format,
-        PlotOptions(plot, plot_estimator, plot_average, plot_title, truth) if plot else None,
+        PlotOptions(plot, plot_estimator, plot_average, plot_title) if plot else None,
+        truth,
         multiline=multiline,
         as_json=as_json,
         everything=everything,
@@ -297,12 +301,24 @@ def simulate(
     ] = 0.0,
     action_sets: Annotated[bool, typer.Option("--action-sets", help="Write all actions, with their features.")] = False,
     truth: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write the true values.")] = None,
+    errors: Annotated[
+        int | None,
+        typer.Option(
+            metavar="LOGS", min=1, help="Write no events: evaluate this many logs, and print errors against the truth."
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="CONFIG", help="With --errors: what to estimate, else the defaults.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="With --errors: print JSON instead of a table.")] = False,
 ) -> None:
-    """Write simulated events with known true values.
+    """Write simulated events with known true values, or the errors of estimates from such events.
 
-    They come from a simulated recommender with changing users.
+    They come from a simulated recommender with changing users. With --errors 20, twenty logs with the seeds from --seed
+    on are evaluated. The table has the errors of each estimator on each average, with standard errors over the logs.
 
-    Examples: `streameval simulate log.ndjson --truth truth.ndjson`, `streameval simulate --drift abrupt | head`.
+    Examples: `streameval simulate log.ndjson --truth truth.ndjson`, `streameval simulate --drift abrupt | head`,
+    `streameval simulate --events 100000 --errors 20 --config streameval.yaml`.
     """
     from streameval.ingest.files.lines import write_lines
     from streameval.ingest.simulated import CycleSettings, SimulatedRecommender, SimulatedSettings
@@ -319,6 +335,15 @@ def simulate(
         rate=rate,
         start_time=start.replace(tzinfo=UTC),
     )
+    if errors is not None:
+        from streameval.cli.accuracy import simulate_errors
+
+        if file or truth:
+            raise InputError("--errors writes no events", hint="leave FILE and --truth out")
+        simulate_errors(settings, errors, config, as_json=as_json)
+        return
+    if config or as_json:
+        raise InputError("--config and --json have no effect without --errors", hint="add --errors LOGS")
     recommender = SimulatedRecommender(settings)
     if truth:
         write_lines(truth, recommender.truth_lines())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 import typer
 from pydantic import ValidationError
 
+from streameval.cli.accuracy import all_pairs, error_rows, error_table, score
 from streameval.cli.arguments import candidate_names, split_config_and_files
 from streameval.cli.log_warnings import MAX_DETAIL, LogCounts, Rejections, missing_warnings, trust_warnings
 from streameval.cli.plots import ReplayPlot, check_path
@@ -20,6 +21,7 @@ from streameval.cli.results import answer_lines
 from streameval.cli.tables import decisions_table, result_tables
 from streameval.cli.terminal import console, progress_of_bytes, say, silence_logs, warn, warning
 from streameval.cli.trace import Trace, read_truth
+from streameval.common.arrays import Array
 from streameval.common.problems import did_you_mean, problems_of
 from streameval.common.text import counted
 from streameval.config.model import Config
@@ -59,7 +61,6 @@ class PlotOptions:
     estimator: str | None
     average: str | None
     title: str | None
-    truth: Path | None
 
 
 def run_replay(
@@ -67,6 +68,7 @@ def run_replay(
     candidates: str | None,
     events_format: str | None,
     plot: PlotOptions | None,
+    truth: Path | None,
     *,
     multiline: bool,
     as_json: bool,
@@ -85,14 +87,15 @@ def run_replay(
         lost = "no rule can fire" if decisions else "its trust checks are off too"
         hint = "remove `promotion: off` from the configuration"
         raise InputError(f"promotion is off: {lost}", hint=hint)
-    figure = None if plot is None else _figure(config, files, plot, decisions)
-    trace = Trace(figure.choices if figure else ())
+    true_values = read_truth(truth) if truth else {}
+    figure = None if plot is None else _figure(config, files, plot, true_values, decisions)
+    trace = Trace(all_pairs(config.evaluator_config()) if true_values else figure.choices if figure else ())
     replay = Replay(config, timed=candidates is None, multiline=multiline)
     means = None if as_json else hourly_means(replay.evaluator.config)
-    replay.update = _updates(replay, trace if figure else None, means)
+    replay.update = _updates(replay, trace if trace.pairs else None, means)
     report = replay.read(files, events_format)
+    trace.finish(report)
     if figure:
-        trace.finish(report)
         figure.draw(trace)
     if as_json:
         sys.stdout.write(report.to_json(indent=2).decode() + "\n")
@@ -105,6 +108,7 @@ def run_replay(
             console().print(decisions_table(report))
         for line in () if means is None else means.findings():
             print(line)
+        _print_errors(trace, true_values, files)
     if strict and not all(check.ok for check in report.trust):
         raise typer.Exit(1)
 
@@ -138,6 +142,13 @@ def print_results(report: Report, everything: bool) -> None:
         console().print(table)
 
 
+def _print_errors(trace: Trace, truth: Mapping[str, Array], files: Sequence[str]) -> None:
+    if truth:
+        pairs = list(trace.pairs)
+        rows = list(error_rows(pairs, [[score(trace, truth, pair) for pair in pairs]]))
+        console().print(error_table(rows, ", ".join(Path(file).name for file in files)))
+
+
 def config_and_files(arguments: Sequence[str], candidates: str | None = None) -> tuple[Config, list[str]]:
     """Load the configuration, and return it with the files of events.
 
@@ -158,9 +169,10 @@ def config_and_files(arguments: Sequence[str], candidates: str | None = None) ->
     return config, files
 
 
-def _figure(config: Config, files: Sequence[str], options: PlotOptions, by_rule: bool) -> ReplayPlot:
+def _figure(
+    config: Config, files: Sequence[str], options: PlotOptions, truth: Mapping[str, Array], by_rule: bool
+) -> ReplayPlot:
     """Prepare the figure, before files are read."""
-    truth = read_truth(options.truth) if options.truth else {}
     pairs = choices(config.evaluator_config(), options.estimator, options.average)
     check_path(options.path)
     return ReplayPlot(
