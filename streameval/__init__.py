@@ -9,6 +9,7 @@
 
 `help(streameval.Evaluator)` explains one name; `streameval.__all__` lists all of them:
 
+* `compare` answers from a log in one call
 * events: `EventBatch` (`from_frame`, `from_arrays`), `read_events` for files; `EventLogger` in a recommender
 * `Evaluator` takes events; its `report()` is a `Report` of each `Estimate` (`to_frame`, `to_json`)
 * estimators: `IPS`, `SNIPS`, `StratifiedIPS`, `DR`, ... or their names, as in the configuration: `estimators=["ips"]`
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 from streameval.common.lazy import lazily
 
 if TYPE_CHECKING:
+    from streameval.cli.compare import compare
     from streameval.errors import ConfigError, InputError, SourceError, StateError, StreamevalError
     from streameval.event_logger import EventLogger
     from streameval.events import EventBatch
@@ -78,7 +80,7 @@ if TYPE_CHECKING:
     from streameval.ope.reward_models import PythonModel, Ridge, RiverModel, Tabular
 
 __all__ = ["ConfigError", "InputError", "SourceError", "StateError", "StreamevalError"]
-__all__ += ["Evaluator", "Estimate", "EventBatch", "EventLogger", "Report", "read_events"]
+__all__ += ["Evaluator", "Estimate", "EventBatch", "EventLogger", "Report", "compare", "read_events"]
 __all__ += ["CAB", "CABDR", "ClippedIPS", "ControlVariate", "DM", "DR", "IPS", "SNIPS", "StaticBlend", "Switch"]
 __all__ += ["IIPS", "PseudoInverse", "RIPS", "StratifiedDR", "StratifiedIPS", "WeightedPseudoInverse"]
 __all__ += ["ClickCAB", "ClickIPS", "ClickSNIPS", "ClippedClickIPS", "Ranking", "ScoredIPS", "ScoredSNIPS"]
@@ -101,7 +103,7 @@ _HOMES = (
         "ope.core",
     ),
     *("ope.estimators", "ope.evidence", "ope.intervals", "ope.promotion", "ope.report", "ope.evaluator.evaluator"),
-    *("ingest.files.reading", "ope.learning.learned", "ope.learning.of_reward_model"),
+    *("cli.compare", "ingest.files.reading", "ope.learning.learned", "ope.learning.of_reward_model"),
 )
 """A name is imported from the first of these modules that has it."""
 

@@ -53,7 +53,7 @@ PARTS = (
 FIRST_METRICS = ("promotion", "estimates")
 """Sections of metrics.toml that answer which candidate is better, and by how much."""
 GROUPS = {
-    "Evaluate": ("ope.evaluator", "ope.report", "ingest.files.reading"),
+    "Evaluate": ("cli.compare", "ope.evaluator", "ope.report", "ingest.files.reading"),
     "Events": ("events", "event_logger"),
     "Estimators": ("ope.estimators", "ope.evidence"),
     "Averages": ("ope.core",),

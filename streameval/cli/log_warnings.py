@@ -151,7 +151,8 @@ class LogCounts:
         self.backward += int(np.count_nonzero(behind > ORDER_TOLERANCE_SECONDS))
         self.furthest = max(self.furthest, float(behind.max()))
         self.newest = float(latest[-1])
-        self.repeated += len(batch) - len(self._ids.take(batch))
+        if batch.origin is not None:
+            self.repeated += len(batch) - len(self._ids.take(batch))
         identity = None if batch.origin is None else batch.origin.identity
         self.identified |= identity is not None and bool(identity.any())
         low, high = self.reward_range

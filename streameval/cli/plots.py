@@ -82,13 +82,21 @@ class ReplayPlot:
         Raises:
             InputError: The trace has fewer than two points, or the file cannot be written.
         """
+        save(self.figure(trace), self.path)
+
+    def figure(self, trace: Trace) -> Figure:
+        """Return the figure.
+
+        Raises:
+            InputError: The trace has fewer than two points.
+        """
         report = trace.last
         if report is None or len(trace.kept) < 2:
             raise InputError(
                 f"nothing to plot: {counted(trace.taken, 'event')}, but a plot has one point per {trace.every}",
                 hint="replay more events, or leave out --plot",
             )
-        save(self._figure(trace, report, *self.choice(report)), self.path)
+        return self._figure(trace, report, *self.choice(report))
 
     def choice(self, report: Report) -> tuple[str, str]:
         """Return the estimator and the average to draw.

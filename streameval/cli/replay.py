@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import typer
@@ -243,6 +244,14 @@ class Replay:
         Raises:
             InputError: No event was accepted.
         """
+        self.take_files(files, written)
+        report = self.report()
+        for line in self.warnings(report):
+            say(line)
+        return self.require_events(report)
+
+    def take_files(self, files: Sequence[str], written: str | None = None) -> None:
+        """Take the events of files, with a progress bar."""
         sizes = [check(file) for file in files]
         total = None if None in sizes else sum(size or 0 for size in sizes)
         with progress_of_bytes() as advance:
@@ -254,10 +263,40 @@ class Replay:
                     partial(self._advance, advance, before, total),
                 ):
                     self._take(batch)
+
+    def take_frame(self, frame: Any) -> None:
+        """Take the rows of a frame, as `EventBatch.from_frame` does.
+
+        Raises:
+            InputError: pyarrow is not installed, or a column is missing or mixes types.
+        """
+        try:
+            from streameval.events.arrow import from_frame
+        except ImportError as error:
+            hint = "pip install 'streameval[columnar]'"
+            raise InputError("frames need pyarrow, which is not installed", hint=hint) from error
+        events = self.config.event_format("json", is_log=True)
+        self.share = 1.0
+        self._take(from_frame(frame, self.config.columns, events))
+        self._counts.clipped += events.clipped_events
+
+    def take(self, batches: Iterable[EventBatch]) -> None:
+        """Take batches."""
+        for batch in batches:
+            self._take(batch)
+
+    def report(self) -> Report:
+        """Return the Report of all events so far."""
         self.evaluator.fold_pending()
-        report = self.evaluator.report()
-        for line in self.warnings(report):
-            say(line)
+        return self.evaluator.report()
+
+    @staticmethod
+    def require_events(report: Report) -> Report:
+        """Return the Report if it has events.
+
+        Raises:
+            InputError: No event was accepted.
+        """
         if not report.events.accepted:
             cause = "all were rejected" if report.events.rejected else "the files are empty"
             hint = "correct the fields above" if report.events.rejected else "check the names of the files"

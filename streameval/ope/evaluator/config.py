@@ -571,6 +571,8 @@ class EvaluatorConfig:
                     f"the state holds the policy {name!r}, which is code: it runs only if the caller names it",
                     hint="give from_state the candidates of the configuration",
                 )
+        functions = {name: policy for name, policy in allowed.items() if config.computed_policies.get(name) == policy}
+        config = replace(config, computed_policies={**config.computed_policies, **functions})
         refuse(config._problems())
         return config
 

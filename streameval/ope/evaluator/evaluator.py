@@ -96,8 +96,9 @@ class Evaluator:
     configuration (`{"kind": "window", "tau": 5000}`). The numbers do not depend on how the stream is cut into batches.
 
     Args:
-        candidates: names under which events carry the probabilities of the candidates, or policies by name, e.g.
-            `{"challenger": Logged(), "even": Uniform()}`
+        candidates: names under which events carry the probabilities of the candidates, or policies or functions by
+            name, e.g. `{"challenger": Logged(), "even": Uniform(), "geo": function}`. A function takes `Decisions` and
+            returns, for each event, one probability for each of its actions.
         estimators: two of one kind need names. The default, if `averages` is not set either, is `ips` and `snips` on
             the five published averages, and on `mixture` `stratified_ips`, and `stratified_dr` for events with
             distributions and features.
@@ -523,7 +524,7 @@ class Evaluator:
         if not len(batch):
             return
         batch, faults = fill(batch.with_policies(self.config.columns), self._computed)
-        self._count_failures(faults)
+        self._count_failures(faults, self.accepted - len(batch) + 1)
         raw_fields = batch.raw_fields if weighing.keeps_raw_fields(self.config, self._grids) else None
         split = self.config.columns_of(batch)
         self._pending.append(replace(batch, raw_fields=raw_fields, segments=split, rejected=()))
@@ -563,11 +564,13 @@ class Evaluator:
         fresh = weighing.start(config, (), None)  # a reward model that is an object learns what it is given
         return missing_fields(config, weighing.completed(config, fresh, computed).events)
 
-    def _count_failures(self, faults: Faults) -> None:
+    def _count_failures(self, faults: Faults, first: int | None = None) -> None:
+        """Count failures of policies in code. An example names its event if `first` is the number of the first one."""
         for policy, by_event in faults.items():
             failures = self._state.failures.setdefault(policy, {})
-            for _, (reason, detail) in sorted(by_event.items()):
-                number, example = failures.get(reason, (0, detail))
+            for event, (reason, detail) in sorted(by_event.items()):
+                named = detail if first is None else f"{detail} (event {first + event:,})"
+                number, example = failures.get(reason, (0, named))
                 failures[reason] = (number + 1, example)
 
     def _fold(self, events: EventBatch) -> None:

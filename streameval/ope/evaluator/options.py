@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, WrapValidator, 
 from streameval.common.component import Component, StrictModel, kind_as_mapping
 from streameval.common.problems import Problem, expecting, refuse
 from streameval.events.segments import Segment
-from streameval.ope.candidates import AnyPolicy
+from streameval.ope.candidates import AnyPolicy, policy_or_options
 from streameval.ope.core import AnyAverage
 from streameval.ope.core.base import Average
 from streameval.ope.estimators import AnyEstimator
@@ -23,6 +23,7 @@ from streameval.ope.evidence.evidence import LARGEST_WEIGHT
 from streameval.ope.intervals import AnyInterval
 from streameval.ope.intervals.base import IntervalMethod
 from streameval.ope.policies.logged import LOGGING
+from streameval.ope.policies.python import Policy
 from streameval.ope.promotion import Promotion
 from streameval.ope.promotion.guardrails import Reward
 from streameval.ope.reward_models import AnyRewardModel, Ridge
@@ -31,8 +32,8 @@ from streameval.ope.reward_models.base import RewardModel
 KindOrOptions: TypeAlias = Mapping[str, Any] | str
 """The name of a kind; or a mapping with the kind and its options."""
 
-Candidates: TypeAlias = Sequence[str] | Mapping[str, AnyPolicy | str]
-"""Names under which events carry probabilities; or policies by name."""
+Candidates: TypeAlias = Sequence[str] | Mapping[str, AnyPolicy | str | Policy]
+"""Names under which events carry probabilities; or policies, or functions, by name."""
 
 Name = Annotated[str, Field(min_length=1)]
 
@@ -45,13 +46,9 @@ def _by_kind(base: type[Component]) -> WrapValidator:
 # --- Policies ---
 
 
-def _policy_as_mapping(value: object) -> object:
-    return {"kind": "logged"} if value is None else kind_as_mapping(value)
-
-
 NamesOrPolicies = Annotated[
     Annotated[list[Name], Tag("list")]
-    | Annotated[dict[Name, Annotated[AnyPolicy, BeforeValidator(_policy_as_mapping)]], Tag("mapping")],
+    | Annotated[dict[Name, Annotated[AnyPolicy, BeforeValidator(policy_or_options)]], Tag("mapping")],
     Discriminator(lambda value: "mapping" if isinstance(value, Mapping) else "list"),
     Field(
         description="the candidates by their names in the events, e.g. [challenger], or a mapping from name to policy, "

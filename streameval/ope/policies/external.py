@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import field
 from typing import Annotated, Any, Literal, Protocol
@@ -267,7 +267,7 @@ class PythonPolicy(ExternalPolicy):
         Raises:
             ConfigError: The code cannot be imported, or its factory fails.
         """
-        policy = make(self.target, self.options)
+        policy = self.make()
         if not callable(policy):
             raise ConfigError(
                 f"{self.target} returns {type(policy).__name__}, which cannot be called",
@@ -275,12 +275,40 @@ class PythonPolicy(ExternalPolicy):
             )
         return lambda sets, raw_fields: ask_policy(policy, sets, raw_fields)
 
-    def make(self) -> LearnsToDecide:
-        made: LearnsToDecide = make(self.target, self.options)
-        return made
+    def make(self) -> Any:
+        return make(self.target, self.options)
 
     def check(self) -> None:
         if self.learns:
             super().check()
         else:
             self.prepare()
+
+
+@dataclass(frozen=True, eq=False, config=strict)
+class FunctionPolicy(PythonPolicy):
+    """Ask a Python function that was given as a candidate. A configuration names code instead: see `PythonPolicy`.
+
+    It equals the policy without the function that a saved state has.
+
+    Args:
+        function: takes `Decisions` and returns one distribution for each
+    """
+
+    function: Callable[[Decisions], Sequence[ArrayLike]] = field(kw_only=True, repr=False)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PythonPolicy) and (self.target, self.learns) == (other.target, other.learns)
+
+    def __hash__(self) -> int:
+        return hash(self.target)
+
+    @classmethod
+    def from_function(cls, function: Callable[[Decisions], Sequence[ArrayLike]]) -> FunctionPolicy:
+        """Name the function by its module and its name."""
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        module = getattr(function, "__module__", None) or type(function).__module__
+        return cls(re.sub(r"[^\w.:]", "", f"{module}:{name}"), function=function)
+
+    def make(self) -> Any:
+        return self.function

@@ -33,6 +33,7 @@ class Decisions:
     features: Sequence[Array | None]
 
 
+NO_CONTEXT = "; the event has no context: batches keep contexts if they are read with scores=()"
 Policy: TypeAlias = Callable[[Decisions], Sequence[ArrayLike]]
 
 
@@ -104,7 +105,8 @@ def _answers(policy: Policy, decisions: Decisions) -> Sequence[Any]:
         with foreign_code():
             answers = list(islice(policy(decisions), events + 1))  # an iterator may never end
     except CodeError as error:
-        return [Fault("raised", str(error))] if events == 1 else []
+        hint = "" if any(decisions.contexts) else NO_CONTEXT
+        return [Fault("raised", f"{error}{hint}")] if events == 1 else []
     if events == 1 and len(answers) != 1:
         return [Fault("malformed", f"{'2 or more' if answers else 0} distributions for 1 event")]
     return answers
@@ -122,6 +124,10 @@ def decisions_of(sets: ActionSets, raw_fields: RawFields, events: Any) -> Decisi
     )
 
 
+def _expected(actions: int) -> str:
+    return f"expected one probability for each of {counted(actions, 'action')}"
+
+
 def _table(sets: ActionSets, event: int) -> Array | None:
     """Return a copy of the features of an event's actions, or None without any."""
     width = int(sets.widths[event])
@@ -137,7 +143,7 @@ def _write(rows: Array, answer: Any) -> Fault | None:
     try:
         rows[:] = numbers(answer, len(rows))
     except CodeError:
-        return Fault("malformed", f"{type(answer).__name__} is not a list of numbers")
+        return Fault("malformed", f"{type(answer).__name__} is not a list of numbers; {_expected(len(rows))}")
     except ValueError as error:
-        return Fault("malformed", f"{error} for {counted(len(rows), 'action')}")
+        return Fault("malformed", f"{error}; {_expected(len(rows))}")
     return None

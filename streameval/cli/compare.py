@@ -1,0 +1,247 @@
+"""Compare candidates with production in one call, on a frame, files or batches."""
+
+from __future__ import annotations
+
+import csv
+import os
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+from pydantic import ValidationError
+
+from streameval.cli.replay import Replay, choices
+from streameval.cli.results import answer_lines, summary
+from streameval.cli.trace import Trace
+from streameval.common.problems import ProblemsError, problems_of
+from streameval.config.model import Config
+from streameval.errors import InputError
+from streameval.events import EventBatch
+from streameval.events.segments import label_of
+from streameval.ingest.files.lines import table_format
+from streameval.ingest.files.source import read_lines
+from streameval.ope.candidates import is_logged
+from streameval.ope.evaluator.options import Candidates
+from streameval.ope.report import Report
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Data: TypeAlias = Any
+"""A frame of pandas, polars or Arrow, one path or several, or batches."""
+MOST_VALUES = 20
+"""Values of a segment that are found in the data. All others are one more value."""
+LOOKED_AT = 20_000
+"""Events of a file in which the values of a segment are looked for."""
+
+
+class Comparison:
+    """Hold the answer about each candidate. A notebook shows it, and `print` gives its sentences.
+
+    Attributes:
+        report: all estimates, decisions and trust checks
+    """
+
+    def __init__(self, report: Report, figure: Callable[[], Figure]) -> None:
+        self.report, self._figure = report, figure
+
+    def __str__(self) -> str:
+        return "\n".join([*answer_lines(self.report, everything=True), summary(self.report)])
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {', '.join(row.policy for row in self.report.policies if not row.production)}>"
+
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()
+
+    def plot(self) -> Figure:
+        """Return a figure of the estimates and decisions over the data, which it reads again.
+
+        Raises:
+            InputError: matplotlib is not installed, or there are too few events.
+        """
+        return self._figure()
+
+
+def compare(
+    data: Data,
+    candidates: Candidates,
+    *,
+    columns: Mapping[str, Any] | None = None,
+    segments: Sequence[str] | Mapping[str, Any] = (),
+    reward: str | Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Comparison:
+    """Estimate from logged events whether each candidate earns more than production.
+
+    Warnings (`warnings.warn`) name what is wrong with the data: rejected events, a policy that no event knows, missing
+    probabilities, segments without events, failed trust checks.
+
+    Args:
+        data: a frame of pandas, polars or Arrow, a path (CSV, Parquet or NDJSON, also compressed) or several, or
+            batches
+        candidates: names of columns (or of `policies` of events) with the candidate's probability of the logged action.
+            Or by name: policies, kinds such as `uniform`, or functions. A function takes `Decisions` of many events and
+            returns, for each event, one probability for each of its actions
+        columns: the column of each field, e.g. `{"propensity": "p", "policies": {"challenger": "p_new"}}`. By default
+            they have the names of fields
+        segments: fields that split the lift, e.g. `["context.country"]`. Their 20 most frequent values are found in the
+            data, in a file among the first 20,000 events. Or segments by name, as in the configuration
+        reward: the field of the reward, or its settings, e.g. `{"field": "revenue", "max": 200}`
+        options: other sections of the configuration, e.g. `promotion="paired"` or `estimators=["snips"]`
+
+    Returns:
+        The answer. Its `report` has all numbers, and `plot()` draws them.
+
+    Raises:
+        ProblemsError: An argument is wrong, or does not fit the others.
+        InputError: The data cannot be read, lack a column, or have no event.
+
+    >>> log = {"action": ["a", "b"] * 500, "propensity": [0.5] * 1000, "reward": [1, 0] * 500, "new": [0.7, 0.3] * 500}
+    >>> answer = compare(log, candidates=["new"])
+    >>> round(answer.report.get("new", "ips", "cumulative").lift, 4)
+    0.2
+    """
+    config = _config(
+        {
+            "policies": {"candidates": candidates},
+            "columns": {"event_id": "event_id", **_policy_columns(candidates), **(columns or {})},
+            "segments": _segments(segments, data, columns or {}),
+            "reward": {"field": reward} if isinstance(reward, str) else reward or {},
+            **options,
+        }
+    )
+    trace = Trace(choices(config.evaluator_config(), None, None))
+    is_read_once = isinstance(data, Iterator)
+    replay = Replay(config, timed=False)
+    if is_read_once:
+        replay.update = partial(_traced, replay, trace)
+    _take(replay, data)
+    report = replay.report()
+    for warning in replay.warnings(report):
+        warnings.warn(warning.removeprefix("warning: "), stacklevel=2)
+    replay.require_events(report)
+    if is_read_once:
+        trace.finish(report)
+
+    def traced() -> Trace:
+        if trace.last is None:
+            again = Replay(config, timed=False)
+            again.update = partial(_traced, again, trace)
+            _take(again, data)
+            trace.finish(report)
+        return trace
+
+    title = ", ".join(Path(file).name for file in _files(data) or ())
+    return Comparison(report, lambda: _figure(traced(), title, config))
+
+
+def _take(replay: Replay, data: Data) -> None:
+    files, batches = _files(data), _batches(data)
+    if files is not None:
+        replay.take_files(files)
+    elif batches is not None:
+        replay.take(batches)
+    else:
+        replay.take_frame(data)
+
+
+def _traced(replay: Replay, trace: Trace, batch: EventBatch) -> None:
+    trace.update(replay.evaluator, batch, replay.share)
+
+
+def _figure(trace: Trace, title: str, config: Config) -> Figure:
+    from streameval.cli.plots import ReplayPlot  # needs matplotlib
+
+    margin = config.promotion.margin if config.promotion else None
+    return ReplayPlot(Path(), list(trace.pairs), title, {}, margin).figure(trace)
+
+
+def _files(data: Data) -> list[str] | None:
+    paths = [data] if isinstance(data, str | os.PathLike) else data
+    if isinstance(paths, list | tuple) and paths and all(isinstance(path, str | os.PathLike) for path in paths):
+        return [os.fspath(path) for path in paths]
+    return None
+
+
+def _batches(data: Data) -> Iterable[EventBatch] | None:
+    if isinstance(data, EventBatch):
+        return [data]
+    is_frame = isinstance(data, Mapping) or hasattr(data, "__arrow_c_stream__")
+    return None if is_frame or _files(data) is not None or not isinstance(data, Iterable) else data
+
+
+def _policy_columns(candidates: Candidates) -> dict[str, Any]:
+    names = [name for name in candidates if not isinstance(candidates, Mapping) or is_logged(candidates[name])]
+    return {"policies": {name: name for name in names}}
+
+
+def _config(sections: Mapping[str, Any]) -> Config:
+    """Check the sections of a configuration.
+
+    Raises:
+        ProblemsError: They are wrong, or do not fit together.
+    """
+    try:
+        return Config.model_validate(sections)
+    except ValidationError as error:
+        raise ProblemsError(list(problems_of(error, Config))) from None
+
+
+# --- Values of segments ---
+
+
+def _segments(segments: Sequence[str] | Mapping[str, Any], data: Data, columns: Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(segments, Mapping):
+        return dict(segments)
+    found = {}
+    for field in segments:
+        counts = Counter(filter(None, map(label_of, _values(data, field))))
+        if not counts:
+            raise InputError(f"no event has the field {field!r}", hint="name a field of the data in `segments`")
+        values = [value for value, _ in counts.most_common(MOST_VALUES) if value != "other"]
+        found[field.rpartition(".")[2]] = {"field": field, "values": values, "other": True}
+    return found
+
+
+def _values(data: Data, field: str) -> Iterator[Any]:
+    files = _files(data)
+    if files is None:
+        if _batches(data) is not None:
+            hint = 'give them by name, e.g. segments={"country": {"values": ["de", "fr"]}}'
+            raise InputError("batches do not have the values of segments as text", hint=hint)
+        import pyarrow as pa  # the frame has made it necessary
+
+        table = pa.table(data)
+        name = field if field in table.column_names else field.rpartition(".")[2]
+        yield from table.column(name).to_pylist() if name in table.column_names else ()
+        return
+    for file in files:
+        yield from _values_of_file(file, field)
+
+
+def _values_of_file(file: str, field: str) -> Iterator[Any]:
+    written, name = table_format(file), field.rpartition(".")[2]
+    if written == "parquet":
+        import pyarrow.parquet
+
+        if name in pyarrow.parquet.read_schema(file).names:
+            yield from pyarrow.parquet.read_table(file, columns=[name]).column(name).to_pylist()
+        return
+    lines = islice((line for block in read_lines(file, batch=2000) for line in block if line), LOOKED_AT)
+    if written == "csv":
+        yield from (row.get(name) for row in csv.DictReader(line.decode(errors="replace") for line in lines))
+        return
+    for line in lines:
+        try:
+            value = msgspec.json.decode(line)
+        except msgspec.DecodeError:
+            continue
+        for key in field.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        yield value

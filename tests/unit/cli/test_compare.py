@@ -1,0 +1,183 @@
+"""Test `compare`: the same numbers from every kind of data, its words, and its warnings."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import streameval as se
+from streameval.common.problems import ProblemsError
+from streameval.errors import InputError
+
+EVENTS = 6_000
+
+
+@pytest.fixture(scope="module")
+def log() -> dict[str, Any]:
+    """Draw a log in which the second action is better, and the candidate prefers it."""
+    random = np.random.default_rng(11)
+    is_first = random.random(EVENTS) < 0.7
+    reward = random.random(EVENTS) < np.where(is_first, 0.1, 0.3)
+    return {
+        "action": np.where(is_first, "first", "second").tolist(),
+        "propensity": np.where(is_first, 0.7, 0.3).tolist(),
+        "reward": reward.astype(int).tolist(),
+        "new": np.where(is_first, 0.3, 0.7).tolist(),
+        "country": random.choice(["de", "fr", "jp"], EVENTS, p=[0.6, 0.3, 0.1]).tolist(),
+    }
+
+
+def csv_file(log: dict[str, Any], folder: Path) -> Path:
+    path = folder / "log.csv"
+    pd.DataFrame(log).to_csv(path, index=False)
+    return path
+
+
+def parquet_file(log: dict[str, Any], folder: Path) -> Path:
+    pq.write_table(pa.table(log), folder / "log.parquet")
+    return folder / "log.parquet"
+
+
+def lines(log: dict[str, Any], folder: Path) -> str:
+    path = folder / "log.ndjson.gz"
+    with gzip.open(path, "wt") as file:
+        for number in range(EVENTS):
+            row = {name: values[number] for name, values in log.items()}
+            event = {name: row[name] for name in ("action", "propensity", "reward")}
+            context, policies = {"country": row["country"]}, {"new": row["new"]}
+            json.dump({"event_id": number, "timestamp": 1.6e9 + number, **event, "context": context, "policies": policies}, file)
+            file.write("\n")
+    return str(path)
+
+
+def batches(log: dict[str, Any], folder: Path) -> Any:
+    return se.read_events(csv_file(log, folder), policies=["new"])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        lambda log, folder: log,
+        lambda log, folder: pd.DataFrame(log),
+        lambda log, folder: pl.DataFrame(log),
+        lambda log, folder: pa.table(log),
+        csv_file,
+        parquet_file,
+        lines,
+        batches,
+        lambda log, folder: [csv_file(log, folder)],
+    ],
+    ids=["mapping", "pandas", "polars", "arrow", "csv", "parquet", "lines", "batches", "paths"],
+)
+def test_all_kinds_of_data_give_the_same_numbers(
+    log: dict[str, Any], tmp_path: Path, data: Callable[[dict[str, Any], Path], Any]
+) -> None:
+    evaluator = se.Evaluator(["new"])
+    evaluator.update(se.EventBatch.from_frame(log, policies=["new"]))
+    expected = evaluator.report().get("new", "stratified_ips", "mixture")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        answer = se.compare(data(log, tmp_path), ["new"])
+    found = answer.report.get("new", "stratified_ips", "mixture")
+    assert (found.value, found.lift, found.lift_lower) == pytest.approx(
+        (expected.value, expected.lift, expected.lift_lower), rel=1e-9
+    )
+    assert "new" in str(answer)
+    assert f"{EVENTS:,} events" in str(answer)
+    assert "new" in answer._repr_html_()
+
+
+@pytest.mark.parametrize("data", [lambda log, folder: log, csv_file, parquet_file, lines])
+def test_values_of_segments_are_found_in_the_data(
+    log: dict[str, Any], tmp_path: Path, data: Callable[[dict[str, Any], Path], Any]
+) -> None:
+    field = "context.country" if data is lines else "country"
+    answer = se.compare(data(log, tmp_path), ["new"], segments=[field])
+    rows = {row.segment_value: row for row in answer.report.segments if row.policy == "new"}
+    assert {"de", "fr", "jp", "other"} == set(rows)
+    assert rows["de"].share == pytest.approx(log["country"].count("de") / EVENTS)
+
+
+def test_a_function_is_a_candidate(log: dict[str, Any]) -> None:
+    offered = {**log, "actions": [["first", "second"]] * EVENTS, "propensities": [[0.7, 0.3]] * EVENTS}
+
+    def by_country(decisions: se.Decisions) -> list[list[float]]:
+        return [[0.3, 0.7] if context["country"] == "de" else [0.5, 0.5] for context in decisions.contexts]
+
+    is_first = np.array(log["action"]) == "first"
+    is_german = np.array(log["country"]) == "de"
+    same = np.where(is_german, np.where(is_first, 0.3, 0.7), 0.5)
+    offered["logged"] = same.tolist()
+    answer = se.compare(offered, {"mine": by_country, "logged": "logged"}, columns={"context": ["country"]})
+    own, logged = (answer.report.get(name, "ips", "cumulative") for name in ("mine", "logged"))
+    assert own.value == pytest.approx(logged.value, rel=1e-12)
+
+
+def test_names_of_columns_and_the_range_of_the_reward(log: dict[str, Any]) -> None:
+    renamed = {"banner": log["action"], "p": log["propensity"], "p_new": log["new"]}
+    renamed["money"] = [50 * reward for reward in log["reward"]]
+    columns = {"action": "banner", "propensity": "p", "policies": {"new": "p_new"}}
+    answer = se.compare(renamed, ["new"], columns=columns, reward={"field": "money", "max": 50}, promotion="paired")
+    usual = se.compare(log, ["new"]).report.get("new", "ips", "cumulative")
+    assert answer.report.get("new", "ips", "cumulative").value == pytest.approx(50 * usual.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "warning"),
+    [
+        (lambda log: {"reward": [5, *log["reward"][1:]]}, {}, "1 of 6,000 events have a reward above reward.max"),
+        (lambda log: {"propensity": [2.0] * 50 + log["propensity"][50:]}, {}, "50 of 6,000 events were rejected"),
+        (lambda log: {"new": [None] * 3_000 + log["new"][3_000:]}, {}, "policies.new: 3,000 of 6,000 events have no"),
+        (lambda log: {"new": [1.0] * EVENTS}, {}, "new fails the trust check mean_weight"),
+        (
+            lambda log: {},
+            {"segments": {"country": {"values": ["us"]}}},
+            "no event has one of the values of the segment 'country'",
+        ),
+    ],
+)
+def test_what_is_wrong_with_the_data_is_a_warning(
+    log: dict[str, Any], change: Callable[[dict[str, Any]], dict[str, Any]], options: dict[str, Any], warning: str
+) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        se.compare({**log, **change(log)}, ["new"], **options)
+    found = [str(one.message) for one in caught]
+    assert any(warning in message for message in found), found
+    assert {one.filename for one in caught} == {__file__}
+
+
+def test_the_figure_is_drawn(log: dict[str, Any]) -> None:
+    figure = se.compare(log, ["new"]).plot()
+    assert [axes.get_title(loc="left") for axes in figure.axes][:1] == ["reward per event"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        ((5, ["new"]), {}, TypeError, "expected a frame of pandas or polars, or an Arrow table, found int"),
+        (("absent.csv", ["new"]), {}, InputError, "absent.csv"),
+        (({"action": ["a"], "propensity": [3.0], "reward": [1], "new": [0.5]}, ["new"]), {}, InputError, "rejected"),
+        (({"a": [1]}, ["new"]), {}, InputError, "action"),
+        (({"a": [1]}, ["new"]), {"estimaters": ["ips"]}, ProblemsError, "found the unknown key 'estimaters'"),
+        (({"a": [1]}, ["new"]), {"segments": ["country"]}, InputError, "no event has the field 'country'"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_mistakes_have_an_answer(
+    arguments: tuple[Any, ...], options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error) as caught:
+        se.compare(*arguments, **options)
+    assert message in str(caught.value)
