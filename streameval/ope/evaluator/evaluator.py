@@ -23,6 +23,7 @@ from streameval.ope.core import AnyAverage
 from streameval.ope.core.ring import full_bytes
 from streameval.ope.core.state import STATE_SCHEMA, decode, encode, migrated
 from streameval.ope.estimators import AnyEstimator
+from streameval.ope.estimators.function import TermFunction
 from streameval.ope.evaluator import changes, copies, drift_detection, halves, rooms, weighing
 from streameval.ope.evaluator.config import EvaluatorConfig, Product
 from streameval.ope.evaluator.drift_detection import DriftDetector
@@ -99,9 +100,10 @@ class Evaluator:
         candidates: names under which events carry the probabilities of the candidates, or policies or functions by
             name, e.g. `{"challenger": Logged(), "even": Uniform(), "geo": function}`. A function takes `Decisions` and
             returns, for each event, one probability for each of its actions.
-        estimators: two of one kind need names. The default, if `averages` is not set either, is `ips` and `snips` on
-            the five published averages, and on `mixture` `stratified_ips`, and `stratified_dr` for events with
-            distributions and features.
+        estimators: two of one kind need names. A function of importance weights [n, P] and rewards [n, 1] that returns
+            numerators, or numerators and denominators, is an estimator under its own name. The default, if `averages`
+            is not set either, is `ips` and `snips` on the five published averages, and on `mixture` `stratified_ips`,
+            and `stratified_dr` for events with distributions and features.
         averages: every estimator is evaluated on every average. Two of one kind need names.
         reward_range: smallest and largest possible reward. Events outside are rejected and counted.
         production: `logging` (the policy that took the logged actions), or the name of a policy in the events.
@@ -139,7 +141,7 @@ class Evaluator:
     def __init__(
         self,
         candidates: Candidates,
-        estimators: Sequence[AnyEstimator | KindOrOptions] | None = None,
+        estimators: Sequence[AnyEstimator | KindOrOptions | TermFunction] | None = None,
         averages: Sequence[AnyAverage | KindOrOptions] | None = None,
         reward_range: tuple[float, float] = (0.0, 1.0),
         production: str = LOGGING,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from inspect import isclass
 from typing import Annotated, Any, Self, TypeAlias
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WrapValidator, model_validator
@@ -15,6 +16,7 @@ from streameval.ope.core import AnyAverage
 from streameval.ope.core.base import Average
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.estimators.base import Estimator
+from streameval.ope.estimators.function import FunctionEstimator
 from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity
 from streameval.ope.evidence.arms import Arms
@@ -115,6 +117,13 @@ def _estimated_or_none(value: object) -> object:
     return None if mapping == {"kind": "logged"} else mapping
 
 
+def _function_as_estimator(value: object) -> object:
+    return FunctionEstimator.from_function(value) if callable(value) and not isclass(value) else value
+
+
+FunctionOrEstimator = Annotated[AnyEstimator, _by_kind(Estimator), BeforeValidator(_function_as_estimator)]
+
+
 class EvaluatorOptions(StrictModel):
     """Hold the options of an evaluator that Python and YAML write alike. An empty list stands for the default."""
 
@@ -131,8 +140,8 @@ class EvaluatorOptions(StrictModel):
     propensity: Annotated[EstimatedPropensity | None, BeforeValidator(_estimated_or_none)] = Field(
         None, description="for logs without propensities, e.g. {kind: estimated, model: {kind: tabular, by: [hour]}}"
     )
-    estimators: tuple[Annotated[AnyEstimator, _by_kind(Estimator)], ...] = Field(
-        (), min_length=1, description="a list of names and mappings, e.g. [ips, {kind: clipped_ips, cap: 10}]"
+    estimators: tuple[Annotated[AnyEstimator, _by_kind(Estimator), BeforeValidator(_function_as_estimator)], ...] = (
+        Field((), min_length=1, description="a list of names and mappings, e.g. [ips, {kind: clipped_ips, cap: 10}]")
     )
     averages: tuple[Annotated[AnyAverage, _by_kind(Average)], ...] = Field(
         (), min_length=1, description="a list of names and mappings, e.g. [cumulative, {kind: window, tau: 10000}]"

@@ -56,7 +56,10 @@ def lines(log: dict[str, Any], folder: Path) -> str:
             row = {name: values[number] for name, values in log.items()}
             event = {name: row[name] for name in ("action", "propensity", "reward")}
             context, policies = {"country": row["country"]}, {"new": row["new"]}
-            json.dump({"event_id": number, "timestamp": 1.6e9 + number, **event, "context": context, "policies": policies}, file)
+            json.dump(
+                {"event_id": number, "timestamp": 1.6e9 + number, **event, "context": context, "policies": policies},
+                file,
+            )
             file.write("\n")
     return str(path)
 

@@ -1,0 +1,83 @@
+"""Take a plain function of importance weights and rewards as an estimator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import field
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
+from pydantic.dataclasses import dataclass
+
+from streameval.common.arrays import Array
+from streameval.common.component import strict
+from streameval.ope.estimators.base import Estimator, Range, TermRange, Terms
+from streameval.ope.estimators.interpolated import WEIGHTS
+from streameval.ope.evidence.evidence import Evidence
+
+TermFunction: TypeAlias = Callable[[Array, Array], Array | tuple[Array, Array]]
+"""Return numerators [n, P], or numerators and denominators, for weights [n, P] and rewards [n, 1]."""
+
+
+@dataclass(frozen=True, config=strict)
+class FunctionEstimator(Estimator):
+    """Average what a function returns for each event: `mean(f(w, r))`, or a ratio of two means.
+
+    The function takes importance weights [n, P] and rewards [n, 1]. It returns numerators [n, P], or a tuple of
+    numerators and denominators. Each event must have a term of its own. Intervals are about the expectation of the
+    estimator, and presume that no later weight is larger than the largest one so far.
+
+    >>> def clipped(weight, reward):
+    ...     return np.minimum(weight, 5.0) * reward
+    >>> estimator = FunctionEstimator.from_function(clipped)
+    >>> evidence = Evidence.from_numbers(importance_weight=[[2.0], [9.0]], reward=[1.0, 1.0])
+    >>> estimator.label, estimator.terms(evidence, None)[0].numerator.ravel()
+    ('clipped', array([2., 5.]))
+    """
+
+    is_biased_by_design: ClassVar[bool] = True
+    kind: Literal["function"] = field(default="function", kw_only=True, repr=False)
+    function: TermFunction = field(kw_only=True, repr=False)
+
+    @staticmethod
+    def from_function(function: TermFunction) -> FunctionEstimator:
+        """Return an estimator under the name of the function.
+
+        Raises:
+            ValueError: The function returns arrays of another shape.
+        """
+        found = function(np.ones((3, 2)), np.ones((3, 1)))
+        shapes = [np.shape(part) for part in (found if isinstance(found, tuple) else (found,))]
+        name = getattr(function, "__name__", type(function).__name__)
+        if set(shapes) != {(3, 2)} or len(shapes) > 2:
+            raise ValueError(
+                f"{name}: expected numerators, or numerators and denominators, of the shape (3, 2) for weights of that "
+                f"shape and rewards (3, 1), found {' and '.join(map(str, shapes))}"
+            )
+        kind = RatioFunctionEstimator if len(shapes) == 2 else FunctionEstimator
+        return kind(name=name, function=function)
+
+    def terms(self, evidence: Evidence, state: Any) -> tuple[Terms, Any]:
+        found = self.function(evidence.importance_weight, evidence.reward[:, None])
+        return (Terms(*found) if isinstance(found, tuple) else Terms(found)), state
+
+    def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
+        """Return the smallest and the largest term that the ends of the reward range have up to the largest weight."""
+        weights = np.minimum.outer(WEIGHTS, max_weight.ravel())
+        numerators = [self._numerator(weights, reward) for reward in (*reward_range, 0.0)]
+        least, most = (
+            bound(numerators, axis=(0, 1)).reshape(max_weight.shape).astype(float) for bound in (np.min, np.max)
+        )
+        lines = TermRange.between((0.0, 0.0), (0.0, 0.0), max_weight, most - least, controlled=False)
+        return lines._replace(low_offset=least, high_offset=most)
+
+    def _numerator(self, weights: Array, reward: float) -> Array:
+        found = self.function(weights, np.full((len(weights), 1), reward))
+        return found[0] if isinstance(found, tuple) else found
+
+
+@dataclass(frozen=True, config=strict)
+class RatioFunctionEstimator(FunctionEstimator):
+    """Divide the mean numerator of a function by its mean denominator."""
+
+    ratio: ClassVar[bool] = True

@@ -1,0 +1,70 @@
+"""Test plain functions as estimators against the built-in ones that they repeat."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import streameval as se
+from streameval.common.problems import ProblemsError
+
+AVERAGES = ["cumulative", {"kind": "window", "tau": 1000}, "mixture"]
+
+
+def own_ips(weight: Any, reward: Any) -> Any:
+    return weight * reward
+
+
+def own_snips(weight: Any, reward: Any) -> Any:
+    return weight * reward, weight
+
+
+def own_clipped(weight: Any, reward: Any) -> Any:
+    return np.minimum(weight, 3.0) * reward
+
+
+def report(*estimators: Any) -> se.Report:
+    random = np.random.default_rng(8)
+    propensity = random.choice([0.1, 0.3, 0.6], 3_250)
+    evaluator = se.Evaluator(["b"], list(estimators), AVERAGES, production="a")
+    evaluator.update(
+        se.EventBatch.from_arrays(
+            reward=random.random(3_250) < 0.3,
+            propensity=propensity,
+            policies={"a": propensity[::-1], "b": random.random(3_250)},
+        )
+    )
+    return evaluator.report()
+
+
+@pytest.mark.parametrize(
+    ("function", "builtin"), [(own_ips, "ips"), (own_snips, "snips"), (own_clipped, se.ClippedIPS(cap=3.0))]
+)
+def test_a_function_estimates_what_the_same_estimator_does(function: Any, builtin: Any) -> None:
+    found = report(function, builtin)
+    label = builtin if isinstance(builtin, str) else builtin.label
+    for row in found.estimates:
+        if row.estimator == label:
+            own = found.get(row.policy, function.__name__, row.average)
+            assert (own.value, own.lift) == (
+                pytest.approx(row.value, rel=1e-12),
+                None if row.lift is None else pytest.approx(row.lift, rel=1e-9),
+            )
+            assert own.lower < own.value < own.upper
+            assert own.covers == "estimand"
+
+
+def test_the_interval_of_a_clipped_function_is_hardly_wider_than_the_one_of_the_class() -> None:
+    found = report(own_clipped, se.ClippedIPS(cap=3.0))
+    own, builtin = (found.get("b", name, "cumulative") for name in ("own_clipped", "clipped_ips"))
+    assert builtin.upper - builtin.lower <= own.upper - own.lower <= 1.05 * (builtin.upper - builtin.lower)
+
+
+@pytest.mark.parametrize(
+    "function", [lambda weight, reward: weight.sum(), lambda weight, reward: (weight, weight, weight)]
+)
+def test_a_function_of_another_shape_is_refused(function: Any) -> None:
+    with pytest.raises(ProblemsError, match="expected numerators, or numerators and denominators, of the shape"):
+        se.Evaluator(["a"], [function])
