@@ -15,6 +15,7 @@ from streameval.cli.terminal import warning
 from streameval.common.text import counted, duration_text, utc_time
 from streameval.events import EventBatch, Rejected
 from streameval.ingest.stages import Deduplication
+from streameval.ope.remedies import REWARD_HINT, remedy_of
 from streameval.ope.report import Report, TrustCheck
 
 MIN_SHARE = 0.001
@@ -27,10 +28,6 @@ MIN_EVENTS = 100
 """Sample size for detecting constant rewards."""
 MIN_NEWEST_SECONDS = 315_532_800.0
 """1980: if the newest event is older, its time is in minutes, hours or days."""
-PERCENT_RANGE = (50.0, 200.0)
-"""Mean weights, or their inverses, that show that one of two probabilities is in percent."""
-
-REWARD_HINT = "set reward.min and reward.max to the smallest and largest possible reward"
 MULTILINE_HINT = "look for stray quotes, which hide rows; if cells hold line breaks, {} says so"
 EVENT_HINT = "`streameval schema` prints what an event looks like"
 REJECTION_HINTS = {
@@ -46,23 +43,6 @@ REJECTION_HINTS = {
     "duplicate": "give each decision its own event_id, unless these events were sent twice",
 }
 """Remedies by the reason of a rejection."""
-TRUST_HINTS = {
-    "mean_weight": "log the probability with which the shown action was chosen, and give every action some probability",
-    "effective_sample_size": "log more events, explore more, or choose a candidate closer to production",
-    "largest_share": "log more events, or give rarely shown actions a larger probability",
-    "rejected_share": f"correct the events that are rejected; for rewards, {REWARD_HINT}",
-    "missing_share": "log the candidate's probability with every event, or allow more in promotion.trust.missing_share",
-    "reward_range": REWARD_HINT,
-    "examination": "wait until the learned curve has followed a new layout, or shorten ranking.examination.horizon",
-    "unsupported": "show some of the items that the candidate would show, or choose a candidate closer to production",
-    "clusters": "log the user or session of each event as its `unit`",
-    "calibration": "log the probability that was used in the draw, and the arm that chose as `logging_policy`",
-    "arm_shares": "correct logging.arms, or find out why one arm loses events",
-    "propensities": "log the probability that was used in the draw; `streameval check --propensities` names actions",
-    "unmatched_share": "lengthen source.rewards.window, and log decisions and rewards with the same event_id",
-    "stale": "find out why no events arrive",
-}
-"""Remedies by the trust check that fails."""
 MAX_DETAIL = 120
 """Characters of the detail of a rejected event."""
 RUNBOOK_HINT = "{}/public/runbooks/StreamevalTrustCheckFailed.md explains each check"
@@ -243,15 +223,5 @@ def _check_and_reason(check: TrustCheck) -> tuple[str, str]:
 
 
 def _check_remedy(report: Report, check: str, policy: str) -> str:
-    if check == "mean_weight":
-        return _mean_weight_remedy(report, policy)
     grafana = os.environ.get("STREAMEVAL_GRAFANA", "http://localhost:3000")
-    return TRUST_HINTS.get(check, RUNBOOK_HINT.format(grafana.rstrip("/")))
-
-
-def _mean_weight_remedy(report: Report, policy: str) -> str:
-    """Return the remedy for a mean weight that is not 1."""
-    mean = next((row.importance_weight_mean for row in report.estimates if row.policy == policy), None) or 1.0
-    if PERCENT_RANGE[0] < max(mean, 1.0 / mean) < PERCENT_RANGE[1]:
-        return "write the propensity and the candidate's probability in the same unit: one looks like percent"
-    return TRUST_HINTS["mean_weight"]
+    return remedy_of(report, check, policy) or RUNBOOK_HINT.format(grafana.rstrip("/"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from streameval.common.text import counted, utc_time
-from streameval.ope.answer import answers, by_policy, recommended, seen_lifts
+from streameval.ope.answer import answers, by_policy, headline, recommended, seen_lifts
 from streameval.ope.report import Estimate, Report
 
 MAX_ANSWERS = 5
@@ -21,13 +21,16 @@ def summary(report: Report) -> str:
 
 
 def answer_lines(report: Report, everything: bool) -> Iterator[str]:
-    """Yield a sentence for each candidate, the best one first."""
+    """Yield a sentence and remedies for each candidate, the best one first, and details if everything is shown."""
     candidates = answers(report)
-    promotable = sum(answer.verdict == "promotable" for answer in candidates)
-    if promotable > 1:
-        yield f"{promotable} candidates are promotable; the first one has the highest lower bound of its lift:"
+    if title := headline(candidates):
+        yield title
     shown = candidates if everything else candidates[:MAX_ANSWERS]
-    yield from (answer.sentence for answer in shown)
+    for answer in shown:
+        yield answer.sentence
+        if answer.remedy:
+            yield f"  {answer.remedy}"
+        yield from (f"  {detail}" for detail in answer.details if everything)
     if len(shown) < len(candidates):
         yield f"(--all prints the answers for {len(candidates) - len(shown)} more candidates)"
     for policy, estimated, seen, _ in seen_lifts(report):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby
 from typing import Any, TypeAlias
 
 from rich import box
@@ -13,8 +12,8 @@ from rich.text import Text
 
 from streameval.cli.results import chosen_estimates, summary
 from streameval.common.text import UNKNOWN, counted, decimal, decimals_for, significant, utc_time
-from streameval.ope.answer import calibrated, percentage
-from streameval.ope.report import Calibration, Decision, Report
+from streameval.ope.answer import answers, best_first, calibrated, percentage
+from streameval.ope.report import Calibration, Decision, Estimate, Report
 
 MAX_SEGMENTS = 10
 """Rows of segments, unless everything is shown."""
@@ -23,29 +22,34 @@ Column: TypeAlias = tuple[str, Callable[[Any], Cell]]
 """A heading and the function from a row to its cell. Numbers, with a heading that starts with `>`, align right."""
 
 
-def new_table(
-    title: str, columns: Iterable[Column], rows: Iterable[Any] = (), group: Callable[[Any], Cell] | None = None
-) -> Table:
-    """Build a table with one line per row.
+def new_table(title: str, columns: Iterable[Column], rows: Iterable[Any] = (), spaced: bool = False) -> Table:
+    """Build a table with one row per object. Numbers are never broken.
 
     Args:
         title: the line above the table
         columns: headings and cells
         rows: objects to show
-        group: returns the name of a row for the first column, which is shown once for consecutive rows
+        spaced: whether blank lines separate rows
     """
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", pad_edge=False)
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        pad_edge=False,
+        collapse_padding=True,
+    )
     columns = list(columns)
     for heading, _ in columns:
-        table.add_column(heading.removeprefix(">"), justify="right" if heading.startswith(">") else "left")
-    if group is None:
-        for row in rows:
-            table.add_row(*(cell(row) for _, cell in columns))
-        return table
-    for name, members in groupby(rows, key=group):
-        for index, row in enumerate(members):
-            table.add_row("" if index else bold(name), *(cell(row) for _, cell in columns[1:]))
-        table.add_section()
+        is_number = heading.startswith(">")
+        table.add_column(
+            heading.removeprefix(">"),
+            justify="right" if is_number else "left",
+            no_wrap=is_number,
+            overflow="fold",
+        )
+    for row in rows:
+        table.add_row(*(cell(row) for _, cell in columns), end_section=spaced)
     return table
 
 
@@ -70,12 +74,13 @@ def facts(rows: Iterable[tuple[str, str]]) -> Table:
 
 
 def result_tables(report: Report, everything: bool) -> Iterator[RenderableType]:
-    """Yield tables of estimates and, if there are any, of guardrails, segments and calibration.
+    """Yield tables of estimates and, if there are any, of guardrails, segments and calibration, the best policy first.
 
     Args:
         report: the Report
         everything: show all rows, not only those that decide
     """
+    report = best_first(report, answers(report))
     yield estimates_table(report, everything)
     if any(decision.guardrails for decision in report.promotion):
         yield guardrails_table(report)
@@ -95,55 +100,59 @@ def result_tables(report: Report, everything: bool) -> Iterator[RenderableType]:
 
 
 def estimates_table(report: Report, everything: bool = False) -> Table:
-    """Show estimates, production first, with a dash for unknown numbers."""
+    """Show estimates, production first, with intervals below numbers and a dash for unknown numbers.
+
+    An estimator and an average that all rows share are named above the table.
+    """
     rows = chosen_estimates(report, everything)
     decimals = decimals_for(row.value for row in rows)
-    order = {counts.policy: index for index, counts in enumerate(report.policies)}
-    interval = f">{report.confidence * 100:g}% interval"
-    lifts = [
-        _number("lift", decimals, signed=True),
-        _interval(interval, "lift_", decimals, signed=True),
-        (
-            ">relative lift",
-            lambda row: percentage(row.lift_ratio, row.lift_ratio_lower, row.lift_ratio_upper) or UNKNOWN,
-        ),
-    ]
-    columns = [
-        _text("policy"),
-        *([_text("reward")] if len(report.rewards) > 1 else []),
-        _text("estimator"),
-        _text("average"),
-        _number("value", decimals),
-        _interval(interval, "", decimals),
+    pairs = list(dict.fromkeys(f"{row.estimator} on {row.average}" for row in rows))
+
+    def name(row: Estimate) -> str:
+        labels = [row.reward] if len(report.rewards) > 1 else []
+        return "\n".join([*labels, *([row.estimator, f"on {row.average}"] if len(pairs) > 1 else [])])
+
+    def relative(row: Estimate) -> str:
+        size, ends = percentage(row.lift_ratio, row.lift_ratio_lower, row.lift_ratio_upper)
+        return "\n".join(filter(None, (size, ends))) or UNKNOWN
+
+    def evidence(row: Estimate) -> str:
+        return f"{decimal(row.effective_sample_size, 0)}\n{decimal(row.importance_weight_mean, 3)}"
+
+    lifts: list[Column] = [_bounded("lift", "lift", decimals, signed=True), (">relative\nlift", relative)]
+    columns: list[Column] = [
+        ("policy", name),
+        _bounded("value", "", decimals),
         *(lifts if any(row.lift is not None for row in rows) else []),
-        _number("effective_sample_size", 0, ">effective events"),
-        _number("importance_weight_mean", 3, ">mean weight"),
+        (">effective\nevents,\nweight", evidence),
     ]
-    return new_table(
-        summary(report),
-        columns,
-        sorted(rows, key=lambda row: order[row.policy]),
-        group=lambda row: f"{row.policy} (production)" if row.policy == report.production else row.policy,
-    )
+    shared = f"{pairs[0]}, " if len(pairs) == 1 else ""
+    table = new_table(f"{summary(report)}\n{shared}{report.confidence * 100:g}% intervals below values", columns)
+    for policy in report.policies:
+        own = [row for row in rows if row.policy == policy.policy]
+        title = bold(policy.policy).append("\n(production)" if policy.production else "", style="not bold")
+        if own and name(own[0]):
+            table.add_row(title)
+        for row in own:
+            table.add_row(name(row) or title, *(cell(row) for _, cell in columns[1:]))
+        table.add_section()
+    return table
 
 
 def segments_table(report: Report, everything: bool = False) -> Table:
     """Show the lifts of candidates in segments, the lowest one over its error first."""
     segments = report.segments_by_lift()
     rows = segments if everything else segments[:MAX_SEGMENTS]
-    title = f"Segments, by {rows[0].estimator} on {rows[0].average}"
+    title = f"Segments, by {rows[0].estimator} on {rows[0].average}, joint intervals below values"
     if len(rows) < len(segments):
         title += f": the {len(rows)} lowest lifts over their error (--all prints {len(segments)})"
-    decimals, interval = decimals_for(row.value for row in rows), ">joint interval"
+    decimals = decimals_for(row.value for row in rows)
     columns: list[Column] = [
         ("policy", lambda row: _warning(row.policy, row.is_worse)),
-        ("segment", lambda row: _warning(row.segment, row.is_worse)),
-        ("value", lambda row: Text(row.segment_value)),
+        ("segment", lambda row: _warning(f"{row.segment} {row.segment_value}", row.is_worse)),
         (">share", lambda row: UNKNOWN if row.share is None else f"{row.share:.1%}"),
-        _number("value", decimals),
-        _interval(interval, "", decimals),
-        _number("lift", decimals, signed=True),
-        _interval(interval, "lift_", decimals, signed=True),
+        _bounded("value", "", decimals),
+        _bounded("lift", "lift", decimals, signed=True),
     ]
     return new_table(title, columns, rows)
 
@@ -152,7 +161,7 @@ def calibration_table(report: Report, everything: bool = False) -> Table:
     """Compare the estimate of each policy with what it earned on events that it chose itself."""
     rows = report.calibration if everything else calibrated(report)
     decimals = decimals_for(row.value for row in rows)
-    interval = f">{report.confidence * 100:g}% interval"
+    averages = list(dict.fromkeys(row.average for row in rows))
     checks = {check.policy: check for check in report.trust if check.check == "calibration"}
 
     def outcome(row: Calibration) -> Text:
@@ -162,65 +171,60 @@ def calibration_table(report: Report, everything: bool = False) -> Table:
 
     columns: list[Column] = [
         ("policy", lambda row: bold(row.policy)),
-        _text("average"),
-        _number("value", decimals, ">seen"),
-        _interval(interval, "", decimals),
+        *([_text("average")] if averages[1:] else []),
+        _bounded("seen", "", decimals),
         _number("estimated", decimals),
-        _number("error", decimals, ">estimated less seen", signed=True),
-        _interval(interval, "error_", decimals, signed=True),
+        _bounded("estimated\nless seen", "error", decimals, signed=True),
         ("check", outcome),
     ]
-    return new_table("Was the estimate right?", columns, rows)
+    return new_table(f"Was the estimate right{'' if averages[1:] else f' on {averages[0]}'}?", columns, rows)
 
 
 def guardrails_table(report: Report) -> Table:
     """Show whether candidates keep guardrails, and the bounds that decide."""
+    deciding = [decision for decision in report.promotion if decision.decides]
+    rows = [(decision, check) for decision in deciding for check in decision.guardrails]
+    rules = list(dict.fromkeys(decision.rule for decision, _ in rows))
     columns: list[Column] = [
         ("policy", lambda row: row[0].policy),
-        ("rule", lambda row: row[0].rule),
+        *([("rule", lambda row: row[0].rule)] if rules[1:] else []),
         ("reward", lambda row: row[1].reward),
         (">may lose", lambda row: significant(row[1].max_loss, 2)),
         (">lift", lambda row: significant(row[1].lift, 2)),
-        (">decision bound", lambda row: significant(row[1].lower, 2)),
+        (">decision\nbound", lambda row: significant(row[1].lower, 2)),
         ("guardrail", lambda row: _warning(row[1].verdict, row[1].verdict == "not kept")),
     ]
-    deciding = [decision for decision in report.promotion if decision.decides]
-    rows = [(decision, check) for decision in deciding for check in decision.guardrails]
-    return new_table("Guardrails", columns, rows)
+    return new_table(f"Guardrails{'' if rules[1:] else f' by {rules[0]}'}", columns, rows)
 
 
 def decisions_table(report: Report) -> Table:
     """Show when each rule would have promoted each candidate, its duration and lift."""
-    decisions = report.promotion
+    decisions = best_first(report, answers(report)).promotion
     decimals = decimals_for(lift for row in decisions for lift in (row.first_lift, row.lift_since))
 
     def first(row: Decision) -> str:
         if row.first_event is None:
             return "never"
         time = "" if row.first_timestamp is None else f"\n{utc_time(row.first_timestamp)}"
-        return f"event {row.first_event:,}{time}"
-
-    def duration(row: Decision) -> str:
-        if row.first_event is None:
-            return UNKNOWN
         share = row.promotable_events / max(1, report.events.accepted)
         often = "once" if row.times == 1 else f"{row.times} times"
-        return f"{counted(row.promotable_events, 'event')}\n{share:.0%}, {often}"
+        lasted = f"for {counted(row.promotable_events, 'event')}\n{share:.0%}, {often}"
+        return f"event {row.first_event:,}{time}\n{lasted}"
+
+    def lifts(row: Decision) -> str:
+        return f"{decimal(row.first_lift, decimals, signed=True)}\n{decimal(row.lift_since, decimals, signed=True)}"
 
     def end(row: Decision) -> Text:
         verdict = "promotable: " if row.promotable else "not: "
         return Text(row.reason if row.first_event is None else verdict + row.reason)
 
-    columns = [
-        _text("policy"),
-        _text("rule"),
+    columns: list[Column] = [
+        ("policy\nrule", lambda row: bold(row.policy).append(f"\n{row.rule}", style="not bold")),
         ("first promotable", first),
-        _number("first_lift", decimals, ">lift then", signed=True),
-        _number("lift_since", decimals, ">lift since", signed=True),
-        (">promotable for", duration),
+        (">lift then\nand since", lifts),
         ("at the end", end),
     ]
-    return new_table("Promotion", columns, decisions, group=lambda row: row.policy)
+    return new_table("Promotion", columns, decisions, spaced=True)
 
 
 def _text(attribute: str) -> Column:
@@ -231,11 +235,22 @@ def _number(attribute: str, decimals: int, heading: str | None = None, signed: b
     return heading or f">{attribute}", lambda row: decimal(getattr(row, attribute), decimals, signed)
 
 
-def _interval(heading: str, prefix: str, decimals: int, signed: bool = False) -> Column:
-    """Return a column of intervals from the attributes `lower` and `upper` with a prefix."""
-    return heading, lambda row: interval_text(
-        getattr(row, f"{prefix}lower"), getattr(row, f"{prefix}upper"), decimals, signed
-    )
+def _bounded(heading: str, prefix: str, decimals: int, signed: bool = False) -> Column:
+    """Return a column of numbers with their intervals below.
+
+    Args:
+        heading: the heading
+        prefix: the attribute with the number, `value` if empty, and the start of the attributes of its bounds
+        decimals: the number of decimals
+        signed: whether positive numbers get a plus sign
+    """
+
+    def cell(row: Any) -> str:
+        lower, upper = (getattr(row, f"{prefix}_{end}" if prefix else end) for end in ("lower", "upper"))
+        ends = "" if lower is None or upper is None else f"\n{interval_text(lower, upper, decimals, signed)}"
+        return f"{decimal(getattr(row, prefix or 'value'), decimals, signed)}{ends}"
+
+    return f">{heading}", cell
 
 
 def _warning(text: str, is_bad: bool) -> Text:

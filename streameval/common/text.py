@@ -167,3 +167,14 @@ def utc_time(timestamp: float) -> str:
     '2019-11-30 23:59:59 UTC'
     """
     return f"{datetime.fromtimestamp(timestamp, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def short_time(timestamp: float, now: float | None) -> str:
+    """Format epoch seconds to the minute, without the date if it is the date of `now`.
+
+    >>> short_time(1575158399.1, now=1575158400.0), short_time(1575158399.1, now=1575158399.9)
+    ('2019-11-30 23:59 UTC', '23:59 UTC')
+    """
+    date, time = utc_time(timestamp)[:16].split()
+    is_today = now is not None and utc_time(now).startswith(date)
+    return f"{time} UTC" if is_today else f"{date} {time} UTC"

@@ -1,60 +1,106 @@
-"""Answer in sentences whether a candidate is better than production, by how much, and whether to trust it."""
+"""Answer in sentences whether to ship a candidate, and why."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from msgspec import structs
 
-from streameval.common.text import decimal, decimals_for, duration_text, rounded_up, significant, utc_time
-from streameval.ope.report import Calibration, Decision, Estimate, Report, TrustCheck, grouped
+from streameval.common.text import (
+    decimal,
+    decimals_for,
+    duration_text,
+    format_duration,
+    rounded_up,
+    short_time,
+    significant,
+)
+from streameval.ope.remedies import remedy_of
+from streameval.ope.report import (
+    DAY,
+    WEEK,
+    Calibration,
+    Decision,
+    Estimate,
+    PolicyCounts,
+    Report,
+    Transition,
+    TrustCheck,
+    grouped,
+)
 
-__all__ = ["CandidateAnswer", "answers", "by_policy", "calibrated", "percentage", "recommended", "seen_lifts"]
+__all__ = [
+    "CandidateAnswer",
+    "answers",
+    "best_first",
+    "by_policy",
+    "calibrated",
+    "headline",
+    "percentage",
+    "recommended",
+    "seen_lifts",
+]
 
 POLICY_PARTS = ("policies", "estimates", "promotion", "trust", "transitions", "calibration", "segments", "learners")
 """Parts of a Report with one policy per entry."""
 EVIDENCE_CHECK = "effective_sample_size"
 """The trust check that fails for lack of evidence, although the numbers may be right."""
-
 SMALLEST_SHARE = 0.0005
-"""Smallest share of missing events that a sentence mentions."""
+"""Smallest share of missing events that a detail mentions."""
+MAX_DECIMALS = 3
+"""Decimals of a percentage, however narrow its interval is."""
 
-Verdict: TypeAlias = Literal["promotable", "better", "unknown", "worse", "untrusted"]
-VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+State: TypeAlias = Literal["promotable", "undecided", "worse", "untrusted"]
+STATES: tuple[State, ...] = get_args(State)
 """From the first answer to the last."""
 
 
 class CandidateAnswer(NamedTuple):
-    """Hold what is known about a candidate.
+    """Hold what to do about a candidate.
 
     Args:
         policy: name of the candidate
-        verdict: `promotable`, or `better` or `worse` than production by the interval of its lift, or `unknown`. If the
-            log fails a trust check, `untrusted`.
-        sentence: answer without a full stop
-        estimate: row of the Report that the sentence is about, if any
-        lower: decision bound of the lift of a whole period, if that decides
+        state: `promotable` or `worse` than production, else `undecided`. If the log fails a trust check, `untrusted`.
+        sentence: what to do and why, without a full stop
+        remedy: what to do about failed trust checks, or nothing
+        details: values, bounds and reasons of the rules, one line each
+        estimate: row of the Report that decides, if any
+        bound: lower bound of the lift that decides, which ranks candidates
+        faded: the candidate is or was promotable, and its interval does not exclude 0 any more
     """
 
     policy: str
-    verdict: Verdict
+    state: State
     sentence: str
-    estimate: Estimate | None
-    lower: float | None = None
-
-    @property
-    def bound(self) -> float:
-        """Return the lower bound of the lift, which ranks candidates."""
-        return _lower_bound(self.estimate) if self.lower is None else self.lower
+    remedy: str = ""
+    details: tuple[str, ...] = ()
+    estimate: Estimate | None = None
+    bound: float = -math.inf
+    faded: bool = False
 
 
 def answers(report: Report) -> list[CandidateAnswer]:
     """Answer for each candidate, promotable ones first, and then by the lower bound of the lift."""
     reports = by_policy(report.of_goal()).items()
     unsorted = [_answer(part, policy) for policy, part in reports if policy != report.production]
-    return sorted(unsorted, key=lambda answer: (VERDICTS.index(answer.verdict), -answer.bound))
+    return sorted(unsorted, key=lambda answer: (STATES.index(answer.state), -answer.bound))
+
+
+def headline(candidates: Sequence[CandidateAnswer]) -> str:
+    """Return the line above the sentences of several promotable candidates, otherwise nothing."""
+    promotable = sum(answer.state == "promotable" for answer in candidates)
+    return f"{promotable} candidates beat production; best first" if promotable > 1 else ""
+
+
+def best_first(report: Report, candidates: Sequence[CandidateAnswer]) -> Report:
+    """Sort all parts of a Report by policy: production first, and then candidates in the order of their answers."""
+    ranks = {answer.policy: rank for rank, answer in enumerate(candidates)}
+    parts = {
+        name: tuple(sorted(getattr(report, name), key=lambda row: ranks.get(row.policy, -1))) for name in POLICY_PARTS
+    }
+    return structs.replace(report, **parts)
 
 
 def by_policy(report: Report) -> dict[str, Report]:
@@ -114,113 +160,235 @@ def seen_lifts(report: Report) -> list[tuple[str, str, str, TrustCheck | None]]:
     return lifts
 
 
-def percentage(value: float | None, lower: float | None, upper: float | None, signed: bool = True) -> str:
-    """Format a ratio in percent, with its interval if that is known.
+def percentage(value: float | None, lower: float | None, upper: float | None) -> tuple[str, str]:
+    """Format a ratio in percent, and its interval. Unknown numbers are empty texts.
 
-    >>> percentage(0.1487, 0.1196, 0.1804), percentage(-0.031, -0.05, -0.012), percentage(0.5, None, None)
-    ('+14.9 % [12, 18]', '-3.1 % [-5.0, -1.2]', '+50.0 %')
+    >>> percentage(0.1487, 0.1196, 0.1804), percentage(-0.031, -0.0392, -0.0203), percentage(0.5, None, None)
+    (('+15 %', '+12 to +18'), ('-3.1 %', '-3.9 to -2.0'), ('+50 %', ''))
     """
     if value is None:
+        return "", ""
+    width = 100 * (upper - lower) if lower is not None and upper is not None else 0.0
+    decimals = min(max(0, math.ceil(math.log10(2 / width))), MAX_DECIMALS) if width > 0 else 0
+    size, *ends = (
+        "" if number is None else decimal(round(100 * number, decimals) + 0.0, decimals, signed=True)
+        for number in (value, lower, upper)
+    )
+    return f"{size} %", " to ".join(ends) if all(ends) else ""
+
+
+class _Lift(NamedTuple):
+    """Hold the lift that decides, with its bounds per event, and its texts.
+
+    Args:
+        value: the lift, None if it is unknown
+        lower: its lower bound, None if it is unknown
+        upper: its upper bound, None if it is unknown
+        size: the lift with its sign and unit
+        interval: the interval or bound that decides
+        period: the period of the lift
+    """
+
+    value: float | None = None
+    lower: float | None = None
+    upper: float | None = None
+    size: str = ""
+    interval: str = ""
+    period: str = ""
+
+    @property
+    def reaches_0(self) -> bool:
+        """Tell whether the lower bound is known and not above 0."""
+        return self.lower is not None and self.lower <= 0
+
+    @property
+    def loss(self) -> str:
+        """Say how much less a candidate earns."""
+        number, *unit = self.size.removeprefix("-").partition(" per event")
+        return f"it earns {f'{number} ' if number else ''}less{''.join(unit)}{self.period}{self._bracket}"
+
+    def __str__(self) -> str:
+        return f"{self.size}{self.period}{self._bracket}"
+
+    @property
+    def _bracket(self) -> str:
+        return f" ({self.interval})" if self.interval else ""
+
+
+def _lift(report: Report, decision: Decision | None, estimate: Estimate | None) -> _Lift:
+    """Return the lift that decides: the lift that the rule judges if it is no estimate, else the estimate.
+
+    Rules compare a stricter bound of the same estimate, which makes no interval of this confidence.
+    """
+    if decision is not None and (decision.worse is not None or decision.estimator is None):
+        return _judged_lift(decision)
+    if estimate is None or estimate.lift is None:
+        return _Lift()
+    bounds = estimate.lift, estimate.lift_lower, estimate.lift_upper
+    if estimate.lift_ratio is not None:
+        size, ends = percentage(estimate.lift_ratio, estimate.lift_ratio_lower, estimate.lift_ratio_upper)
+    else:
+        size, *numbers = _numbers(bounds)
+        size, ends = f"{size} per event", " to ".join(numbers) if None not in bounds else ""
+    return _Lift(*bounds, size, f"{100 * report.confidence:g} %: {ends}" if ends else "")
+
+
+def _judged_lift(decision: Decision) -> _Lift:
+    """Return the lift of a whole period, or of all data, with the one bound that the rule compares."""
+    lift, lower = decision.lift, decision.lower
+    if lift is None:
+        return _Lift()
+    upper = None if lower is None or decision.worse is None else 2 * lift - lower
+    size, least, most = _numbers((lift, lower, upper))
+    bound = f"at least {most.removeprefix('-')} less" if decision.worse else f"at least {least}"
+    return _Lift(lift, lower, upper, f"{size} per event", "" if lower is None else bound, _period(decision))
+
+
+def _period(decision: Decision) -> str:
+    if decision.worse is None:
         return ""
-    if lower is None or upper is None:
-        return f"{decimal(100 * value, 1, signed)} %"
-    width = max(100 * (upper - lower), 1e-6)
-    value_decimals, bound_decimals = (max(0, math.ceil(math.log10(unit / width))) for unit in (30, 6))
-    ends = ", ".join(decimal(round(100 * end, bound_decimals) + 0.0, bound_decimals) for end in (lower, upper))
-    return f"{decimal(100 * value, value_decimals, signed)} % [{ends}]"
+    seconds = decision.profiles[-1].period if decision.profiles else None
+    if seconds is None:
+        return " over whole periods"
+    return f" over a whole {({DAY: 'day', WEEK: 'week'}).get(seconds, f'period of {format_duration(seconds)}')}"
+
+
+def _numbers(values: Sequence[float | None]) -> list[str]:
+    decimals = max(decimals_for(values) - 1, 0)
+    return [decimal(value, decimals, signed=True) for value in values]
 
 
 def _answer(report: Report, policy: str) -> CandidateAnswer:
     decision, estimate = _decision(report, policy), recommended(report, policy)
+    lift, details = _lift(report, decision, estimate), tuple(_details(report, policy, estimate))
     failed = [check for check in report.trust if not check.ok and check.policy in (policy, report.production)]
     doubts = [check for check in failed if check.check != EVIDENCE_CHECK]
-    if doubts:
-        return CandidateAnswer(
-            policy, "untrusted", f"do not trust the numbers of {policy}: {_reasons(doubts, policy)}", estimate
-        )
-    if decision and decision.worse is not None:
-        return _of_whole_periods(report, decision, estimate, _reasons(failed, policy))
-    if decision and decision.promotable and estimate:
-        promotable = f"promotable {_since(decision)}{_by_bound(decision, estimate)}"
-        sentence = f"{_earns(report, estimate)}, {promotable}{_but_worse(report, policy)}"
-        return CandidateAnswer(policy, "promotable", sentence, estimate)
-    missing = _missing(report, decision, _reasons(failed, policy), estimate)
-    if estimate and estimate.lift_upper is not None and estimate.lift_upper < 0:
-        return CandidateAnswer(policy, "worse", _earns(report, estimate), estimate)
-    if estimate and estimate.lift_lower is not None and estimate.lift_lower > 0:
-        yet = f", but it is not promotable: {missing}" if decision else ""
-        sentence = f"{_earns(report, estimate)}{yet}{_but_worse(report, policy)}"
-        return CandidateAnswer(policy, "better", sentence, estimate)
-    sentence = f"not known yet whether {policy} earns more than production: {missing}"
-    return CandidateAnswer(policy, "unknown", sentence + _so_far(estimate), estimate)
+    counts = next(counts for counts in report.policies if counts.policy == policy)
+    end = _end(report, decision)
+    state: State = "undecided"
+    if not counts.events and report.events.accepted:
+        sentence, failed = no_events(counts, report.events.accepted), []
+    elif doubts:
+        state, failed = "untrusted", doubts
+        sentence = f"Do not decide yet about {policy}: {_reasons(doubts, policy)}"
+    elif decision and decision.promotable:
+        state, sentence = "promotable", _ship(report, decision, lift) + _but_worse(report, policy)
+    elif decision.worse if decision and decision.worse is not None else lift.upper is not None and lift.upper < 0:
+        state = "worse"
+        sentence = f"Do not ship {policy}: {lift.loss}"
+    elif failed:
+        sentence = f"Keep production over {policy}: too little evidence, {_reasons(failed, policy)}"
+    else:
+        sentence = f"Keep production over {policy}: {_why_not(report, decision, lift, end)}{_but_worse(report, policy)}"
+    remedy = "; ".join(dict.fromkeys(filter(None, (remedy_of(report, check.check, policy) for check in failed))))
+    faded = lift.reaches_0 and (state == "promotable" or (state == "undecided" and end is not None))
+    return CandidateAnswer(policy, state, sentence, remedy, details, estimate, _rank(lift, estimate), faded)
 
 
-def _of_whole_periods(report: Report, decision: Decision, estimate: Estimate | None, failed: str) -> CandidateAnswer:
-    """Answer by a rule that judges whole periods. The estimates are about this minute, and say something else."""
-    policy, reason = decision.policy, decision.reason.partition(" since event")[0]
-    if decision.promotable:
-        sentence = f"{policy} is promotable {_since(decision)}: {reason}{_but_worse(report, policy)}"
-        return CandidateAnswer(policy, "promotable", sentence, estimate, decision.lower)
-    if decision.worse:
-        return CandidateAnswer(policy, "worse", f"{policy} is {reason}", estimate, decision.lower)
-    missing = _missing(report, decision, failed, estimate)
-    sentence = f"not known yet whether {policy} earns more than production: {missing}"
-    if estimate and ((estimate.lift_lower or 0.0) > 0 or (estimate.lift_upper or 0.0) < 0):
-        sentence += f"; at this minute, {_earns(report, estimate)}"
-    return CandidateAnswer(policy, "unknown", sentence, estimate, decision.lower)
+def no_events(counts: PolicyCounts, accepted: int) -> str:
+    """Say why no event counts for a policy.
+
+    >>> from streameval.ope.report import Failure
+    >>> no_events(PolicyCounts("geo", False, 0, 20_000, (Failure("raised", 20_000, "KeyError: 'country'"),)), 20_000)
+    "No event counts for geo: its function raised KeyError 'country' (20,000 of 20,000)"
+    """
+    failure = max(counts.failures, key=lambda failure: failure.count, default=None)
+    if failure is None:
+        return f"No event counts for {counts.policy}: none has its probability ({accepted:,} of {accepted:,})"
+    example = failure.example
+    if failure.reason == "raised":
+        example = f"its function raised {example.replace(': ', ' ', 1)}"
+    return f"No event counts for {counts.policy}: {example} ({failure.count:,} of {accepted:,})"
 
 
-def _by_bound(decision: Decision, estimate: Estimate) -> str:
-    """Return why it stays promotable, in the words of the rule, if the interval of the lift reaches to 0 or below."""
-    if estimate.lift_lower is None or estimate.lift_lower > 0:
-        return ""
-    reason = decision.reason.partition(" since event")[0]
-    return f" (not by the interval, but by the rule {decision.rule}: {reason})"
+def _ship(report: Report, decision: Decision, lift: _Lift) -> str:
+    """Recommend a promotable candidate, with care if its interval does not exclude 0 any more."""
+    if not lift.reaches_0:
+        return f"Ship {decision.policy}: {lift}" if lift.size else f"Ship {decision.policy}"
+    return f"Ship {decision.policy} with care: {_since(report, decision)}, but {_position(lift)}, {lift}"
+
+
+def _why_not(report: Report, decision: Decision | None, lift: _Lift, end: Transition | None) -> str:
+    """Say why an undecided candidate is not promotable: what is missing, or what is wrong."""
+    if decision is None:
+        return f"no rule decides, {lift}" if lift.size else "there are too few events with rewards"
+    lost = next((check for check in decision.guardrails if check.verdict == "not kept"), None)
+    if lost is not None:
+        loss = significant(-(lost.lift or 0.0), 2)
+        return f"it loses {loss} {lost.reward} per event, and may lose {significant(lost.max_loss, 2)}"
+    more = "" if decision.more is None else _more(report, decision.more)
+    if end is not None and lift.reaches_0:
+        moment = _moment(report, end.timestamp, end.event)
+        return "; ".join(filter(None, (f"it was better until {moment}", f"{_position(lift)}, {lift}", more)))
+    if more:
+        return f"too early, {more}"
+    if lift.lower is None or lift.lower == lift.upper:
+        return decision.reason
+    return f"not proven better, {lift}" if lift.reaches_0 else f"it looks better, {lift}, but its rule does not hold"
+
+
+def _position(lift: _Lift) -> str:
+    return f"the interval {'is now below' if lift.upper is not None and lift.upper < 0 else 'now includes'} 0"
+
+
+def _end(report: Report, decision: Decision | None) -> Transition | None:
+    """Return the moment when a candidate stopped being promotable, None if it never was or still is."""
+    if decision is None or decision.promotable:
+        return None
+    rule = decision.policy, decision.rule
+    last = next((change for change in reversed(report.transitions) if (change.policy, change.rule) == rule), None)
+    return None if last is None or last.promotable else last
+
+
+def _moment(report: Report, timestamp: float | None, event: int | None) -> str:
+    if timestamp is not None:
+        return short_time(timestamp, report.events.last_timestamp)
+    return "" if event is None else f"event {event:,}"
+
+
+def _since(report: Report, decision: Decision) -> str:
+    moment = _moment(report, decision.since_timestamp, decision.since_event)
+    return f"promotable since {moment}" if moment else "promotable"
+
+
+def _more(report: Report, more: float) -> str:
+    """Say how many more events are needed, and how long they take if events have timestamps."""
+    events, rate = report.events, None
+    if events.first_timestamp is not None and events.last_timestamp is not None:
+        span = events.last_timestamp - events.first_timestamp
+        rate = events.accepted / span if span > 0 else None
+    needed = rounded_up(max(more, 1.0))
+    time = f" ({duration_text(more / rate)})" if rate else ""
+    return f"about {needed} more event{'' if needed == '1' else 's'}{time}"
 
 
 def _but_worse(report: Report, policy: str) -> str:
     """Name the segments in which a candidate earns less than production, the clearest first."""
-    segments = []
-    for row in report.segments_by_lift():
-        if row.policy == policy and row.is_worse:
-            lift, lower, upper = (significant(number) for number in (row.lift, row.lift_lower, row.lift_upper))
-            segments.append(f"{row.segment} {row.segment_value} ({lift} [{lower}, {upper}])")
-    return f"; it earns less in {', '.join(segments)}" if segments else ""
+    rows = [row for row in report.segments_by_lift() if row.policy == policy and row.is_worse]
+    names = ", ".join(f"{row.segment} {row.segment_value}" for row in rows)
+    return f"; it earns less in {names}" if names else ""
 
 
-def _decision(report: Report, policy: str) -> Decision | None:
-    """Return the decision by the first rule that promotes the candidate, else by the first rule that decides."""
-    decisions = [decision for decision in report.promotion if decision.policy == policy and decision.decides]
-    return next((decision for decision in decisions if decision.promotable), decisions[0] if decisions else None)
+def _details(report: Report, policy: str, estimate: Estimate | None) -> Iterator[str]:
+    """Yield the values behind the sentence, and the bounds and reasons of all rules."""
+    if estimate is not None and estimate.value is not None:
+        values = _compared_values(report, estimate)
+        own, production = (decimal(value, decimals_for(values)) for value in values)
+        missing = estimate.details.get("missing_share") or 0.0
+        events = f" on the {100 * (1 - missing):.1f} % of events that both have" if missing >= SMALLEST_SHARE else ""
+        pair = f"{estimate.estimator} on {estimate.average}"
+        yield f"{own} per event against {production} of production{events}, by {pair}"
+    for decision in report.promotion:
+        if decision.policy == policy:
+            yield f"{decision.rule}: {_word(report, decision)}: {decision.reason}"
 
 
-def _earns(report: Report, estimate: Estimate) -> str:
-    """Say how much more or less a candidate earns than production."""
-    values = _compared_values(report, estimate)
-    decimals = decimals_for(values)
-    own, production = (decimal(value, decimals) for value in values)
-    missing = estimate.details.get("missing_share") or 0.0
-    events = f" on the {100 * (1 - missing):.1f} % of events that both have" if missing >= SMALLEST_SHARE else ""
-    is_less = (estimate.lift or 0.0) < 0
-    word, than = "less" if is_less else "more", f"than production ({own} against {production}{events})"
-    if estimate.lift_ratio is None:
-        lift = _mirrored(estimate.lift, estimate.lift_lower, estimate.lift_upper, is_less)
-        size, lower, upper = (decimal(number, decimals) for number in lift)
-        return f"{estimate.policy} earns {size} [{lower}, {upper}] {word} per event {than}"
-    ratio = _mirrored(estimate.lift_ratio, estimate.lift_ratio_lower, estimate.lift_ratio_upper, is_less)
-    return f"{estimate.policy} earns {percentage(*ratio, signed=not is_less)} {word} {than}"
-
-
-Bounded: TypeAlias = tuple[float | None, float | None, float | None]
-"""A number, its lower and its upper bound."""
-
-
-def _mirrored(value: float | None, lower: float | None, upper: float | None, is_less: bool) -> Bounded:
-    """Turn a loss and its bounds into the size of the loss."""
-    if not is_less:
-        return value, lower, upper
-    size, above, below = (None if number is None else -number for number in (value, lower, upper))
-    return size, below, above
+def _word(report: Report, decision: Decision) -> str:
+    """Return the state of a candidate under one rule."""
+    if decision.promotable:
+        return _since(report, decision)
+    word = "worse" if decision.worse else "undecided" if decision.decides else "does not decide"
+    return f"{word}, was promotable for {decision.promotable_events:,} events" if decision.promotable_events else word
 
 
 def _compared_values(report: Report, estimate: Estimate) -> tuple[float | None, float | None]:
@@ -235,43 +403,10 @@ def _compared_values(report: Report, estimate: Estimate) -> tuple[float | None, 
     return estimate.value, next((row.value for row in rows if row.policy == report.production), None)
 
 
-def _since(decision: Decision) -> str:
-    if decision.since_timestamp is not None:
-        return f"since {utc_time(decision.since_timestamp)}"
-    return "" if decision.since_event is None else f"since event {decision.since_event:,}"
-
-
-def _missing(report: Report, decision: Decision | None, failed: str, estimate: Estimate | None) -> str:
-    """Say what is missing for a promotion: passed trust checks, or more events."""
-    if failed:
-        return failed
-    if decision is None:
-        is_known = estimate is not None and estimate.lift_lower is not None
-        return "the interval of its lift includes 0" if is_known else "there are too few events with rewards"
-    if decision.more is None:
-        return decision.reason
-    events = report.events
-    rate = None
-    if events.first_timestamp is not None and events.last_timestamp is not None:
-        span = events.last_timestamp - events.first_timestamp
-        rate = events.accepted / span if span > 0 else None
-    needed = rounded_up(max(decision.more, 1.0))
-    time = f" ({duration_text(decision.more / rate)})" if rate else ""
-    broken = "".join(
-        f"; guardrail {check.reward}: {check.reason}" for check in decision.guardrails if check.verdict == "not kept"
-    )
-    return f"needs about {needed} more event{'' if needed == '1' else 's'}{time}{broken}"
-
-
-def _so_far(estimate: Estimate | None) -> str:
-    if estimate is None or estimate.lift_lower is None:
-        return ""
-    if estimate.lift_ratio is None:
-        bounds = estimate.lift, estimate.lift_lower, estimate.lift_upper
-        decimals = decimals_for(bounds)
-        lift, *ends = (decimal(number, decimals, signed=index == 0) for index, number in enumerate(bounds))
-        return f"; so far {lift} [{', '.join(ends)}] per event"
-    return f"; so far {percentage(estimate.lift_ratio, estimate.lift_ratio_lower, estimate.lift_ratio_upper)}"
+def _decision(report: Report, policy: str) -> Decision | None:
+    """Return the decision by the first rule that promotes the candidate, else by the first rule that decides."""
+    decisions = [decision for decision in report.promotion if decision.policy == policy and decision.decides]
+    return next((decision for decision in decisions if decision.promotable), decisions[0] if decisions else None)
 
 
 def _reasons(checks: Sequence[TrustCheck], policy: str) -> str:
@@ -281,9 +416,7 @@ def _reasons(checks: Sequence[TrustCheck], policy: str) -> str:
     return "; ".join(dict.fromkeys([*own, *(f"production: {check.reason}" for check in others)]))
 
 
-def _lower_bound(estimate: Estimate | None) -> float:
-    """Return the lower bound of the lift, which ranks candidates."""
-    if estimate is None:
-        return -math.inf
-    bounds = (estimate.lift_ratio_lower, estimate.lift_lower, estimate.lift)
-    return next((bound for bound in bounds if bound is not None), -math.inf)
+def _rank(lift: _Lift, estimate: Estimate | None) -> float:
+    """Return the lower bound of the lift that decides, as a share of production's value if that is known."""
+    ratio = estimate.lift_ratio_lower if estimate and estimate.lift_lower == lift.lower else None
+    return next((bound for bound in (ratio, lift.lower, lift.value) if bound is not None), -math.inf)

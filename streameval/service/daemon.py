@@ -24,7 +24,7 @@ from streameval.service.logging import LogSummaries
 from streameval.service.process import stop_on_signals
 from streameval.service.reload import BUSY_TIMEOUT_SECONDS, Backfill, Change
 from streameval.service.snapshots import Snapshot, SnapshotStore
-from streameval.service.status import NO_DELAYS, DaemonStatus, EngineStatus, Histogram, own_version
+from streameval.service.status import NO_DELAYS, NO_HISTORY, DaemonStatus, EngineStatus, Histogram, own_version
 
 log = structlog.get_logger("streameval")
 
@@ -100,7 +100,8 @@ class DaemonLoop(ABC, Generic[Reporting]):
         self._unreported = True  # an empty Report is one too: readiness does not wait for the first event
         self._reached: bool | None = None
         self._summaries = LogSummaries()
-        self.published = DaemonStatus(source=source.status(), at=clock())
+        history = NO_HISTORY if snapshots is None else snapshots.history
+        self.published = DaemonStatus(source=source.status(), at=clock(), history=history)
         self._late, self._mostly_ahead = 0, False
         self._spanning, self._is_empty = 0, False
         self._twice: Mapping[str, int] = {}
@@ -273,6 +274,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
             offsets={topic: log_offsets.to_state() for topic, log_offsets in offsets.items()},
             pipeline=self._pipeline.state(),
             evaluator=self._evaluator.state(),
+            history=self.published.history.state(),
         )
 
     def _publish(self, status: SourceStatus | None = None, failure: str = "") -> SourceStatus:

@@ -30,7 +30,7 @@ from streameval.errors import DamagedError, StateError, StreamevalError
 from streameval.events.origin import NO_IDENTITY
 from streameval.ingest.base import Offsets
 from streameval.ingest.stages import RewardRepeats
-from streameval.service.status import SnapshotStatus
+from streameval.service.status import NO_HISTORY, History, SnapshotStatus
 
 __all__ = ["Snapshot", "SnapshotStore", "complete_file", "read_newest", "read_snapshot", "require_usable"]
 __all__ += ["snapshot_files", "write_snapshot"]
@@ -95,6 +95,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
         offsets: Offsets of the next messages, by topic.
         pipeline: State of the stages before the evaluator.
         evaluator: State of the evaluator.
+        history: Estimates of the last hours, for the status page.
     """
 
     schema: int = SCHEMA
@@ -105,6 +106,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
     offsets: dict[str, State]
     pipeline: State
     evaluator: State
+    history: State = {}
 
     @property
     def source_offsets(self) -> dict[str, Offsets]:
@@ -239,6 +241,7 @@ class SnapshotStore:
 
     Attributes:
         status: Status of the snapshots, which any thread may read.
+        history: Estimates of the last hours in the newest snapshot when the process started.
         after: Called by the writing thread with each snapshot that is on disk.
 
     Raises:
@@ -248,7 +251,7 @@ class SnapshotStore:
 
     def __init__(self, directory: Path, interval: float = 0.0, fingerprint: State | None = None) -> None:
         self.directory, self.fingerprint, self._interval = directory, fingerprint or {}, interval
-        self.status = SnapshotStatus()
+        self.status, self.history = SnapshotStatus(), NO_HISTORY
         self.after: Callable[[Snapshot], None] = lambda _: None
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -273,6 +276,7 @@ class SnapshotStore:
         def read_and_note(path: Path, snapshot: Snapshot) -> T:
             result = read(path, snapshot)
             self.status = replace(self.status, written_at=snapshot.written)
+            self.history = History.from_state(snapshot.history)
             return result
 
         result, damaged = read_newest(self.directory, read_and_note)

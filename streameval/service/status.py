@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from streameval.common.arrays import State, from_plain, to_plain
 from streameval.events import REASONS
 from streameval.ingest.background import WorkerStatus
 from streameval.ingest.base import SourceStatus
@@ -23,6 +24,8 @@ __all__ = ["BackfillStatus", "DaemonStatus", "Histogram", "History", "SnapshotSt
 
 HISTORY_SECONDS = 12 * 3600.0
 MAX_POINTS = 240
+MAX_STORED_NUMBERS = 200_000
+"""Numbers of a history in a snapshot, four bytes each. With many estimates, a part of the points is left out."""
 MIN_SPACING_SECONDS = 0.5  # at first every Report is a point, so that a new daemon shows something at once
 
 
@@ -34,6 +37,9 @@ def own_version() -> str:
     except PackageNotFoundError:  # a source tree on the path, not installed
         return "unknown"
 
+
+SHOWN = ("value", "lower", "upper", "lift", "lift_lower", "lift_upper")
+NUMBERS = len(SHOWN)
 
 Label: TypeAlias = tuple[str, str, str]
 """Policy, estimator, average."""
@@ -102,6 +108,27 @@ class History:
                 series[index] = point.numbers[row, columns]
         return series
 
+    def state(self) -> State:
+        """Return the points for a snapshot, as `[points, estimates, 6]` with NaN for estimates that a point lacks."""
+        labels = list(dict.fromkeys(label for point in self.points for label in point.rows))
+        step = max(1, math.ceil(len(self.points) * len(labels) * NUMBERS / MAX_STORED_NUMBERS))
+        points = self.points[::-1][::step][::-1]
+        numbers = np.full((len(points), len(labels), NUMBERS), np.nan, dtype=np.float32)
+        columns = {label: column for column, label in enumerate(labels)}
+        for row, point in zip(numbers, points, strict=True):
+            row[[columns[label] for label in point.rows]] = point.numbers[list(point.rows.values())]
+        times = np.array([point.at for point in points])
+        return {"spacing": self.spacing, "labels": labels, "at": to_plain(times), "numbers": to_plain(numbers)}
+
+    @classmethod
+    def from_state(cls, state: State) -> History:
+        """Return the history of a snapshot, which earlier versions wrote without one."""
+        if not state:
+            return cls()
+        rows: dict[Label, int] = {(p, e, a): row for row, (p, e, a) in enumerate(state["labels"])}
+        points = zip(from_plain(state["at"]).tolist(), from_plain(state["numbers"]).astype(np.float64), strict=True)
+        return cls(tuple(Point(at, rows, numbers) for at, numbers in points), state["spacing"])
+
 
 NO_HISTORY = History()
 
@@ -120,9 +147,8 @@ def _point(at: float, report: Report, last: Point | None) -> Point:
     rows = {(estimate.policy, estimate.estimator, estimate.average): row for row, estimate in enumerate(estimates)}
     if last is not None and last.rows == rows:
         rows = last.rows  # hundreds of points share one
-    names = ("value", "lower", "upper", "lift", "lift_lower", "lift_upper")
-    numbers = [[getattr(estimate, name) for name in names] for estimate in estimates]
-    return Point(at, rows, np.array(numbers, dtype=np.float64).reshape(-1, 6))
+    numbers = [[getattr(estimate, name) for name in SHOWN] for estimate in estimates]
+    return Point(at, rows, np.array(numbers, dtype=np.float64).reshape(-1, NUMBERS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +286,7 @@ class DaemonStatus:
         repeated_events: Events that count although a recent event has their id.
         clipped_events: Events with a number beyond its range by rounding alone, which was set to the end of the range.
         buffered: None if events count as they arrive.
-        history: Estimates since the start of the process.
+        history: Estimates of the last hours.
         margin: What a lift must exceed for promotion, None without promotion.
         engine: None if this process evaluates events itself.
     """

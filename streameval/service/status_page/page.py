@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from streameval.common.text import UNKNOWN, counted, decimal, measured_time, significant, utc_time
-from streameval.ope.answer import CandidateAnswer, answers, percentage, seen_lifts
+from streameval.ope.answer import CandidateAnswer, answers, best_first, headline, percentage, seen_lifts
 from streameval.ope.intervals import KINDS
 from streameval.ope.report import Estimate, GuardrailCheck, Report, TrustCheck, grouped
 from streameval.service.status import DaemonStatus
@@ -109,15 +109,17 @@ def render(now: DaemonStatus, wanted: Mapping[str, str] = NO_SELECTION) -> str:
         now: The status.
         wanted: Names of the `estimator` and `average` at the top, and of the `last` hours.
     """
-    report = now.reported.of_goal()
-    sections, segments, candidate_answers = _sections(report), report.segments_by_lift(), answers(report)
-    deciding = _deciding(report, candidate_answers)
+    candidate_answers = answers(now.reported)
+    reported = best_first(now.reported, candidate_answers)
+    report = reported.of_goal()
+    sections, segments, deciding = _sections(report), report.segments_by_lift(), _deciding(report, candidate_answers)
     return page_template().render(
         now=now,
         report=report if now.report else None,
         news=news(now),
         overview=make_overview(now, report, wanted),
         answers=candidate_answers,
+        headline=headline(candidate_answers),
         deciding=deciding,
         deciding_pairs=list(
             dict.fromkeys(f"{estimate.estimator} on {estimate.average}" for estimate in deciding.values())
@@ -126,10 +128,9 @@ def render(now: DaemonStatus, wanted: Mapping[str, str] = NO_SELECTION) -> str:
         phase_charts=make_phase_charts(report),
         segments=segments,
         worse=grouped((segment for segment in segments if segment.is_worse), "policy"),
-        ahead=_ahead(candidate_answers),
         shown=MAX_SEGMENTS,
-        rewards=_rewards(now.reported, deciding),
-        guardrails=_guardrails(now.reported),
+        rewards=_rewards(reported, deciding),
+        guardrails=_guardrails(reported),
         sections=sections,
         marked=_marked(sections),
         firsts={estimate.policy: estimate for estimate in reversed(report.estimates)},
@@ -250,19 +251,11 @@ def _deciding(report: Report, candidate_answers: Sequence[CandidateAnswer]) -> d
     return defaults | decided | {estimate.policy: estimate for estimate in base if _pair(estimate) == first}
 
 
-def _ahead(candidate_answers: Iterable[CandidateAnswer]) -> dict[str, str]:
-    """Return how candidates are better, for candidates that are better on average."""
-    better = [answer for answer in candidate_answers if answer.estimate and (answer.estimate.lift or 0.0) > 0]
-    return {answer.policy: "promotable" if answer.verdict == "promotable" else "better on average" for answer in better}
-
-
 def _rewards(report: Report, deciding: Mapping[str, Estimate]) -> list[Estimate]:
     """Return the estimates of all rewards for each candidate by its deciding estimator. Empty for a single reward."""
     pairs = {(estimate.policy, *_pair(estimate)) for estimate in deciding.values()}
     rows = [estimate for estimate in report.estimates if (estimate.policy, *_pair(estimate)) in pairs]
-    order = [policy.policy for policy in report.policies if not policy.production]
-    shown = [estimate for estimate in rows if estimate.policy in order]
-    return sorted(shown, key=lambda estimate: order.index(estimate.policy)) if len(report.rewards) > 1 else []
+    return [estimate for estimate in rows if estimate.policy != report.production] if len(report.rewards) > 1 else []
 
 
 def _guardrails(report: Report) -> dict[tuple[str, str], list[tuple[str, GuardrailCheck]]]:
@@ -340,6 +333,12 @@ def words(check: TrustCheck) -> str:
     return {"stale": "freshness"}.get(check.check, check.check.replace("_", " "))
 
 
+def relative_lift(estimate: Estimate) -> str:
+    """Return the lift in percent of production's value, with its interval."""
+    size, ends = percentage(estimate.lift_ratio, estimate.lift_ratio_lower, estimate.lift_ratio_upper)
+    return f"{size} ({ends})" if ends else size or UNKNOWN
+
+
 def lifts_of_slots(estimate: Estimate) -> str:
     """Return the parts of the lift by slot of the slates, from the first slot."""
     return ", ".join(significant(lift, 2) for lift in estimate.details.get("slot_lifts", ())) or UNKNOWN
@@ -348,9 +347,7 @@ def lifts_of_slots(estimate: Estimate) -> str:
 DIAGNOSTICS: dict[str, Callable[[Estimate], str]] = {
     "Lift": lambda estimate: significant(estimate.lift),
     "Lift interval": lambda estimate: interval(estimate.lift_lower, estimate.lift_upper),
-    "Relative lift": lambda estimate: (
-        percentage(estimate.lift_ratio, estimate.lift_ratio_lower, estimate.lift_ratio_upper) or UNKNOWN
-    ),
+    "Relative lift": relative_lift,
     "Lift by slot": lifts_of_slots,
     "Effective sample": lambda estimate: decimal(estimate.effective_sample_size, 0),
     "Effective rewarded events": lambda estimate: decimal(estimate.details.get("reward_effective_sample_size"), 0),

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from io import StringIO
+
+import pytest
 from msgspec.structs import replace
+from rich.console import Console
 
 from streameval.cli.results import answer_lines, chosen_estimates
-from streameval.cli.tables import calibration_table, estimates_table, guardrails_table
+from streameval.cli.tables import (
+    calibration_table,
+    decisions_table,
+    estimates_table,
+    guardrails_table,
+    result_tables,
+)
 from streameval.ope.report import TrustCheck
-from support.factories import make_report, with_a_guardrail
+from support.factories import make_report, with_a_guardrail, with_segments
 
 
 def test_tables_name_the_reward_of_a_row() -> None:
@@ -15,9 +27,34 @@ def test_tables_name_the_reward_of_a_row() -> None:
     further = tuple(replace(row, reward="revenue", value=7.25) for row in alone.estimates)
     report = replace(alone, estimates=alone.estimates + further)
     assert [row.reward for row in chosen_estimates(report, everything=False)].count("revenue") == 3
-    assert [column.header for column in estimates_table(report).columns][1] == "reward"
-    assert [column.header for column in estimates_table(report.of_goal()).columns][1] == "estimator"
+    assert [str(cell) for cell in estimates_table(report).columns[0].cells][:3] == [
+        "logging\n(production)",
+        "reward",
+        "revenue",
+    ]
     assert "<td>revenue</td>" in report._repr_html_()
+    assert "reward" not in {str(cell) for cell in estimates_table(report.of_goal()).columns[0].cells}
+
+
+def test_labels_that_all_rows_share_are_named_once() -> None:
+    report = make_report(candidates=2)
+    few, every = estimates_table(report), estimates_table(report, everything=True)
+    assert "ips on mixture, 95% intervals below values" in str(few.title)
+    assert [str(cell) for cell in few.columns[0].cells][1:] == ["challenger-a", "challenger-b"]
+    assert "control_variate\non adaptive_window" in {str(cell) for cell in every.columns[0].cells}
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_numbers_are_whole_at_80_columns(everything: bool) -> None:
+    report = with_segments(with_a_guardrail(make_report(candidates=2), True, False, lower=-0.004))
+    narrow, wide = (Console(width=width, file=StringIO(), record=True) for width in (80, 400))
+    for console in (narrow, wide):
+        for part in (*result_tables(report, everything), decisions_table(report)):
+            console.print(part)
+    texts = [console.export_text() for console in (narrow, wide)]
+    numbers = [Counter(re.findall(r"[-+]?\d[\d,.]*(?: … [-+]?[\d.]+)?", text)) for text in texts]
+    assert numbers[0] == numbers[1]
+    assert max(map(len, texts[0].splitlines())) <= 80
 
 
 def test_the_answer_compares_the_estimated_lift_of_an_arm_with_the_observed_one() -> None:
@@ -34,9 +71,14 @@ def test_the_table_of_arms_has_the_average_that_decides_and_whether_the_check_pa
     rows = (replace(row, average="cumulative", value=0.5), row)
     wrong = TrustCheck("challenger-a", "calibration", ok=False, reason="the propensities are wrong")
     report = replace(report, calibration=rows, trust=(wrong,))
-    few = [list(map(str, column.cells)) for column in calibration_table(report).columns]
-    assert (few[1], few[2], few[-1]) == (["decay"], ["0.05100"], ["failed"])
-    assert few[3:7] == [["0.04900 … 0.05300"], ["0.05200"], ["+0.00100"], ["-0.00200 … +0.00400"]]
+    table = calibration_table(report)
+    assert table.title == "Was the estimate right on decay?"
+    assert [list(map(str, column.cells)) for column in table.columns][1:] == [
+        ["0.05100\n0.04900 … 0.05300"],
+        ["0.05200"],
+        ["+0.00100\n-0.00200 … +0.00400"],
+        ["failed"],
+    ]
     every = calibration_table(replace(report, trust=()), everything=True)
     assert list(every.columns[1].cells) == ["cumulative", "decay"]
     assert {str(cell) for cell in every.columns[-1].cells} == {"too few events yet"}
@@ -44,16 +86,8 @@ def test_the_table_of_arms_has_the_average_that_decides_and_whether_the_check_pa
 
 def test_the_table_of_guardrails_has_what_each_may_lose_and_whether_it_is_kept() -> None:
     report = with_a_guardrail(make_report(candidates=2), True, False, lower=-0.004)
-    cells = [list(map(str, column.cells)) for column in guardrails_table(report).columns]
-    assert cells[:4] == [["challenger-a", "challenger-b"], ["paired"] * 2, ["stay"] * 2, ["0.001"] * 2]
-    assert cells[4:] == [["-0.002"] * 2, ["-0.004"] * 2, ["kept", "not kept"]]
-
-
-def test_the_answer_names_a_guardrail_that_more_events_will_not_help() -> None:
-    report = with_a_guardrail(make_report(candidates=1), False, lower=-0.004)
-    (decision,) = report.promotion
-    report = replace(report, promotion=(replace(decision, promotable=False, more=700.0),), calibration=())
-    (answer,) = answer_lines(report, everything=False)
-    assert "needs about 700 more events" in answer
-    assert answer.endswith("; guardrail stay: decision bound -0.004")
-    assert "guardrail" not in next(answer_lines(with_a_guardrail(report.of_goal(), False), everything=False))
+    table = guardrails_table(report)
+    assert table.title == "Guardrails by paired"
+    cells = [list(map(str, column.cells)) for column in table.columns]
+    assert cells[:3] == [["challenger-a", "challenger-b"], ["stay"] * 2, ["0.001"] * 2]
+    assert cells[3:] == [["-0.002"] * 2, ["-0.004"] * 2, ["kept", "not kept"]]

@@ -7,8 +7,21 @@ from typing import Any
 
 import pytest
 
-from streameval.ope.answer import answers, recommended
-from streameval.ope.report import Decision, Estimate, EventCounts, PolicyCounts, Report, TrustCheck
+from streameval.ope.answer import answers, best_first, headline, recommended
+from streameval.ope.report import (
+    DAY,
+    Decision,
+    Estimate,
+    EventCounts,
+    Failure,
+    GuardrailCheck,
+    PolicyCounts,
+    Profile,
+    Report,
+    SegmentEstimate,
+    Transition,
+    TrustCheck,
+)
 from support.factories import make_estimate
 
 NOON = 1_575_115_200.0
@@ -40,125 +53,299 @@ def decision(policy: str = "challenger", **fields: Any) -> Decision:
 PROMOTABLE = {"promotable": True, "since_timestamp": NOON, "since_event": 12_300}
 
 
-def report(*candidates: Candidate, decisions: Any = (), trust: Any = (), hours: float | None = 10.0) -> Report:
+def report(
+    *candidates: Candidate,
+    decisions: Any = (),
+    hours: float | None = 10.0,
+    counts: tuple[int, int, tuple[Failure, ...]] = (10_000, 0, ()),
+    **parts: Any,
+) -> Report:
     names = ["logging", *(candidate.name for candidate in candidates)]
     first = None if hours is None else NOON - 3600 * hours
     return Report(
         confidence=0.95,
         production="logging",
         events=EventCounts(10_000, {}, None if hours is None else NOON, first),
-        policies=tuple(PolicyCounts(name, name == "logging", 10_000, 0) for name in names),
+        policies=tuple(PolicyCounts(name, name == "logging", *counts) for name in names),
         estimates=(
             make_estimate("logging", "snips", "mixture", 0.166),
             *(candidate.estimate() for candidate in candidates),
         ),
         promotion=tuple(decisions),
-        trust=tuple(trust),
+        **{name: tuple(rows) for name, rows in parts.items()},
     )
 
 
-def only(*args: Any, **options: Any) -> tuple[str, str]:
-    (actual,) = answers(report(*args, **options))
-    return actual.verdict, actual.sentence
+def failed(check: str, reason: str, policy: str = "challenger") -> TrustCheck:
+    return TrustCheck(policy, check, False, reason)
 
 
-def test_the_sentence_of_a_promotable_candidate_has_its_lift_and_since_when() -> None:
-    assert only(Candidate(), decisions=[decision(**PROMOTABLE)]) == (
+def whole(**fields: Any) -> list[Decision]:
+    """Return the decision over whole days, and the row beside it about this minute."""
+    profile = Profile(DAY, 6.0, 0, (0.01,), (0.01,), (1.0,), (0.01,))
+    now = decision(decides=False, reason="better at this minute: decision bound of lift 0.02 over margin 0")
+    days = {"rule": "periodic", "worse": False, "lift": 0.0077, "lower": 0.0021, "profiles": (profile,)}
+    return [decision(**{**days, **fields}), now]
+
+
+def ended(minutes: float = 5.0, **fields: Any) -> Transition:
+    timestamp = None if fields else NOON - 60 * minutes
+    return Transition(
+        **{"policy": "challenger", "rule": "paired", "event": 12_300, "timestamp": timestamp, **fields},
+        promotable=False,
+        lift=0.01,
+    )
+
+
+def guarded(**fields: Any) -> Decision:
+    return decision(guardrails=(GuardrailCheck("stay", 0.001, False, "a reason", **fields),))
+
+
+SEGMENT = SegmentEstimate(
+    "challenger",
+    "country",
+    "fr",
+    **PAIR,
+    share=0.2,
+    events=9.0,
+    value=0.1,
+    lower=None,
+    upper=None,
+    lift=-0.02,
+    lift_lower=-0.03,
+    lift_upper=-0.01,
+    kind="normal",
+)
+UNDECIDED = Candidate(lift=0.002)
+LATER = {"policy": "challenger", "rule": "paired", "event": 9, "timestamp": NOON, "promotable": True, "lift": 0.1}
+FACTS: dict[str, tuple[Report, str, str]] = {
+    "a promotable candidate": (
+        report(Candidate(), decisions=[decision(**PROMOTABLE)]),
         "promotable",
-        "challenger earns +14.9 % [12, 18] more than production (0.1907 against 0.1660), "
-        "promotable since 2019-11-30 12:00:00 UTC",
-    )
-
-
-@pytest.mark.parametrize(("width", "bound_named"), [(0.03, True), (0.005, False)])
-def test_a_promotable_candidate_with_an_interval_below_0_names_the_bound_that_decides(
-    width: float, bound_named: bool
-) -> None:
-    reason = "decision bound of lift 0.002 over margin 0"
-    decided = decision(promotable=True, since_event=12_300, lower=0.002, reason=f"{reason} since event 12,300")
-    _, sentence = only(Candidate(width=width), decisions=[decided])
-    end = f" (not by the interval, but by the rule paired: {reason})" if bound_named else ""
-    assert sentence.endswith(f"promotable since event 12,300{end}")
-
-
-def test_a_rule_without_a_bound_is_named_if_the_interval_reaches_below_0() -> None:
-    decided = decision(promotable=True, since_event=12_300, rule="sea", reason="lift 0.02 over margin 0")
-    _, sentence = only(Candidate(width=0.03), decisions=[decided])
-    assert sentence.endswith("(not by the interval, but by the rule sea: lift 0.02 over margin 0)")
-
-
-def test_without_times_it_is_promotable_since_an_event() -> None:
-    _, sentence = only(Candidate(), decisions=[decision(promotable=True, since_event=12_300)])
-    assert sentence.endswith("promotable since event 12,300")
-
-
-def test_the_sentence_gives_the_missing_events_and_their_time() -> None:
-    assert only(Candidate(lift=0.002), decisions=[decision(more=21_000.0)]) == (
-        "unknown",
-        "not known yet whether challenger earns more than production: needs about 21,000 more events (21 hours); "
-        "so far +1.2 % [-2, 4]",
-    )
-    _, sentence = only(Candidate(lift=None), decisions=[decision(more=1.0)], hours=None)
-    assert sentence.endswith(": needs about 1 more event")
-
-
-def test_the_reason_of_the_rule_is_given_if_no_number_of_events_is_known() -> None:
-    _, sentence = only(Candidate(lift=0.002), decisions=[decision(reason="the lift varies too much")])
-    assert "more than production: the lift varies too much; so far" in sentence
-
-
-def test_a_lift_above_zero_is_not_yet_promotable() -> None:
-    verdict, sentence = only(Candidate(), decisions=[decision(more=500.0)])
-    assert verdict == "better"
-    assert sentence.endswith(
-        "(0.1907 against 0.1660), but it is not promotable: needs about 500 more events (30 minutes)"
-    )
-
-
-def test_without_promotion_the_interval_decides() -> None:
-    assert only(Candidate())[1] == "challenger earns +14.9 % [12, 18] more than production (0.1907 against 0.1660)"
-    assert only(Candidate(lift=0.001))[1].endswith(": the interval of its lift includes 0; so far +0.6 % [-2, 4]")
-
-
-def test_a_worse_candidate_earns_less() -> None:
-    assert only(Candidate(lift=-0.0247), decisions=[decision(more=9.0)]) == (
+        "Ship challenger: +15 % (95 %: +12 to +18)",
+    ),
+    "its interval, whatever bound the rule compares": (
+        report(Candidate(), decisions=[decision(**PROMOTABLE, lift=0.02, lower=0.002)]),
+        "promotable",
+        "Ship challenger: +15 % (95 %: +12 to +18)",
+    ),
+    "a narrow interval": (
+        report(Candidate(width=0.001), decisions=[decision(**PROMOTABLE)]),
+        "promotable",
+        "Ship challenger: +14.9 % (95 %: +14.3 to +15.5)",
+    ),
+    "no ratio": (
+        report(Candidate(ratio=False), decisions=[decision(**PROMOTABLE)]),
+        "promotable",
+        "Ship challenger: +0.0247 per event (95 %: +0.0197 to +0.0297)",
+    ),
+    "an interval that includes 0 again": (
+        report(Candidate(width=0.03), decisions=[decision(**PROMOTABLE)]),
+        "promotable",
+        "Ship challenger with care: promotable since 12:00 UTC, but the interval now includes 0, "
+        "+15 % (95 %: -3 to +33)",
+    ),
+    "the same without times": (
+        report(Candidate(width=0.03), decisions=[decision(promotable=True, since_event=12_300)], hours=None),
+        "promotable",
+        "Ship challenger with care: promotable since event 12,300, but the interval now includes 0, "
+        "+15 % (95 %: -3 to +33)",
+    ),
+    "a rule on all data": (
+        report(
+            Candidate(lift=-0.02),
+            decisions=[decision(rule="sea", estimator=None, lift=0.02, lower=0.004, **PROMOTABLE)],
+        ),
+        "promotable",
+        "Ship challenger: +0.0200 per event (at least +0.0040)",
+    ),
+    "a rule without a bound": (
+        report(Candidate(), decisions=[decision(rule="bsea", estimator=None, lift=0.02, **PROMOTABLE)]),
+        "promotable",
+        "Ship challenger: +0.0200 per event",
+    ),
+    "whole days, also if this minute is worse": (
+        report(Candidate(lift=-0.02), decisions=whole(**PROMOTABLE)),
+        "promotable",
+        "Ship challenger: +0.0077 per event over a whole day (at least +0.0021)",
+    ),
+    "whole days that lose, also if this minute is better": (
+        report(Candidate(), decisions=whole(worse=True, lift=-0.01, lower=-0.018)),
         "worse",
-        "challenger earns 14.9 % [12, 18] less than production (0.1413 against 0.1660)",
+        "Do not ship challenger: it earns 0.0100 less per event over a whole day (at least 0.0020 less)",
+    ),
+    "whole days that are not known yet": (
+        report(Candidate(), decisions=whole(lift=None, lower=None, reason="the lift of a whole day is known at 15:00")),
+        "undecided",
+        "Keep production over challenger: the lift of a whole day is known at 15:00",
+    ),
+    "whole days that may be worse": (
+        report(Candidate(), decisions=whole(lower=-0.002)),
+        "undecided",
+        "Keep production over challenger: not proven better, +0.0077 per event over a whole day (at least -0.0020)",
+    ),
+    "a segment that loses": (
+        report(Candidate(), decisions=[decision(**PROMOTABLE)], segments=[SEGMENT]),
+        "promotable",
+        "Ship challenger: +15 % (95 %: +12 to +18); it earns less in country fr",
+    ),
+    "too few events": (
+        report(UNDECIDED, decisions=[decision(more=21_000.0)]),
+        "undecided",
+        "Keep production over challenger: too early, about 21,000 more events (21 hours)",
+    ),
+    "one more event, and no times": (
+        report(Candidate(lift=None), decisions=[decision(more=1.0)], hours=None),
+        "undecided",
+        "Keep production over challenger: too early, about 1 more event",
+    ),
+    "an interval above 0, and a stricter rule": (
+        report(Candidate(), decisions=[decision(more=500.0)]),
+        "undecided",
+        "Keep production over challenger: too early, about 500 more events (30 minutes)",
+    ),
+    "the same without a forecast": (
+        report(Candidate(), decisions=[decision()]),
+        "undecided",
+        "Keep production over challenger: it looks better, +15 % (95 %: +12 to +18), but its rule does not hold",
+    ),
+    "an interval that includes 0": (
+        report(UNDECIDED, decisions=[decision()]),
+        "undecided",
+        "Keep production over challenger: not proven better, +1 % (95 %: -2 to +4)",
+    ),
+    "the end of a promotion": (
+        report(UNDECIDED, decisions=[decision(promotable_events=900)], transitions=[ended()]),
+        "undecided",
+        "Keep production over challenger: it was better until 11:55 UTC; the interval now includes 0, "
+        "+1 % (95 %: -2 to +4)",
+    ),
+    "the end of a promotion on another day": (
+        report(UNDECIDED, decisions=[decision(more=21_000.0)], transitions=[ended(minutes=1440)]),
+        "undecided",
+        "Keep production over challenger: it was better until 2019-11-29 12:00 UTC; the interval now includes 0, "
+        "+1 % (95 %: -2 to +4); about 21,000 more events (21 hours)",
+    ),
+    "the end of a promotion in a log without times": (
+        report(UNDECIDED, decisions=[decision()], transitions=[Transition(**LATER), ended(timestamp=None)], hours=None),
+        "undecided",
+        "Keep production over challenger: it was better until event 12,300; the interval now includes 0, "
+        "+1 % (95 %: -2 to +4)",
+    ),
+    "a guardrail that more events will not help": (
+        report(Candidate(), decisions=[guarded(lift=-0.004)]),
+        "undecided",
+        "Keep production over challenger: it loses 0.004 stay per event, and may lose 0.001",
+    ),
+    "a guardrail that more events may help": (
+        report(UNDECIDED, decisions=[guarded(lift=0.001)]),
+        "undecided",
+        "Keep production over challenger: not proven better, +1 % (95 %: -2 to +4)",
+    ),
+    "an equal candidate": (
+        report(Candidate(lift=0.0, width=0.0), decisions=[decision(reason="it has had the same weighted reward")]),
+        "undecided",
+        "Keep production over challenger: it has had the same weighted reward",
+    ),
+    "no rule": (
+        report(Candidate()),
+        "undecided",
+        "Keep production over challenger: no rule decides, +15 % (95 %: +12 to +18)",
+    ),
+    "no rule and no lift": (
+        report(Candidate(lift=None)),
+        "undecided",
+        "Keep production over challenger: there are too few events with rewards",
+    ),
+    "an interval below 0": (
+        report(Candidate(lift=-0.0247), decisions=[decision(more=9.0)]),
+        "worse",
+        "Do not ship challenger: it earns 15 % less (95 %: -18 to -12)",
+    ),
+    "an interval below 0 without a ratio": (
+        report(Candidate(lift=-0.0247, ratio=False)),
+        "worse",
+        "Do not ship challenger: it earns 0.0247 less per event (95 %: -0.0297 to -0.0197)",
+    ),
+    "a failed check, whatever the rule says": (
+        report(Candidate(), decisions=[decision(**PROMOTABLE)], trust=[failed("mean_weight", "mean weight 1.4")]),
+        "untrusted",
+        "Do not decide yet about challenger: mean weight 1.4",
+    ),
+    "a failed check of production": (
+        report(Candidate(), trust=[failed("mean_weight", "mean weight 1.4", "logging")]),
+        "untrusted",
+        "Do not decide yet about challenger: production: mean weight 1.4",
+    ),
+    "little evidence": (
+        report(UNDECIDED, trust=[failed("effective_sample_size", "effective sample size 40 under 100")]),
+        "undecided",
+        "Keep production over challenger: too little evidence, effective sample size 40 under 100",
+    ),
+    "a failed check of another candidate": (
+        report(Candidate(), decisions=[decision(**PROMOTABLE)], trust=[failed("mean_weight", "off", "another")]),
+        "promotable",
+        "Ship challenger: +15 % (95 %: +12 to +18)",
+    ),
+    "a function that always raises": (
+        report(Candidate(lift=None), counts=(0, 10_000, (Failure("raised", 10_000, "KeyError: 'country'"),))),
+        "undecided",
+        "No event counts for challenger: its function raised KeyError 'country' (10,000 of 10,000)",
+    ),
+    "a name that no event has": (
+        report(Candidate(lift=None), decisions=[decision(more=9.0)], counts=(0, 10_000, ())),
+        "undecided",
+        "No event counts for challenger: none has its probability (10,000 of 10,000)",
+    ),
+    "a rule that does not decide": (
+        report(Candidate(), decisions=[decision(rule="periodic", decides=False), decision(**PROMOTABLE)]),
+        "promotable",
+        "Ship challenger: +15 % (95 %: +12 to +18)",
+    ),
+}
+
+
+@pytest.mark.parametrize("facts", FACTS)
+def test_each_candidate_has_a_state_and_a_sentence(facts: str) -> None:
+    made, state, sentence = FACTS[facts]
+    (answer,) = answers(made)
+    assert (answer.state, answer.sentence) == (state, sentence)
+    assert answer.faded == ("now includes 0" in sentence)
+
+
+def test_failed_checks_come_with_their_remedies_once() -> None:
+    checks = [failed("stale", "old", policy) for policy in ("challenger", "logging")]
+    (answer,) = answers(report(Candidate(), trust=[*checks, failed("clusters", "correlated")]))
+    assert answer.remedy == "find out why no events arrive; log the user or session of each event as its `unit`"
+    assert answers(report(Candidate()))[0].remedy == ""
+
+
+def test_values_bounds_and_reasons_are_details() -> None:
+    (answer,) = answers(report(Candidate(), decisions=whole(**PROMOTABLE, reason="bound +0.0021, above margin 0")))
+    assert answer.details == (
+        "0.1907 per event against 0.1660 of production, by snips on mixture",
+        "periodic: promotable since 12:00 UTC: bound +0.0021, above margin 0",
+        "paired: does not decide: better at this minute: decision bound of lift 0.02 over margin 0",
     )
 
 
-def test_without_a_ratio_the_lift_itself_is_given() -> None:
-    _, sentence = only(Candidate(ratio=False))
-    assert sentence == "challenger earns 0.0247 [0.0197, 0.0297] more per event than production (0.1907 against 0.1660)"
-    _, sentence = only(Candidate(lift=-0.0247, ratio=False))
-    assert sentence == "challenger earns 0.0247 [0.0197, 0.0297] less per event than production (0.1413 against 0.1660)"
-    assert only(Candidate(lift=0.001, ratio=False))[1].endswith("so far +0.001000 [-0.004000, 0.006000] per event")
+def test_several_promotable_candidates_have_a_headline() -> None:
+    names = ("a", "b")
+    both = [decision(name, **PROMOTABLE) for name in names]
+    made = [report(*map(Candidate, names), decisions=decisions) for decisions in (both, both[:1])]
+    assert [headline(answers(each)) for each in made] == ["2 candidates beat production; best first", ""]
 
 
-@pytest.mark.parametrize("policy", ["challenger", "logging"])
-def test_a_trust_check_that_fails_comes_before_any_number(policy: str) -> None:
-    failed = TrustCheck(policy, "mean_weight", False, "mean weight 1.4 is not 1")
-    actual = only(Candidate(), decisions=[decision(**PROMOTABLE)], trust=[failed])
-    whose = "production: " if policy == "logging" else ""
-    assert actual == ("untrusted", f"do not trust the numbers of challenger: {whose}mean weight 1.4 is not 1")
+def test_all_parts_of_a_report_follow_the_order_of_the_answers() -> None:
+    candidates = [Candidate("worse", -0.02), Candidate("best", 0.02)]
+    made = report(*candidates, decisions=[decision("worse"), decision("best", **PROMOTABLE)])
+    ordered = best_first(made, answers(made))
+    assert [row.policy for row in ordered.policies] == ["logging", "best", "worse"]
+    assert [row.policy for row in ordered.estimates] == ["logging", "best", "worse"]
+    assert [row.policy for row in ordered.promotion] == ["best", "worse"]
 
 
-def test_numbers_with_little_evidence_are_trusted() -> None:
-    little = TrustCheck("challenger", "effective_sample_size", False, "effective sample size 40 under 100")
-    assert only(Candidate(lift=0.002), trust=[little]) == (
-        "unknown",
-        "not known yet whether challenger earns more than production: effective sample size 40 under 100; "
-        "so far +1.2 % [-2, 4]",
-    )
-
-
-def test_the_check_of_another_candidate_does_not_matter() -> None:
-    failed = TrustCheck("other", "mean_weight", False, "mean weight 1.4 is not 1")
-    actual = answers(report(Candidate(), Candidate("other"), trust=[failed]))
-    assert [answer.verdict for answer in actual] == ["better", "untrusted"]
-
-
-def test_candidates_are_ranked_by_verdict_and_then_by_the_lower_bound() -> None:
+def test_candidates_are_ranked_by_state_and_then_by_the_lower_bound() -> None:
     candidates = [
         Candidate("worse", -0.02),
         Candidate("wide", 0.03, 0.02),
@@ -168,7 +355,7 @@ def test_candidates_are_ranked_by_verdict_and_then_by_the_lower_bound() -> None:
     promoted = [decision(name, **PROMOTABLE) for name in ("wide", "sure")]
     actual = answers(report(*candidates, decisions=[*promoted, decision("worse"), decision("open")]))
     assert [answer.policy for answer in actual] == ["sure", "wide", "open", "worse"]
-    assert [answer.verdict for answer in actual] == ["promotable", "promotable", "unknown", "worse"]
+    assert [answer.state for answer in actual] == ["promotable", "promotable", "undecided", "worse"]
 
 
 def test_the_estimate_that_decides_is_recommended() -> None:
@@ -181,55 +368,7 @@ def test_the_estimate_that_decides_is_recommended() -> None:
     assert recommended(undecided, "logging") is None
 
 
-def periodic(policy: str = "challenger", worse: bool = False, **fields: Any) -> list[Decision]:
-    """Return the decision over whole periods, and the row beside it about this minute."""
-    now = decision(policy, decides=False, reason="better at this minute: decision bound of lift 0.02 over margin 0")
-    return [decision(policy, rule="periodic", worse=worse, lift=0.0077, lower=0.0021, **fields), now]
-
-
-BOUND = "lift of a whole day +0.0077, bound +0.0021 over 6 days, above margin 0"
-
-
-def test_a_decision_over_whole_periods_speaks_of_them_and_not_of_this_minute() -> None:
-    rows = periodic(**PROMOTABLE, reason=f"{BOUND} since event 12,300")
-    for lift in (0.0247, -0.0247):
-        assert only(Candidate(lift=lift), decisions=rows) == (
-            "promotable",
-            f"challenger is promotable since 2019-11-30 12:00:00 UTC: {BOUND}",
-        )
-
-
-def test_a_candidate_that_loses_over_whole_periods_is_worse_however_good_this_minute_is() -> None:
-    reason = "worse than production: lift of a whole day -0.01, upper bound -0.002 over 6 days, below 0"
-    assert only(Candidate(), decisions=periodic(worse=True, reason=reason)) == ("worse", f"challenger is {reason}")
-
-
-@pytest.mark.parametrize(
-    ("lift", "now"),
-    [
-        (0.0247, "; at this minute, challenger earns +14.9 % [12, 18] more than production (0.1907 against 0.1660)"),
-        (-0.0247, "; at this minute, challenger earns 14.9 % [12, 18] less than production (0.1413 against 0.1660)"),
-        (0.002, ""),
-    ],
-)
-def test_before_whole_periods_are_known_the_interval_of_this_minute_is_no_answer(lift: float, now: str) -> None:
-    reason = "the lift of a whole day is known at 2026-11-27 15:00 (in 9 hours)"
-    verdict, sentence = only(Candidate(lift=lift), decisions=periodic(reason=reason))
-    assert verdict == "unknown"
-    assert sentence == f"not known yet whether challenger earns more than production: {reason}{now}"
-
-
 def test_promotable_candidates_over_whole_periods_come_by_the_bound_that_decides() -> None:
     first, second = Candidate("first", lift=0.001), Candidate("second", lift=0.05)
-    rows = [
-        *periodic("first", **PROMOTABLE, reason=BOUND),
-        decision("second", rule="periodic", worse=False, lift=0.002, lower=0.001, **PROMOTABLE),
-    ]
+    rows = [*whole(policy="first", **PROMOTABLE), *whole(policy="second", **PROMOTABLE, lower=0.001)]
     assert [answer.policy for answer in answers(report(second, first, decisions=rows))] == ["first", "second"]
-
-
-def test_a_rule_that_does_not_decide_gives_no_answer() -> None:
-    idle = decision(rule="periodic", decides=False, reason="whole periods are unknown")
-    verdict, sentence = only(Candidate(), decisions=[idle, decision(**PROMOTABLE)])
-    assert verdict == "promotable"
-    assert "challenger earns +14.9 %" in sentence

@@ -19,7 +19,7 @@ from streameval.ope.report import Report
 from streameval.service.daemon import FEW_UNREAD, MIN_TURN_SECONDS, NO_EVENTS, Daemon
 from streameval.service.logging import LogSummaries
 from streameval.service.reload import Change
-from streameval.service.status import NO_DELAYS, DaemonStatus, Histogram, SnapshotStatus
+from streameval.service.status import NO_DELAYS, DaemonStatus, Histogram, History, SnapshotStatus
 from support.factories import ListSource, NumberFormat, Recorder, records, running, wait_until
 
 
@@ -312,7 +312,7 @@ class Writer:
     """Take every snapshot it can get."""
 
     def __init__(self) -> None:
-        self.status, self.fingerprint = SnapshotStatus(), {"block": 1}
+        self.status, self.fingerprint, self.history = SnapshotStatus(), {"block": 1}, History()
         self.kept: list[Any] = []
         self.closed = False
 

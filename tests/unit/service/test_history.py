@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from streameval.ope.report import Report
-from streameval.service.status import HISTORY_SECONDS, MAX_POINTS, History
+from streameval.service.status import HISTORY_SECONDS, MAX_POINTS, MAX_STORED_NUMBERS, History
 from support.factories import NOW, make_estimate, make_report, make_unknown
 
 LABEL = ("challenger-a", "ips", "window")
@@ -77,3 +77,28 @@ def test_lifts_are_kept_with_values() -> None:
     assert history.series(LABEL, is_lift=True)[0].tolist() == [0.01, -0.01, 0.03]
     assert np.isnan(history.series(LABEL, is_lift=True)[1]).all()
     assert history.series(LABEL)[:, 0].tolist() == [0.05, 0.05]
+
+
+def test_a_history_continues_after_a_restart() -> None:
+    history = grown(4 * 3600, 15.0).after(4 * 3600 + 600.0, report(0.7, "another"))
+    restored = History.from_state(history.state())
+    assert [point.at for point in restored.points] == [point.at for point in history.points]
+    for label in (LABEL, ("another", "ips", "window")):
+        assert restored.series(label) == pytest.approx(history.series(label), rel=1e-6, nan_ok=True)
+    at = 4 * 3600 + 1200.0
+    assert [point.at for point in restored.after(at, report()).points] == [
+        point.at for point in history.after(at, report()).points
+    ]
+    assert History.from_state(History().state()) == History.from_state({}) == History()
+
+
+def test_the_history_of_many_estimates_is_small_in_a_snapshot() -> None:
+    many = make_report(20)
+    history = History()
+    for at in range(100):
+        history = history.after(at, many)
+    state = history.state()
+    assert len(state["numbers"]["data"]) <= 4 * MAX_STORED_NUMBERS
+    restored = History.from_state(state)
+    assert restored.points[-1].at == history.points[-1].at
+    assert 2 <= len(restored.points) < len(history.points)

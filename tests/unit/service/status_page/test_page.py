@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from streameval.ingest.background import WorkerStatus
+from streameval.ingest.stages import BufferStatus, RewardCounts
 from streameval.ope.report import DAY, WEEK, Decision, Profile, Report, Transition, TrustCheck
 from streameval.service.status import BackfillStatus, History, SnapshotStatus
 from streameval.service.status_page.charts import (
@@ -109,14 +110,18 @@ def test_without_lifts_the_rows_show_that_nothing_is_known() -> None:
     assert [row.value for row in overview["lifts"].rows] == ["–"] * 3
 
 
-def test_promotion_says_yes_or_why_not_and_since_when() -> None:
+def test_states_and_reasons_of_all_rules_are_folded_in_the_order_of_the_answers() -> None:
     decisions = (
-        Decision("challenger-a", "paired", True, "decision bound of lift 0.002 over margin 0", since_timestamp=NOW),
-        Decision("challenger-a", "sea", False, "only 3,200 of 10,000 events"),
+        Decision("challenger-a", "sea", False, "only 3,200 of 10,000 events", promotable_events=900),
+        Decision("challenger-b", "paired", True, "decision bound of lift 0.002 over margin 0", since_timestamp=NOW),
     )
-    text = " ".join(re.sub(r"<[^>]*>", " ", page(replace(make_report(), promotion=decisions))).split())
-    assert "▲ promotable paired, since 2023-11-14 22:13:20 UTC decision bound of lift 0.002 over margin 0" in text
-    assert "not yet sea only 3,200 of 10,000 events" in text
+    shown = page(replace(make_report(2), promotion=decisions), margin=0.5)
+    section = shown.partition('<details id="why">')[2].partition("</details>")[0]
+    text = " ".join(re.sub(r"<[^>]*>", " ", section).split())
+    first, second = text.index("challenger-b promotable"), text.index("challenger-a undecided")
+    assert first < text.index("paired: promotable since 22:13 UTC: decision bound of lift 0.002 over margin 0") < second
+    assert text.index("sea: undecided, was promotable for 900 events: only 3,200 of 10,000 events") > second
+    assert "with the margin, 0.5." in text
 
 
 def test_failed_checks_give_their_reason() -> None:
@@ -209,30 +214,6 @@ def test_the_page_explains_a_value_outside_its_interval() -> None:
     assert OUTSIDE not in hidden
     assert page(shown, history=hours(shown)).count(OUTSIDE) == 3, "at its lift, its last hours, and its numbers"
     assert page(shown, {"average": "cumulative"}).count(OUTSIDE) == 1, "with its numbers"
-
-
-def test_promotion_names_candidates_that_lose_and_rules_that_do_not_decide() -> None:
-    worse = "worse than production: lift of a whole day -0.01, upper bound -0.002 over 6 days, below 0"
-    now = "better at this minute: decision bound of lift 0.02 over margin 0"
-    decisions = (
-        Decision("challenger-a", "periodic", False, worse, worse=True),
-        Decision("challenger-a", "paired", False, now, decides=False),
-    )
-    text = " ".join(re.sub(r"<[^>]*>", " ", page(replace(make_report(), promotion=decisions))).split())
-    assert f"challenger-a ▼ worse periodic {worse}" in text
-    assert f"challenger-a does not decide paired {now}" in text
-
-
-def test_promotable_candidates_come_first_and_past_ones_do_not() -> None:
-    decisions = (
-        Decision(
-            "challenger-a", "paired", False, "decision bound of lift -0.002 under margin 0", promotable_events=3200
-        ),
-        Decision("challenger-b", "paired", True, "decision bound of lift 0.002 over margin 0"),
-    )
-    text = " ".join(re.sub(r"<[^>]*>", " ", page(replace(make_report(), promotion=decisions))).split())
-    assert "challenger-a no longer paired; it was promotable for 3,200 events decision bound" in text
-    assert text.index("challenger-b ▲ promotable") < text.index("challenger-a no longer")
 
 
 def test_a_page_with_many_candidates_has_a_table_of_contents() -> None:
@@ -370,16 +351,40 @@ def test_the_page_starts_with_an_answer_for_each_candidate() -> None:
     shown = page(make_report())
     assert shown.index('aria-labelledby="answer"') < shown.index("Lift over production")
     first, *_ = answers_of(shown)
-    assert "▲ challenger-a earns +" in first
-    assert "more than production (0.05" in first
+    assert "▲ Ship challenger-a: +" in first
     assert len(answers_of(shown)) == 3
+
+
+def test_sentences_chart_and_tables_have_one_order() -> None:
+    shown = page(make_report())
+    assert [re.findall(r"challenger-\w", text)[0] for text in answers_of(shown)] == [
+        f"challenger-{suffix}" for suffix in "acb"
+    ]
+    chart = shown.partition("Lift over production")[2]
+    assert list(dict.fromkeys(re.findall(r"challenger-\w", chart))) == [f"challenger-{suffix}" for suffix in "acb"]
+
+
+def test_an_interval_that_includes_0_again_is_not_bold() -> None:
+    report = make_report(1, ("ips",), ("mixture",))
+    wide = tuple(replace(row, lift_lower=None if row.lift is None else -0.01) for row in report.estimates)
+    assert '<li class="promotable">' in page(report)
+    assert '<li class="promotable faded">' in page(replace(report, estimates=wide))
+
+
+def test_events_that_wait_for_their_rewards_are_beside_the_newest_event() -> None:
+    waiting = BufferStatus(1_234, rewards=RewardCounts())
+    header = page(make_report(), buffered=waiting).partition("<header>")[2].partition("</header>")[0]
+    assert "<dt>Wait for rewards</dt><dd>1,234</dd>" in header
+    assert header.index("Newest event") < header.index("Wait for rewards")
+    assert "Wait for rewards" not in page(make_report(), buffered=BufferStatus(1_234))
 
 
 def test_the_answer_warns_if_a_check_fails() -> None:
     report = make_report(1)
     failed = TrustCheck("logging", "mean_weight", False, "mean weight 1.31, expected 1")
     (text,) = answers_of(page(replace(report, trust=(failed,))))
-    assert text.endswith("✗ do not trust the numbers of challenger-a: production: mean weight 1.31, expected 1.")
+    assert "✗ Do not decide yet about challenger-a: production: mean weight 1.31, expected 1." in text
+    assert "expected 1. log the probability with which the shown action was chosen, and give every action" in text
 
 
 def test_checks_that_fail_are_listed_by_policy() -> None:

@@ -1,0 +1,38 @@
+"""Say what to do about failed trust checks."""
+
+from __future__ import annotations
+
+from streameval.ope.report import Report
+
+__all__ = ["REWARD_HINT", "remedy_of"]
+
+PERCENT_RANGE = (50.0, 200.0)
+"""Mean weights, or their inverses, that show that one of two probabilities is in percent."""
+
+REWARD_HINT = "set reward.min and reward.max to the smallest and largest possible reward"
+REMEDIES = {
+    "mean_weight": "log the probability with which the shown action was chosen, and give every action some probability",
+    "effective_sample_size": "log more events, explore more, or choose a candidate closer to production",
+    "largest_share": "log more events, or give rarely shown actions a larger probability",
+    "rejected_share": f"correct the events that are rejected; for rewards, {REWARD_HINT}",
+    "missing_share": "log the candidate's probability with every event, or allow more in promotion.trust.missing_share",
+    "reward_range": REWARD_HINT,
+    "examination": "wait until the learned curve has followed a new layout, or shorten ranking.examination.horizon",
+    "unsupported": "show some of the items that the candidate would show, or choose a candidate closer to production",
+    "clusters": "log the user or session of each event as its `unit`",
+    "calibration": "log the probability that was used in the draw, and the arm that chose as `logging_policy`",
+    "arm_shares": "correct logging.arms, or find out why one arm loses events",
+    "propensities": "log the probability that was used in the draw; `streameval check --propensities` names actions",
+    "unmatched_share": "lengthen source.rewards.window, and log decisions and rewards with the same event_id",
+    "stale": "find out why no events arrive",
+}
+"""Remedies by the trust check that fails."""
+
+
+def remedy_of(report: Report, check: str, policy: str) -> str:
+    """Return what to do if a policy fails a trust check, or nothing if the check is unknown."""
+    if check == "mean_weight":
+        mean = next((row.importance_weight_mean for row in report.estimates if row.policy == policy), None) or 1.0
+        if PERCENT_RANGE[0] < max(mean, 1.0 / mean) < PERCENT_RANGE[1]:
+            return "write the propensity and the candidate's probability in the same unit: one looks like percent"
+    return REMEDIES.get(check, "")
