@@ -16,7 +16,6 @@ import msgspec
 from pydantic import ValidationError
 
 from streameval.cli.replay import Replay, choices
-from streameval.cli.results import answer_lines, summary
 from streameval.cli.trace import Trace
 from streameval.common.problems import ProblemsError, problems_of
 from streameval.config.model import Config
@@ -51,7 +50,7 @@ class Comparison:
         self.report, self._figure = report, figure
 
     def __str__(self) -> str:
-        return "\n".join([*answer_lines(self.report, everything=True), summary(self.report)])
+        return str(self.report)
 
     def __repr__(self) -> str:
         return f"<Comparison of {', '.join(row.policy for row in self.report.policies if not row.production)}>"

@@ -10,9 +10,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from streameval.cli.results import chosen_estimates, summary
 from streameval.common.text import UNKNOWN, counted, decimal, decimals_for, significant, utc_time
-from streameval.ope.answer import answers, best_first, calibrated, percentage
+from streameval.ope.answer import answers, best_first, calibrated, chosen_estimates, percentage, summary
 from streameval.ope.report import Calibration, Decision, Estimate, Report
 
 MAX_SEGMENTS = 10

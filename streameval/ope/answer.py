@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 from msgspec import structs
 
 from streameval.common.text import (
+    counted,
     decimal,
     decimals_for,
     duration_text,
@@ -16,6 +17,7 @@ from streameval.common.text import (
     rounded_up,
     short_time,
     significant,
+    utc_time,
 )
 from streameval.ope.remedies import remedy_of
 from streameval.ope.report import (
@@ -33,14 +35,17 @@ from streameval.ope.report import (
 
 __all__ = [
     "CandidateAnswer",
+    "answer_text",
     "answers",
     "best_first",
     "by_policy",
     "calibrated",
+    "chosen_estimates",
     "headline",
     "percentage",
     "recommended",
     "seen_lifts",
+    "summary",
 ]
 
 POLICY_PARTS = ("policies", "estimates", "promotion", "trust", "transitions", "calibration", "segments", "learners")
@@ -125,6 +130,36 @@ def recommended(report: Report, policy: str) -> Estimate | None:
     thin = report.thin()
     sound = [row for row in rows if (row.estimator, row.average) not in thin]
     return next(reversed(sound or rows), None)
+
+
+def summary(report: Report) -> str:
+    """Return the number of events, the time of the newest one, rejections, and what no number includes."""
+    events = report.events
+    until = "" if events.last_timestamp is None else f" until {utc_time(events.last_timestamp)}"
+    line = f"{counted(events.accepted, 'event')}{until}, {sum(events.rejected.values()):,} rejected"
+    return "\n".join(filter(None, (line, report.caution, report.caution_about_learners)))
+
+
+def answer_text(report: Report) -> str:
+    """Return a line for each candidate, the best first, with the remedies of failed trust checks, and a summary."""
+    found = answers(report)
+    lines = [headline(found), *(line for answer in found for line in (answer.sentence, answer.remedy)), summary(report)]
+    return "\n".join(filter(None, lines))
+
+
+def chosen_estimates(report: Report, everything: bool) -> list[Estimate]:
+    """Return the rows that decide about candidates, after production's rows by the same estimators, or all rows."""
+    reports = by_policy(report).items()
+    rows = [recommended(own, policy) for policy, own in reports if policy != report.production]
+    chosen = {(row.policy, row.estimator, row.average) for row in rows if row}
+    if everything or not chosen:
+        return list(report.estimates)
+    pairs = {(estimator, average) for _, estimator, average in chosen}
+    production = [row for row in report.estimates if row.policy == report.production]
+    return [
+        *(row for row in production if (row.estimator, row.average) in pairs),
+        *(row for row in report.estimates if (row.policy, row.estimator, row.average) in chosen),
+    ]
 
 
 def calibrated(report: Report) -> list[Calibration]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from html import escape
 from importlib import import_module
 from typing import Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
 
-from streameval.common.text import counted, decimal, decimals_for, format_duration
+from streameval.common.text import format_duration
 from streameval.errors import InputError
 from streameval.events.schema import described_schema
 from streameval.ope.intervals import Interval
@@ -646,35 +645,12 @@ class Report(msgspec.Struct, frozen=True):
         }
         return module.DataFrame(columns | numbers, **options)
 
+    def __str__(self) -> str:
+        """Return the answer about each candidate, as `print` shows it."""
+        text: str = import_module("streameval.ope.answer").answer_text(self)  # which is made of Reports
+        return text
+
     def _repr_html_(self) -> str:
-        """Return the estimates as a table, as notebooks show it."""
-        decimals = decimals_for(estimate.value for estimate in self.estimates)
-        interval = f"{self.confidence * 100:g}% interval"
-        several = len(self.rewards) > 1
-        named = ("policy", "reward") if several else ("policy",)
-        headings = (*named, "estimator", "average", "value", interval, "lift", interval, "effective events")
-        lines = [_row("th", headings)]
-        for estimate in self.estimates:
-            name = f"{estimate.policy} (production)" if estimate.policy == self.production else estimate.policy
-            bounds = f"{decimal(estimate.lower, decimals)} … {decimal(estimate.upper, decimals)}"
-            lift, low, high = (
-                decimal(one, decimals, signed=True) for one in (estimate.lift, estimate.lift_lower, estimate.lift_upper)
-            )
-            cells = (
-                name,
-                *((estimate.reward,) if several else ()),
-                estimate.estimator,
-                estimate.average,
-                decimal(estimate.value, decimals),
-                bounds,
-                lift,
-                f"{low} … {high}",
-            )
-            lines.append(_row("td", (*cells, decimal(estimate.effective_sample_size, 0))))
-        caption = f"{counted(self.events.accepted, 'event')}, {sum(self.events.rejected.values()):,} rejected"
-        caption = "; ".join(filter(None, (caption, self.caution, self.caution_about_learners)))
-        return f"<table><caption>{caption}</caption>{''.join(lines)}</table>"
-
-
-def _row(tag: str, cells: Iterable[str]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
+        """Return the answer, the estimates that decide, and all others folded, as notebooks show it."""
+        html: str = import_module("streameval.ope.answer_html").answer_html(self)
+        return html

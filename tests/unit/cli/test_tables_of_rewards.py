@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from streameval.cli.results import answer_lines, chosen_estimates
+from streameval.cli.results import answer_lines
 from streameval.cli.tables import (
     calibration_table,
     decisions_table,
@@ -18,6 +18,7 @@ from streameval.cli.tables import (
     guardrails_table,
     result_tables,
 )
+from streameval.ope.answer import chosen_estimates
 from streameval.ope.report import TrustCheck
 from support.factories import make_report, with_a_guardrail, with_segments
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from html import escape
 from typing import Literal
 
 import pytest
 
 from streameval.errors import InputError
+from streameval.ope.answer import answers
 from streameval.ope.report import EventCounts, Report
-from support.factories import make_estimate
+from support.factories import make_estimate, make_report
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,17 @@ def test_a_frame_of_a_missing_library_is_refused(monkeypatch: pytest.MonkeyPatch
         reported().to_frame("polars")
 
 
-def test_notebooks_show_a_report_as_a_table() -> None:
+def test_notebooks_show_estimates_and_rejections() -> None:
     shown = reported()._repr_html_()
-    assert shown.startswith("<table><caption>12,000 events, 3 rejected</caption><tr><th>policy</th>")
     assert "<td>logging (production)</td><td>ips</td><td>cumulative</td><td>0.5000</td>" in shown
     assert "<td>a &lt; b</td>" in shown
-    assert shown.count("<tr>") == 3
+    assert "<p>12,000 events, 3 rejected<br>3 rejected: malformed</p>" in shown
+
+
+def test_the_answer_comes_first() -> None:
+    report = make_report(candidates=2)
+    sentences = [answer.sentence for answer in answers(report)]
+    shown = report._repr_html_()
+    assert len(sentences) == 2
+    assert [shown.index(escape(sentence)) < shown.index("<table>") for sentence in sentences] == [True, True]
+    assert [line for line in str(report).splitlines() if line in sentences] == sentences
