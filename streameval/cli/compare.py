@@ -122,8 +122,8 @@ def compare(
         replay.update = partial(_traced, replay, trace)
     _take(replay, data)
     report = replay.report()
-    for warning in replay.warnings(report):
-        warnings.warn(warning.removeprefix("warning: "), stacklevel=2)
+    for warning in _whole(replay.warnings(report)):
+        warnings.warn(warning, stacklevel=2)
     replay.require_events(report)
     if is_read_once:
         trace.finish(report)
@@ -138,6 +138,17 @@ def compare(
 
     title = ", ".join(Path(file).name for file in _files(data) or ())
     return Comparison(report, lambda: _figure(traced(), title, config))
+
+
+def _whole(lines: Iterable[str]) -> list[str]:
+    """Join the lines of each warning."""
+    found: list[str] = []
+    for line in lines:
+        if line.startswith("warning: "):
+            found.append(line.removeprefix("warning: "))
+        else:
+            found[-1] += f"\n{line}"
+    return found
 
 
 def _take(replay: Replay, data: Data) -> None:

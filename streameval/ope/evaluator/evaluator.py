@@ -571,7 +571,7 @@ class Evaluator:
         for policy, by_event in faults.items():
             failures = self._state.failures.setdefault(policy, {})
             for event, (reason, detail) in sorted(by_event.items()):
-                named = detail if first is None else f"{detail} (event {first + event:,})"
+                named = detail if first is None else f"{detail}, first at event {first + event:,}"
                 number, example = failures.get(reason, (0, named))
                 failures[reason] = (number + 1, example)
 

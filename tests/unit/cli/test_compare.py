@@ -118,11 +118,23 @@ def test_a_function_is_a_candidate(log: dict[str, Any]) -> None:
     def by_country(decisions: se.Decisions) -> list[list[float]]:
         return [[0.3, 0.7] if context["country"] == "de" else [0.5, 0.5] for context in decisions.contexts]
 
+    def bad(decisions: se.Decisions) -> list[float]:
+        return [context["x"] for context in decisions.contexts]
+
     is_first = np.array(log["action"]) == "first"
     is_german = np.array(log["country"]) == "de"
     same = np.where(is_german, np.where(is_first, 0.3, 0.7), 0.5)
     offered["logged"] = same.tolist()
-    answer = se.compare(offered, {"mine": by_country, "logged": "logged"}, columns={"context": ["country"]})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        answer = se.compare(
+            offered, {"mine": by_country, "bad": bad, "logged": "logged"}, columns={"context": ["country"]}
+        )
+    (message,) = [str(one.message) for one in caught]
+    assert message.startswith(
+        f"the policy 'bad' has no distribution for {EVENTS:,} events\n  raised  e.g. KeyError: 'x'"
+    )
+    assert f"No event counts for bad: its function raised KeyError 'x', first at event 1 ({EVENTS:,} of" in str(answer)
     own, logged = (answer.report.get(name, "ips", "cumulative") for name in ("mine", "logged"))
     assert own.value == pytest.approx(logged.value, rel=1e-12)
 

@@ -126,7 +126,7 @@ def test_scores_far_apart_do_not_overflow() -> None:
             PythonPolicy("support.coded_policies:constant", {"answer": [0.5, 0.5]}),
             {},
             "malformed",
-            "2 probabilities; expected one probability for each of 3 actions (event 1)",
+            "2 probabilities; expected one probability for each of 3 actions, first at event 1",
         ),
         (
             PythonPolicy("support.coded_policies:constant", {"answer": [[1, 0, 0]]}),
@@ -348,7 +348,7 @@ def test_replay_names_the_failed_policy_and_the_reason(tmp_path: Path) -> None:
     complaints = "\n".join(replay.warnings(replay.read([str(log)]))).splitlines()
     assert "warning: the policy 'mine' has no distribution for 1 event" in complaints
     assert any(complaint.startswith("  raised  e.g. KeyError: 'likes'") for complaint in complaints)
-    assert any(complaint.endswith("(event 2)") for complaint in complaints)
+    assert any(complaint.endswith(", first at event 2") for complaint in complaints)
     assert "warning: no event has a probability of the policy 'shadow'" in complaints
 
 
@@ -381,7 +381,7 @@ def test_a_function_is_a_candidate() -> None:
     assert (own.value, own.lower) == (others.value, others.lower)
     (failure,) = counts(evaluator.report(), "p").failures
     assert failure.example.startswith("KeyError: 'likes'")
-    assert failure.example.endswith("(event 2)")
+    assert failure.example.endswith(", first at event 2")
     continued = Evaluator.from_state(evaluator.state(), candidates={"p": favourite})
     assert continued.report().get("p", "ips", "cumulative") == own
     with pytest.raises(StateError, match="the state holds the policy 'p', which is code"):
