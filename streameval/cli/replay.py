@@ -80,7 +80,7 @@ def run_replay(
         InputError: An option or a file cannot be used.
         typer.Exit: `strict` is set and a trust check fails.
     """
-    config, files = config_and_files(arguments, candidates)
+    config, files = config_and_files(arguments, candidates, events_format)
     if config.promotion is None and (decisions or strict):
         lost = "no rule can fire" if decisions else "its trust checks are off too"
         hint = "remove `promotion: off` from the configuration"
@@ -138,7 +138,9 @@ def print_results(report: Report, everything: bool) -> None:
         console().print(table)
 
 
-def config_and_files(arguments: Sequence[str], candidates: str | None = None) -> tuple[Config, list[str]]:
+def config_and_files(
+    arguments: Sequence[str], candidates: str | None = None, written: str | None = None
+) -> tuple[Config, list[str]]:
     """Load the configuration, and return it with the files of events.
 
     All arguments are files if candidates are named.
@@ -148,7 +150,7 @@ def config_and_files(arguments: Sequence[str], candidates: str | None = None) ->
     """
     silence_logs()
     if candidates is not None:
-        return config_for(candidates, arguments[0]), list(arguments)
+        return config_for(candidates, arguments[0], written), list(arguments)
     path, files = split_config_and_files(list(arguments))
     if files == list(arguments) and not path.exists():
         hint = "`streameval init` writes one; `streameval replay FILE --candidates NAMES` needs none"
@@ -173,12 +175,13 @@ def _figure(config: Config, files: Sequence[str], options: PlotOptions, by_rule:
     )
 
 
-def config_for(candidates: str, file: str) -> Config:
+def config_for(candidates: str, file: str, written: str | None = None) -> Config:
     """Return the default configuration for candidates, each with a column of its own name in tables.
 
     Args:
         candidates: names, separated by commas
-        file: the first file, to refuse a configuration
+        file: the first file
+        written: format of the files, by default from the name of the first one
 
     Raises:
         InputError: No candidate is named, or `file` is a configuration.
@@ -189,10 +192,10 @@ def config_for(candidates: str, file: str) -> Config:
     if file.endswith(CONFIG_SUFFIXES):
         hint = f"leave --candidates out, or {file}"
         raise InputError(f"--candidates is for logs without a configuration, and {file} is one", hint=hint)
+    is_table = (written or table_format(file)) in ("csv", "parquet")
+    columns = {"event_id": "event_id", "policies": names} if is_table else {}
     try:
-        return Config.model_validate(
-            {"policies": {"candidates": names}, "columns": {"event_id": "event_id", "policies": names}}
-        )
+        return Config.model_validate({"policies": {"candidates": names}, "columns": columns})
     except ValidationError as error:
         problem = next(problems_of(error, Config))
         raise InputError(f"--candidates: {problem.message}", hint=problem.hint) from None
