@@ -18,7 +18,8 @@ import msgspec
 import numpy as np
 
 from streameval.cli.configuration import configuration_table
-from streameval.cli.log_warnings import MULTILINE_HINT, REJECTION_HINTS, remedy, spanning_rows
+from streameval.cli.fields import columns_hint, proposed_columns, records_of, values_by_name
+from streameval.cli.log_warnings import FORM_HINTS, MULTILINE_HINT, REJECTION_HINTS, remedy, spanning_rows
 from streameval.cli.replay import hourly_means
 from streameval.cli.terminal import console, say, silence_logs
 from streameval.common.problems import did_you_mean
@@ -37,6 +38,7 @@ from streameval.ingest.stages import Deduplication
 from streameval.ingest.stages.reward_store import repeated_rows
 from streameval.ope.core import COMPILE_HINT, NOT_COMPILED
 from streameval.ope.core.kernel import compiled
+from streameval.ope.evidence.actions import REWARDED
 from streameval.service.dead_letters import unwritable
 from streameval.service.http.auth import Security, readable_by_others
 from streameval.service.http.server import listen
@@ -361,6 +363,7 @@ def check_events(config: Config) -> Iterator[Finding]:
     if sample.status.spanning_rows:
         finding, hint = spanning_rows(sample.status.spanning_rows), MULTILINE_HINT.format("source.multiline: true")
         yield Finding("source.multiline", finding, "warning", hint)
+    yield from _names(config, sample.values, bool(len(events)))
     if not len(events):
         return
     repeated = len(events) - len(Deduplication(SAMPLED_EVENTS).take(events))
@@ -376,9 +379,36 @@ def check_events(config: Config) -> Iterator[Finding]:
     yield from _lacking(config, events)
 
 
+def _names(config: Config, messages: Sequence[bytes | None], are_usable: bool) -> Iterator[Finding]:
+    """Yield the form of the events, or the fields that they have and the `columns` that would read them."""
+    records = records_of(messages, are_cells=config.written == "csv")
+    if config.written not in ("json", "csv") or config.ranking is not None or not records:
+        return
+    needs = {need for estimator in config.evaluator_config().estimators.values() for need in estimator.needs}
+    if all("scored" in record for record in records):
+        if "scored" not in needs:
+            message = "the first events are scored outcomes, which none of the estimators reads"
+            yield Finding("estimators", message, "error", FORM_HINTS["scored"])
+    elif all("slots" in record for record in records):
+        if not needs & {"slots", *REWARDED}:
+            message = "the first events are slates, and the estimators read each as one action"
+            yield Finding("estimators", message, "warning", FORM_HINTS["slots"])
+    elif not any(field in record for record in records for field in ("ranking", "_label_probability")):
+        missing, columns = proposed_columns(config, records)
+        if missing and (columns or any(not field.startswith("policies.") for field in missing)):
+            message = (
+                f"most of the first events lack {', '.join(missing)}; they have {', '.join(values_by_name(records))}"
+            )
+            hint = columns_hint(config, missing, columns)
+            yield Finding("columns", message, "warning" if are_usable else "error", hint)
+
+
 def _lacking(config: Config, events: EventBatch) -> Iterator[Finding]:
     """Yield policies and fields that the events lack."""
-    for policy, present in zip(events.policies, np.isfinite(events.probabilities).T, strict=True):
+    has_values = np.isfinite(events.probabilities)
+    if events.scored is not None:
+        has_values[events.scored.owner] = np.isfinite(events.scored.outcomes) | ~events.scored.revealed[:, None]
+    for policy, present in zip(events.policies, has_values.T, strict=True):
         if not present.any():
             message = f"none of these events has a probability of the policy '{policy}'"
             yield Finding("policies", message, "warning", "check its name")

@@ -109,7 +109,7 @@ def compare(
     config = _config(
         {
             "policies": {"candidates": candidates},
-            "columns": {"event_id": "event_id", **_policy_columns(candidates), **(columns or {})},
+            "columns": {**(_table_columns(candidates) if _is_table(data) else {}), **(columns or {})},
             "segments": _segments(segments, data, columns or {}),
             "reward": {"field": reward} if isinstance(reward, str) else reward or {},
             **options,
@@ -186,9 +186,14 @@ def _batches(data: Data) -> Iterable[EventBatch] | None:
     return None if is_frame or _files(data) is not None or not isinstance(data, Iterable) else data
 
 
-def _policy_columns(candidates: Candidates) -> dict[str, Any]:
+def _is_table(data: Data) -> bool:
+    files = _files(data)
+    return _batches(data) is None if files is None else all(table_format(file) in ("csv", "parquet") for file in files)
+
+
+def _table_columns(candidates: Candidates) -> dict[str, Any]:
     names = [name for name in candidates if not isinstance(candidates, Mapping) or is_logged(candidates[name])]
-    return {"policies": {name: name for name in names}}
+    return {"event_id": "event_id", "policies": {name: name for name in names}}
 
 
 def _config(sections: Mapping[str, Any]) -> Config:

@@ -32,7 +32,7 @@ MULTILINE_HINT = "look for stray quotes, which hide rows; if cells hold line bre
 EVENT_HINT = "`streameval schema` prints what an event looks like"
 REJECTION_HINTS = {
     "malformed": EVENT_HINT,
-    "missing_field": EVENT_HINT,
+    "missing_field": f"{EVENT_HINT}; if the log has other names, `streameval check` proposes `columns`",
     "propensity_range": "a propensity is greater than 0 and at most 1: write 0.25, not 25",
     "probability_range": "a probability is between 0 and 1: write 0.25, not 25",
     "distribution_sum": "log the probability of every action that could be chosen",
@@ -43,6 +43,13 @@ REJECTION_HINTS = {
     "duplicate": "give each decision its own event_id, unless these events were sent twice",
 }
 """Remedies by the reason of a rejection."""
+FORM_HINTS = {
+    "ranking": "write ranking: {metric: dcg, examination: {kind: power, eta: 1.0}}, and leave `reward` out",
+    "slots": "write estimators: [pseudo_inverse], or [iips] if each slot has a reward",
+    "scored": "write policies: {production: NAME}, a name in scored.values, and estimators: [scored_snips]",
+    "dsjson": "write source: {format: dsjson}, or add --format dsjson",
+}
+"""The options that read events of another form."""
 MAX_DETAIL = 120
 """Characters of the detail of a rejected event."""
 RUNBOOK_HINT = "{}/public/runbooks/StreamevalTrustCheckFailed.md explains each check"
@@ -51,12 +58,19 @@ RUNBOOK_HINT = "{}/public/runbooks/StreamevalTrustCheckFailed.md explains each c
 
 def remedy(rejected: Rejected) -> str:
     """Return how to correct events that are rejected for this reason."""
+    if "`columns`" in rejected.detail:
+        return "correct that name, or the log"
+    form = next((form for form in FORM_HINTS if f"`{form}`" in rejected.detail), None)
+    if form is not None:
+        return FORM_HINTS[form]
+    if rejected.value[:1] == b"\0":
+        return (
+            "this is the frame of a schema registry: write source: {format: {kind: avro, registry: URL}}, or protobuf"
+        )
     if rejected.detail.startswith(("not JSON", "not a JSON object")):
         return f"write each event as one JSON object, in its own line or message; {EVENT_HINT}"
     if rejected.detail.startswith("propensity: missing"):
         return f"log it, or write propensity: {{kind: estimated}} if this log has none; {EVENT_HINT}"
-    if "`columns`" in rejected.detail:
-        return "correct that name, or the log"
     return REJECTION_HINTS.get(rejected.reason, EVENT_HINT)
 
 

@@ -18,6 +18,7 @@ from streameval.common.text import counted
 from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch, Fault, JsonDecoder, RankingDecoder
+from streameval.events.fields import FieldNames
 from streameval.events.origin import Origin
 from streameval.ingest.files.lines import table_format
 from streameval.ingest.files.source import Advance, read_records
@@ -56,7 +57,7 @@ def run_produce(
         config = Config.load(config_path)
         warn(config)
     elif candidates is not None:
-        config = config_for(candidates, file)
+        config = config_for(candidates, file, events_format)
     cluster, topic = destination(config, topic, connection)
     rejections = Rejections()
     with progress_of_bytes() as advance:
@@ -93,7 +94,7 @@ def destination(config: Config | None, topic: str | None, changes: Mapping[str, 
 def messages(
     file: str, config: Config | None, written: str | None, advance: Advance, rejections: Rejections | None
 ) -> Iterator[bytes]:
-    """Yield the lines of a file as messages, or the rows of a table as JSON.
+    """Yield the lines of a file as messages, or the rows of a table as JSON with the names in `columns`.
 
     In a table without ids, the id of a row is its number. In a table without times, its time is now.
 
@@ -131,6 +132,7 @@ def _rows(file: str, config: Config | None, written: str, advance: Advance) -> I
         hint = "add --candidates with their names, or --config with a configuration"
         raise InputError(f"{file} is a table, and no column of a candidate is named", hint=hint)
     decoder, first, name = config.event_format("json"), 1, Path(file).name
+    names = FieldNames.from_columns(config.columns, [reward.field for reward in config.reward_fields])
     for table_rows in read_rows(file, written, config.columns, decoder, advance):
         origin = Origin.from_parts(file, [(0, range(first, first + len(table_rows)))])
         rows = [
@@ -138,7 +140,7 @@ def _rows(file: str, config: Config | None, written: str, advance: Advance) -> I
             for number, row in enumerate(table_rows, first)
         ]
         first += len(rows)
-        yield list(map(_encode, rows)), partial(decoder.decode_rows, rows, origin)
+        yield [_encode(row, names) for row in rows], partial(decoder.decode_rows, rows, origin)
 
 
 def _decoder_of(values: Sequence[bytes]) -> JsonDecoder:
@@ -152,7 +154,8 @@ def _decoder_of(values: Sequence[bytes]) -> JsonDecoder:
     return JsonDecoder()
 
 
-def _encode(row: Any) -> bytes:
+def _encode(row: Any, names: FieldNames) -> bytes:
     if isinstance(row, Fault):
         return b""
-    return msgspec.json.encode({field: value for field, value in row.items() if value is not None})
+    record = names.record(row)
+    return msgspec.json.encode({field: value for field, value in record.items() if value is not None})

@@ -83,7 +83,7 @@ def run_replay(
         InputError: An option or a file cannot be used.
         typer.Exit: `strict` is set and a trust check fails.
     """
-    config, files = config_and_files(arguments, candidates)
+    config, files = config_and_files(arguments, candidates, events_format)
     if config.promotion is None and (decisions or strict):
         lost = "no rule can fire" if decisions else "its trust checks are off too"
         hint = "remove `promotion: off` from the configuration"
@@ -150,7 +150,9 @@ def _print_errors(trace: Trace, truth: Mapping[str, Array], files: Sequence[str]
         console().print(error_table(rows, ", ".join(Path(file).name for file in files)))
 
 
-def config_and_files(arguments: Sequence[str], candidates: str | None = None) -> tuple[Config, list[str]]:
+def config_and_files(
+    arguments: Sequence[str], candidates: str | None = None, written: str | None = None
+) -> tuple[Config, list[str]]:
     """Load the configuration, and return it with the files of events.
 
     All arguments are files if candidates are named.
@@ -160,7 +162,7 @@ def config_and_files(arguments: Sequence[str], candidates: str | None = None) ->
     """
     silence_logs()
     if candidates is not None:
-        return config_for(candidates, arguments[0]), list(arguments)
+        return config_for(candidates, arguments[0], written), list(arguments)
     path, files = split_config_and_files(list(arguments))
     if files == list(arguments) and not path.exists():
         hint = "`streameval init` writes one; `streameval replay FILE --candidates NAMES` needs none"
@@ -186,21 +188,22 @@ def _figure(
     )
 
 
-def config_for(candidates: str, file: str) -> Config:
+def config_for(candidates: str, file: str, written: str | None = None) -> Config:
     """Return the default configuration for candidates, each with a column of its own name in tables.
 
     Args:
         candidates: names, separated by commas
-        file: the first file, to refuse a configuration
+        file: the first file
+        written: format of the files, by default from the name of the first one
 
     Raises:
         InputError: No candidate is named, or `file` is a configuration.
     """
     names = candidate_names(candidates, file)
+    is_table = (written or table_format(file)) in ("csv", "parquet")
+    columns = {"event_id": "event_id", "policies": names} if is_table else {}
     try:
-        return Config.model_validate(
-            {"policies": {"candidates": names}, "columns": {"event_id": "event_id", "policies": names}}
-        )
+        return Config.model_validate({"policies": {"candidates": names}, "columns": columns})
     except ValidationError as error:
         problem = next(problems_of(error, Config))
         raise InputError(f"--candidates: {problem.message}", hint=problem.hint) from None

@@ -23,6 +23,7 @@ from streameval.config.removed import removed_options
 from streameval.errors import ConfigError
 from streameval.events import DsjsonDecoder, JsonDecoder, RankingDecoder
 from streameval.events.dsjson import COSTS
+from streameval.events.fields import json_decoder
 from streameval.events.further_rewards import RewardField
 from streameval.events.schema import event_type
 from streameval.events.segments import SegmentField
@@ -267,7 +268,8 @@ class Config(EvaluatorOptions):
             most = config.ranking.max_items
             return RankingDecoder(config.logged_policies, logs_looks, has_scores, identified, most)
         kind, joined = written or self.written, self.reward_topic is not None and written is None
-        form: Callable[..., JsonDecoder] = DsjsonDecoder if kind == "dsjson" else JsonDecoder
+        form: Callable[..., JsonDecoder] = partial(json_decoder, self.columns)
+        form = DsjsonDecoder if kind == "dsjson" else form
         if written is None and self.source is not None:
             form = self.source.record_decoder(self.columns) or form
         goal, *further = self.reward_fields
@@ -350,6 +352,9 @@ class Config(EvaluatorOptions):
             rules = f"{'rules' if len(idle) > 1 else 'rule'} {' and '.join(idle)}"
             message = f"the {rules} cannot promote: no unbiased estimator is on a mixture"
             yield Problem(("promotion",), message, "add mixture to averages, or stratified_ips to estimators")
+        if self.ranking is not None and "columns" in self.model_fields_set:
+            hint = "remove it: pages with clicks have the names that `streameval schema ranking` prints"
+            yield Problem(("columns",), "it does not apply to rankings", hint)
 
     def idle_rules(self) -> list[str]:
         """Return the promotion rules that cannot decide, because no unbiased estimator is on a mixture."""

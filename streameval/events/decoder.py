@@ -22,7 +22,15 @@ from streameval.events.columns import (
     seconds,
     with_further_rewards,
 )
-from streameval.events.diagnosis import DECODE_ERRORS, MAX_MESSAGE_BYTES, Diagnosis, cut_fault, require_shallow
+from streameval.events.diagnosis import (
+    DECODE_ERRORS,
+    MAX_MESSAGE_BYTES,
+    Diagnosis,
+    cut_fault,
+    is_framed,
+    require_shallow,
+    unframed,
+)
 from streameval.events.further_rewards import FurtherRewards, RewardField
 from streameval.events.origin import Origin, fingerprints, name_fingerprints
 from streameval.events.rankings import MAX_ITEMS, page_fault, propensities_fault, ranking_columns, ranking_type
@@ -40,6 +48,13 @@ from streameval.events.validation import (
 )
 
 MAX_POLICIES = 10_000  # names in one event, if all names become columns
+
+OTHER_FORMS = (
+    ("action", b'"ranking"', "this is a page with clicks, which the option `ranking` reads"),
+    ("ranking", b'"action"', "this is a choice of one action, which is read without the option ranking"),
+    ("event_id", b'"_label_probability"', "this is a line of Vowpal Wabbit, which the format `dsjson` reads"),
+)
+"""What else a message may be that lacks a field: the field, what shows it, and the option that reads it."""
 
 Messages: TypeAlias = Sequence[bytes | None]
 
@@ -352,6 +367,10 @@ def _read(
         except DECODE_ERRORS as error:
             index = len(decoded) + len(faults)
             message = cast(bytes, messages[index])
+            if is_framed(message):
+                messages = [value and unframed(value) for value in messages]
+                unread = iter(messages[index:])
+                continue
             event = fault_of_length(message) or cut_fault(message) or refused(message, error)
             if isinstance(event, Fault):
                 faults[index] = event
@@ -384,9 +403,22 @@ def _without(structs: list[Any], broken: Mapping[int, Fault], faults: dict[int, 
 
 def _rejected(faults: Mapping[int, Fault], messages: Messages, origin: Origin | None) -> tuple[Rejected, ...]:
     return tuple(
-        rejection(*faults[index], messages[index] or b"", index, None if origin is None else origin.position(index))
+        rejection(
+            *_named_form(faults[index], messages[index] or b""),
+            messages[index] or b"",
+            index,
+            None if origin is None else origin.position(index),
+        )
         for index in sorted(faults)
     )
+
+
+def _named_form(fault: Fault, message: bytes) -> Fault:
+    """Add the option that reads an event of another form to the detail of its fault."""
+    for field, mark, remark in OTHER_FORMS:
+        if fault.detail == f"{field}: missing" and mark in message:
+            return Fault(fault.reason, f"{fault.detail}: {remark}")
+    return fault
 
 
 def _policies_fault(event: Any) -> Fault | None:

@@ -18,6 +18,7 @@ DECODE_ERRORS = (msgspec.DecodeError, ValueError, RecursionError, TypeError)
 """Errors of a bad message: a wrong type, invalid JSON, not UTF-8 (a ValueError), nested too deeply, no value."""
 MAX_MESSAGE_BYTES = 16 * 2**20  # longer messages are rejected unread; a Kafka broker accepts a sixteenth by default
 EXCERPT_BYTES = 1024  # that are kept of a message which is cut before it is in memory as a whole
+FRAME_BYTES = 5
 MAX_DEPTH = 100  # of values of any type: code that reads them, and snapshots, visit them by recursion
 MAX_DIAGNOSED_BYTES = 4 * 2**20  # longer messages are only decoded: a diagnosis takes a second for ten megabytes
 
@@ -48,6 +49,20 @@ def cut_fault(message: bytes) -> Fault | None:
     return None if remark is None else Fault("malformed", f"{remark[1].decode()}, more than the limit")
 
 
+def is_framed(message: bytes | None) -> bool:
+    """Return whether a message is JSON in the frame of Confluent's serializers: a zero and the four bytes of an id."""
+    return message is not None and message[:1] == b"\0" and message[FRAME_BYTES : FRAME_BYTES + 1] == b"{"
+
+
+def unframed(message: bytes) -> bytes:
+    r"""Return the JSON of a message, without a frame.
+
+    >>> unframed(b"\0\0\0\0\7{}"), unframed(b"{}")
+    (b'{}', b'{}')
+    """
+    return message[FRAME_BYTES:] if is_framed(message) else message
+
+
 class Diagnosis:
     """Decode the usable part of a refused message, or explain the refusal.
 
@@ -58,6 +73,7 @@ class Diagnosis:
         form: the struct type of the message
         policies: the names read inside `policies`, or None for all
         is_cell: tells whether a policy can have a value. Other values count as missing. None = probabilities
+        event_of: return the fields of a message that names them otherwise
     """
 
     def __init__(
@@ -65,10 +81,11 @@ class Diagnosis:
         form: type[msgspec.Struct],
         policies: Collection[str] | None = None,
         is_cell: Callable[[Any], bool] | None = None,
+        event_of: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     ) -> None:
-        self._form, self._policies = form, policies
+        self._form, self._policies, self._event_of = form, policies, event_of
         self._is_cell = is_cell or _is_probability
-        self._fields = _read_fields(form)
+        self._fields = read_fields(form)
 
     def decode_message(self, value: bytes, error: Exception) -> Any:
         """Return the decoded struct, or the `Fault` of a message that the decoder refused with `error`."""
@@ -78,6 +95,8 @@ class Diagnosis:
             tree, is_json = parse(value.decode())
         except DECODE_ERRORS as reason:
             return refusal(reason)
+        if is_json and self._event_of is not None and isinstance(tree, dict):
+            tree = self._event_of(tree)
         return self.decode_tree(tree, is_json)
 
     def decode_tree(self, tree: Any, is_json: bool = True) -> Any:
@@ -170,7 +189,8 @@ def explain(error: Exception) -> str:
 
 
 @lru_cache(maxsize=32)
-def _read_fields(form: type[msgspec.Struct]) -> tuple[str, ...]:
+def read_fields(form: type[msgspec.Struct]) -> tuple[str, ...]:
+    """Return the fields of a struct type whose values are read."""
     return tuple(field.encode_name for field in msgspec.structs.fields(form) if not _is_raw(field.type))
 
 

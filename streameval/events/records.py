@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
-from msgspec import structs
 
 from streameval.common.text import counted
 from streameval.events.batch import EventBatch
@@ -17,7 +16,7 @@ from streameval.events.decoder import JsonDecoder, fault_of_length
 from streameval.events.diagnosis import DECODE_ERRORS, cut_fault, explain, parse, refusal, require_shallow
 from streameval.events.origin import Origin
 from streameval.events.schema import MAX_TIMESTAMP
-from streameval.events.tables import IDENTIFIERS, ColumnNames, Row, TableField, TableLayout
+from streameval.events.tables import IDENTIFIERS, ColumnNames, Row, TableField, TableLayout, value_at, with_names
 from streameval.events.validation import Fault
 
 Record: TypeAlias = Mapping[str, Any]
@@ -53,22 +52,13 @@ class RecordDecoder(JsonDecoder):
         if names.event_id is None:
             names = names.model_copy(update={"event_id": "event_id"})
         self._record_of, self._layout = record_of, TableLayout.from_records(names, self)
-        self._missing = {
-            f"{field.field}: missing": f"{field.field}: missing: there is no value '{field.column}', "
-            "its name in `columns`"
-            for field in self._layout.fields
-            if field.entry is None and field.column != field.field
-        }
+        self._names = {field.field: field.column for field in self._layout.fields if not field.entry}
 
     def decode_batch(self, values: Iterable[bytes | None], origin: Origin | None = None) -> EventBatch:
         """Decode messages into columns, and reject those that are not events."""
         messages = list(values)
         batch = self.decode_rows([self._row(message) for message in messages], origin, messages)
-        rejected = [
-            structs.replace(message, detail=self._missing.get(message.detail, message.detail))
-            for message in batch.rejected
-        ]
-        return replace(batch, rejected=tuple(rejected))
+        return with_names(batch, self._names)
 
     def _row(self, message: bytes | None) -> Row:
         fault = fault_of_length(message)
@@ -89,7 +79,7 @@ class RecordDecoder(JsonDecoder):
         """Return the value of a field. The probabilities of policies without a column of their own are together."""
         if field.field == "policies" and not field.is_required and isinstance(record.get("policies"), dict):
             return record["policies"].get(field.entry)
-        return _value_at(record, field.column)
+        return value_at(record, field.column)
 
 
 class RowDecoder(RecordDecoder):
@@ -161,13 +151,3 @@ def _row_of_cells(message: bytes) -> Any:
     if isinstance(row, list):
         return Fault("malformed", f"{counted(len(row), 'cell')}, and the header has another number of columns")
     return row
-
-
-def _value_at(record: Record, path: str) -> Any:
-    """Return the value at a path of a record, None if there is none."""
-    if path in record or "." not in path:
-        return record.get(path)
-    value: Any = record
-    for name in path.split("."):
-        value = value.get(name) if isinstance(value, dict) else None
-    return value

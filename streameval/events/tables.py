@@ -11,6 +11,7 @@ from uuid import UUID
 
 import msgspec
 import numpy as np
+from msgspec import structs
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from streameval.errors import InputError
@@ -30,9 +31,9 @@ def _by_their_names(value: object) -> object:
 
 
 class ColumnNames(BaseModel):
-    """Name the column of a table (Parquet, CSV) that holds each field.
+    """Name the column of a table (Parquet, CSV), or the value in a JSON event, that holds each field.
 
-    A table may lack a column that has the default name of an optional field.
+    A dot steps into an object: `choice.p`. A table may lack a column that has the default name of an optional field.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -278,3 +279,34 @@ def to_seconds(moment: Any) -> Any:
     except ValueError:
         return moment
     return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
+
+
+def value_at(record: Mapping[str, Any], path: str) -> Any:
+    """Return the value at a path of a record, such as `choice.p`, or None if there is none."""
+    if path in record or "." not in path:
+        return record.get(path)
+    value: Any = record
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def with_names(batch: EventBatch, names: Mapping[str, str]) -> EventBatch:
+    """Add the names of missing fields in the log to the details of rejected messages.
+
+    Args:
+        batch: events and rejected messages
+        names: the name of each field
+    """
+    others = {field: name for field, name in names.items() if name != field}
+    if not others or not batch.rejected:
+        return batch
+
+    def detail(text: str) -> str:
+        field, _, problem = text.partition(": ")
+        is_missing = field in others and problem.startswith("missing")
+        return f"{text}: there is no value '{others[field]}', its name in `columns`" if is_missing else text
+
+    return replace(
+        batch, rejected=tuple(structs.replace(message, detail=detail(message.detail)) for message in batch.rejected)
+    )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from streameval.events import JsonDecoder
+from streameval.config.model import Config
 from support.commands import Run, command
 from support.integration.broker import Broker
 from support.integration.reading import reading
@@ -105,7 +105,7 @@ def test_rows_of_a_table_become_events_by_the_columns_of_the_configuration(run: 
     outcome = run("produce", "log.csv", "--config", config)
     assert outcome.code == 1
     assert "(log.csv:3)" in outcome.err
-    batch = JsonDecoder(["challenger"]).decode_batch(sent(broker, "produced-rows", 2))
+    batch = Config.load(config).event_format().decode_batch(sent(broker, "produced-rows", 2))
     assert batch.rejected == ()
     assert sorted(batch.timestamp.tolist()) == [1767225600.0, 1767225601.0]
     assert sorted(batch.probabilities[:, 0].tolist(), key=str) == pytest.approx([0.25, float("nan")], nan_ok=True)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from streameval.errors import InputError
 from streameval.events import DsjsonDecoder, EventBatch, JsonDecoder, RankingDecoder
+from streameval.events.fields import json_decoder
 from streameval.events.segments import SegmentField
 from streameval.events.tables import ColumnNames
 from streameval.ingest.files.lines import check, table_format
@@ -39,7 +41,7 @@ def read_events(
     Args:
         paths: one path or several, read one after another, `-` is standard input
         policies: the columns of every batch, None = all policies that the events of a batch name. Tables need the names
-        columns: the column of a table for each field, as in the configuration: `{"timestamp": "ts"}`
+        columns: the name of each field in a table or in JSON, as in the configuration: `{"timestamp": "ts"}`
         reward_field: the field of the reward
         reward_range: smallest and largest reward. Other events are rejected
         batch_size: maximum number of events in a batch
@@ -66,8 +68,14 @@ def read_events(
             if written == "rankings":
                 events = RankingDecoder(policies, named=scores is not None)
             else:
-                form = DsjsonDecoder if written == "dsjson" else JsonDecoder
-                events = form(policies, reward_field, reward_range, raw_fields, **options)
+                form = DsjsonDecoder if written == "dsjson" else partial(json_decoder, columns)
+                events = form(
+                    policies=policies,
+                    reward_field=reward_field,
+                    reward_range=reward_range,
+                    scores=raw_fields,
+                    **options,
+                )
             yield from map(events.decode_batch, read_lines(file, batch=batch_size))
             continue
         if policies is None and not names.policies:

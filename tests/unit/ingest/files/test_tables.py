@@ -82,9 +82,8 @@ def json_file(path: Path, table: dict[str, Any]) -> Path:
     rows = zip(*(np.asarray(column).tolist() for column in table.values()), strict=True)
     lines = []
     for number, (ts, action, propensity, click, challenger, even) in enumerate(rows):
-        policies = {"challenger": challenger, "even": None if np.isnan(even) else even}
-        event = {"event_id": number, "timestamp": ts, "action": action, "propensity": propensity, "reward": click}
-        lines.append(json.dumps(event | {"policies": policies}))
+        event = {"event_id": number, "ts": ts, "a": action, "p": propensity, "click": click, "p_new": challenger}
+        lines.append(json.dumps(event | {"policies": {"even": None if np.isnan(even) else even}}))
     path.write_text("\n".join(lines))
     return path
 
