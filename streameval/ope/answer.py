@@ -255,7 +255,7 @@ def _lift(report: Report, decision: Decision | None, estimate: Estimate | None) 
 
     Rules compare a stricter bound of the same estimate, which makes no interval of this confidence.
     """
-    if decision is not None and (decision.worse is not None or decision.estimator is None):
+    if decision is not None and (decision.worse is not None or (decision.estimator is None and decision.lift)):
         return _judged_lift(decision)
     if estimate is None or estimate.lift is None:
         return _Lift()
@@ -357,7 +357,7 @@ def _why_not(report: Report, decision: Decision | None, lift: _Lift, end: Transi
         return "; ".join(filter(None, (f"it was better until {moment}", f"{_position(lift)}, {lift}", more)))
     if more:
         return f"too early, {more}"
-    if lift.lower is None or lift.lower == lift.upper:
+    if decision.lift is None or lift.lower is None or lift.lower == lift.upper:
         return decision.reason
     return f"not proven better, {lift}" if lift.reaches_0 else f"it looks better, {lift}, but its rule does not hold"
 

@@ -203,7 +203,11 @@ def test_a_password_is_made_once(scripts: Scripts, tmp_path: Path) -> None:
 
 
 def test_the_webhook_prints_what_alertmanager_sends(scripts: Scripts, capsys: pytest.CaptureFixture[str]) -> None:
-    alert = {"status": "firing", "labels": {"alertname": "A"}, "annotations": {"summary": "personal beats production"}}
+    alert = {
+        "status": "firing",
+        "labels": {"alertname": "A"},
+        "annotations": {"summary": "Ship personal: it earns at least 0.012 more per event"},
+    }
     with (
         serving(ThreadingHTTPServer(("127.0.0.1", 0), scripts("webhook").Printing)) as server,
         httpx.Client(base_url=f"http://127.0.0.1:{server.server_port}", trust_env=False, timeout=60.0) as client,
@@ -211,5 +215,5 @@ def test_the_webhook_prints_what_alertmanager_sends(scripts: Scripts, capsys: py
         assert client.post("/ticket", content=json.dumps({"alerts": [alert]})).status_code == 200
         assert client.post("/page", content=b"\xff").status_code == 200
     message = capsys.readouterr().out
-    assert "/ticket firing: personal beats production\n" in message
+    assert "/ticket firing: Ship personal: it earns at least 0.012 more per event\n" in message
     assert "/page is not a message of Alertmanager" in message

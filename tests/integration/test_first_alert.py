@@ -69,7 +69,7 @@ def test_the_readme_leads_from_a_log_to_an_alert(folder: Path) -> None:
     prometheus = program("prometheus", "prometheus")
     *_, picture, written, run, alerts = commands()
     answer = shell(picture)
-    assert answer.splitlines()[1].startswith("challenger earns +")
+    assert answer.splitlines()[1].startswith("Ship challenger: +")
     assert f"{ROWS:,} events, 0 rejected" in answer
     assert (folder / "answer.png").read_bytes().startswith(b"\x89PNG")
     assert shell(written) == ""
@@ -86,5 +86,5 @@ def test_the_readme_leads_from_a_log_to_an_alert(folder: Path) -> None:
         started = [prometheus, *alerts.split()[1:], *options]
         monitor = stack.enter_context(server(started, port, folder / "alerts"))
         wait_until(lambda: accepted(client) == ROWS, seconds=120.0)
-        assert "challenger earns +" in client.get("/").text
+        assert "Ship challenger: +" in client.get("/").text
         wait_until(lambda: firing(monitor) == {"StreamevalCandidateBeatsProduction"}, seconds=120.0)

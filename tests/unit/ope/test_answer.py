@@ -47,7 +47,8 @@ class Candidate:
 
 
 def decision(policy: str = "challenger", **fields: Any) -> Decision:
-    return Decision(**{"policy": policy, "rule": "paired", "promotable": False, "reason": "a reason", **PAIR, **fields})
+    known = {"policy": policy, "rule": "paired", "promotable": False, "reason": "a reason", "lift": 0.02, **PAIR}
+    return Decision(**known | fields)
 
 
 PROMOTABLE = {"promotable": True, "since_timestamp": NOON, "since_event": 12_300}
@@ -246,6 +247,16 @@ FACTS: dict[str, tuple[Report, str, str]] = {
         report(Candidate(lift=0.0, width=0.0), decisions=[decision(reason="it has had the same weighted reward")]),
         "undecided",
         "Keep production over challenger: it has had the same weighted reward",
+    ),
+    "a rule without a lift": (
+        report(Candidate(), decisions=[decision(lift=None, estimator=None, reason="no lift can decide: add mixture")]),
+        "undecided",
+        "Keep production over challenger: no lift can decide: add mixture",
+    ),
+    "a rule without a lift, and an interval below 0": (
+        report(Candidate(lift=-0.0247), decisions=[decision(lift=None, estimator=None)]),
+        "worse",
+        "Do not ship challenger: it earns 15 % less (95 %: -18 to -12)",
     ),
     "no rule": (
         report(Candidate()),
