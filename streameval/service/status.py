@@ -263,6 +263,7 @@ class DaemonStatus:
         history: Estimates since the start of the process.
         margin: What a lift must exceed for promotion, None without promotion.
         engine: None if this process evaluates events itself.
+        name: Name of the daemon, empty if it has none.
     """
 
     source: SourceStatus
@@ -285,6 +286,7 @@ class DaemonStatus:
     history: History = NO_HISTORY
     margin: float | None = None
     engine: EngineStatus | None = None
+    name: str = ""
 
     @property
     def reported(self) -> Report:
