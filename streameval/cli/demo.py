@@ -84,7 +84,7 @@ def run_demo(events: int | None, port: int, seed: int, rate: float, world: DemoW
     with EmbeddedBroker({TOPIC: 1}) as broker:
         topic = KafkaSettings.model_validate({**broker.connection.model_dump(), "topic": TOPIC})
         decoder, evaluator = decoder_and_evaluator(settings.world)
-        daemon = Daemon(KafkaSource(topic), decoder, evaluator, publish_interval=PUBLISH_SECONDS)
+        daemon = Daemon(KafkaSource(topic), decoder, evaluator, publish_interval=PUBLISH_SECONDS, name=topic.name)
         demonstration = Demonstration(daemon, settings, broker.bootstrap)
         try:
             server = HttpServer(daemon, port=port)

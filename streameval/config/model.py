@@ -137,6 +137,9 @@ COSTS_HINT = "in dsjson the reward is the negative cost; omit reward.field for t
 class Config(EvaluatorOptions):
     """Hold the whole of streameval.yaml. Only `policies.candidates` and the topic or path have no default."""
 
+    name: Name | None = Field(
+        None, description="the name of this daemon on its page, in metrics, alerts and decisions; default: the topic"
+    )
     policies: Policies = Field(description="write policies: {candidates: [NAME]}")
     source: Annotated[
         AnySource | None, BeforeValidator(lambda value: {"kind": "kafka"} | value if isinstance(value, dict) else value)
@@ -219,6 +222,15 @@ class Config(EvaluatorOptions):
                 hint="write source: {kind: kafka, bootstrap_servers: HOST:PORT, topic: NAME}",
             )
         return self.source
+
+    @property
+    def daemon_name(self) -> str:
+        """Return the name of the daemon, by default the topic.
+
+        Raises:
+            ConfigError: Neither a name nor a source is configured.
+        """
+        return self.name or self.required_source().name
 
     def kept_state(self) -> StateSettings | None:
         """Return the settings of the state if it is kept.

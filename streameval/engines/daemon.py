@@ -210,6 +210,7 @@ def _assemble(
         reload=reload,
         snapshots=snapshots,
         dead_letters=dead_letters_of_configuration(reload.config),
+        name=reload.config.daemon_name,
     )
 
 

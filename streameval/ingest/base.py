@@ -429,6 +429,11 @@ class SourceSettings(StageSettings):
     def description(self) -> str:
         """Describe the source in one line for people."""
 
+    @property
+    def name(self) -> str:
+        """Return the name of a daemon that has none of its own."""
+        return self.description.partition(",")[0]
+
     @abstractmethod
     def identity(self) -> dict[str, Any]:
         """Return the options that decide which events are read. Snapshots with others are refused."""

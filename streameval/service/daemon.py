@@ -68,6 +68,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
         dead_letters: Stores rejected messages.
         decisions: Sends a message for each transition of a promotion rule.
         backfills: Backfills of candidates that were added before the start.
+        name: Name of the daemon in its status.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
         dead_letters: DeadLetterQueue | None = None,
         decisions: DecisionOutbox | None = None,
         backfills: Iterable[Backfill] = (),
+        name: str = "",
     ) -> None:
         self._source, self._evaluator = source, evaluator
         self._snapshots, self._dead_letters, self._decisions = snapshots, dead_letters, decisions
@@ -101,7 +103,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
         self._reached: bool | None = None
         self._summaries = LogSummaries()
         history = NO_HISTORY if snapshots is None else snapshots.history
-        self.published = DaemonStatus(source=source.status(), at=clock(), history=history)
+        self.published = DaemonStatus(source=source.status(), at=clock(), history=history, name=name)
         self._late, self._mostly_ahead = 0, False
         self._spanning, self._is_empty = 0, False
         self._twice: Mapping[str, int] = {}
@@ -317,6 +319,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
             history=self.published.history.after(at, report),
             margin=self._evaluator.config.margin,
             engine=self._engine_status(at),
+            name=self.published.name,
         )
         self._published_at, self._to_publish = time.monotonic(), None
         self._log_reached(status)

@@ -66,6 +66,7 @@ class DecisionMessage(Message, frozen=True, kw_only=True, rename={"before": "fro
         place: Event after which the rule decided.
         configuration: Fingerprint of all settings that decide the numbers, except for the list of candidates.
         propensity: `logged`, or `estimated`, with errors that no bound includes.
+        name: Name of the daemon.
         schema: Number of this layout.
     """
 
@@ -84,11 +85,12 @@ class DecisionMessage(Message, frozen=True, kw_only=True, rename={"before": "fro
     place: LogPlace | None
     configuration: str
     propensity: str = "logged"
+    name: str = ""
     schema: int = 1
 
     @classmethod
     def from_transition(
-        cls, transition: Transition, production: str, configuration: str, propensity: str = "logged"
+        cls, transition: Transition, production: str, configuration: str, name: str, propensity: str = "logged"
     ) -> DecisionMessage:
         """Return the message about a transition."""
         position = None if transition.place is None else LogPlace(*transition.place)
@@ -110,6 +112,7 @@ class DecisionMessage(Message, frozen=True, kw_only=True, rename={"before": "fro
             place=position,
             configuration=configuration,
             propensity=propensity,
+            name=name,
         )
 
 
@@ -128,6 +131,7 @@ class VersionMessage(Message, frozen=True, kw_only=True):
         place: Event after which the copy was made.
         configuration: Fingerprint of all settings that decide the numbers, except for the list of candidates.
         kind: Always `version`.
+        name: Name of the daemon.
         schema: Number of this layout.
     """
 
@@ -142,10 +146,11 @@ class VersionMessage(Message, frozen=True, kw_only=True):
     place: LogPlace | None
     configuration: str
     kind: Literal["version"] = "version"
+    name: str = ""
     schema: int = 1
 
     @classmethod
-    def from_version(cls, version: NewVersion, production: str, configuration: str) -> VersionMessage:
+    def from_version(cls, version: NewVersion, production: str, configuration: str, name: str) -> VersionMessage:
         """Return the message about a new copy."""
         position = None if version.place is None else LogPlace(*version.place)
         return cls(
@@ -159,6 +164,7 @@ class VersionMessage(Message, frozen=True, kw_only=True):
             retired=version.retired,
             place=position,
             configuration=configuration,
+            name=name,
         )
 
 
@@ -196,12 +202,18 @@ class DecisionOutbox:
         production: The production policy.
         configuration: Fingerprint of the configuration.
         waiting: Messages of a snapshot that were not confirmed. They are sent at once.
+        name: Name of the daemon in its messages.
     """
 
     def __init__(
-        self, sink: Sink[KeyedMessage], production: str, configuration: str, waiting: Iterable[Mapping[str, Any]] = ()
+        self,
+        sink: Sink[KeyedMessage],
+        production: str,
+        configuration: str,
+        waiting: Iterable[Mapping[str, Any]] = (),
+        name: str = "",
     ) -> None:
-        self._production, self._configuration = production, configuration
+        self._settings = production, configuration, name
         saved = list(waiting)
         self._unconfirmed = {
             message["id"]: KeyedMessage(message["id"], message["key"], message["value"]) for message in saved
@@ -215,7 +227,7 @@ class DecisionOutbox:
 
     def collect(self, evaluator: Evaluator, versions: Iterable[NewVersion] = ()) -> None:
         """Keep messages about new transitions and new frozen copies until a snapshot holds them."""
-        settings, origin = (self._production, self._configuration), evaluator.config.origin_of_propensities
+        settings, origin = self._settings, evaluator.config.origin_of_propensities
         messages: list[DecisionMessage | VersionMessage] = [
             *(
                 DecisionMessage.from_transition(transition, *settings, origin)

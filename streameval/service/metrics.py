@@ -244,7 +244,10 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
     "propensities": (("kind",), _propensities),
     "propensity_models": (("model",), _model("propensity_model")),
     "engine": ((), lambda status: [((), status.engine)] if status.engine else []),
-    "build": (("version", "python"), lambda _: [((own_version(), platform.python_version()), 1)]),
+    "build": (
+        ("name", "version", "python"),
+        lambda status: [((status.name, own_version(), platform.python_version()), 1)],
+    ),
 }
 """Labels and series of the metrics, by section."""
 OF_WEIGHTS = {

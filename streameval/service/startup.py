@@ -267,7 +267,8 @@ def _decisions(config: Config, waiting: Sequence[State]) -> DecisionOutbox | Non
     from streameval.ingest.kafka.producer import MessageSender
 
     sender = MessageSender(config.decisions.topic, connection_of(config))
-    return DecisionOutbox(sender, config.policies.production, configuration(config), waiting)
+    origin = config.policies.production, configuration(config)
+    return DecisionOutbox(sender, *origin, waiting, name=config.daemon_name)
 
 
 def _assemble(
@@ -301,4 +302,5 @@ def _assemble(
         dead_letters=dead_letters_of_configuration(config),
         decisions=decisions,
         backfills=filter(None, [reloading.admit(start.late)]),
+        name=config.daemon_name,
     )

@@ -289,6 +289,7 @@ class DaemonStatus:
         history: Estimates of the last hours.
         margin: What a lift must exceed for promotion, None without promotion.
         engine: None if this process evaluates events itself.
+        name: Name of the daemon, empty if it has none.
     """
 
     source: SourceStatus
@@ -311,6 +312,7 @@ class DaemonStatus:
     history: History = NO_HISTORY
     margin: float | None = None
     engine: EngineStatus | None = None
+    name: str = ""
 
     @property
     def reported(self) -> Report:

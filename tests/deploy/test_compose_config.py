@@ -60,3 +60,18 @@ def test_the_file_is_accepted_also_by_docker_compose_where_it_is_installed(reade
 def test_no_two_services_publish_the_same_port(project: dict[str, Any]) -> None:
     published = [port["published"] for service in project["services"].values() for port in service.get("ports", ())]
     assert sorted(set(published)) == sorted(published) == ["3000", "9090", "9092", "9093", "9108"]
+
+
+@pytest.mark.slow
+def test_a_second_daemon_shares_nothing_with_the_first_but_its_image(reader: str, project: dict[str, Any]) -> None:
+    both = json.loads(output(reader, str(COMPOSE), str(DEPLOY / "compose" / "surface.yaml")))["services"]
+    assert {name: service for name, service in both.items() if name != "home"} == project["services"]
+    first, second = project["services"]["streameval"], both["home"]
+    for key in ("ports", "volumes"):
+        own = [{part.get("published"), part.get("source")} - {None} for part in (*first[key], *second[key])]
+        assert len(set().union(*own)) == len(own), "a port, a configuration and a volume for each"
+        assert [part["target"] for part in first[key]] == [part["target"] for part in second[key]]
+    differing = {"ports", "volumes"}
+    assert {key: value for key, value in first.items() if key not in differing} == {
+        key: value for key, value in second.items() if key not in differing
+    }

@@ -16,7 +16,7 @@ import yaml
 from streameval.config.model import Config
 from support.deployed import DEPLOY, PROMETHEUS
 from support.dockerfiles import stages
-from support.kustomized import FOUND, KUBERNETES, KUSTOMIZATION, with_tls
+from support.kustomized import FOUND, KUBERNETES, KUSTOMIZATION, with_example, with_tls
 from support.programs import output
 from support.published import Kubeconform
 
@@ -38,7 +38,7 @@ def selects(selector: dict[str, str], labels: dict[str, str]) -> bool:
 @pytest.mark.slow
 def test_kubeconform_accepts_every_manifest_and_refuses_a_misspelt_key(tmp_path: Path) -> None:
     kubeconform = Kubeconform(tmp_path)
-    assert kubeconform.complaints(*FOUND.values(), SECRET, *with_tls()) == ""
+    assert kubeconform.complaints(*FOUND.values(), SECRET, *with_tls(), with_example()) == ""
     monitor = FOUND["ServiceMonitor", "streameval"]
     (endpoint,) = monitor["spec"]["endpoints"]
     misspelt = {**monitor, "spec": {**monitor["spec"], "endpoints": [{**endpoint, "intervall": "5s"}]}}
@@ -62,12 +62,32 @@ def test_kustomize_makes_the_same(tmp_path: Path, components: list[str]) -> None
     assert {(manifest["kind"], manifest["metadata"]["name"]): manifest for manifest in reported} == expected
 
 
+def test_kustomize_applies_every_patch_of_the_example(tmp_path: Path) -> None:
+    if shutil.which("kubectl") is None:
+        pytest.skip("no kubectl: the tests read the patches themselves")
+    shutil.copytree(KUBERNETES, tmp_path / "base")
+    shutil.copytree(DEPLOY / "grafana" / "dashboards", tmp_path / "overlay")
+    (tmp_path / "overlay" / "shop.py").write_text("def factory(): ...\n")
+    example = yaml.safe_load((KUBERNETES / "overlay.example.yaml").read_text()) | {"resources": ["../base"]}
+    (tmp_path / "overlay" / "kustomization.yaml").write_text(json.dumps(example))
+    text = output("kubectl", "kustomize", str(tmp_path / "overlay"))
+    named = re.sub(r"\b(streameval(?:-policies)?)-[a-z0-9]{10}\b", r"\1", text)  # the hash of the content
+    built = {(manifest["kind"], manifest["metadata"]["name"]): manifest for manifest in yaml.safe_load_all(named)}
+    assert built["StatefulSet", "streameval"] == with_example()
+    dashboards = built["ConfigMap", "streameval-dashboards"]
+    assert dashboards["metadata"]["labels"] == {"grafana_dashboard": "1"}
+    assert {name: json.loads(content)["uid"] for name, content in dashboards["data"].items()} == {
+        "streameval.json": "streameval",
+        "streameval-pipeline.json": "streameval-pipeline",
+    }
+
+
 def test_everything_in_the_directory_is_applied_or_an_example() -> None:
     applied = {
         *KUSTOMIZATION["resources"],
         *(name for made in KUSTOMIZATION["configMapGenerator"] for name in made["files"]),
     }
-    separate = {"kustomization.yaml", "secret.example.yaml"}
+    separate = {"kustomization.yaml", "secret.example.yaml", "overlay.example.yaml"}
     assert {path.name for path in KUBERNETES.glob("*.yaml")} == applied | separate
 
 

@@ -14,7 +14,7 @@ from support.commands import command
 from support.deployed import DEPLOY
 from support.programs import output, program
 
-UNIT = DEPLOY / "systemd" / "streameval.service"
+UNIT = DEPLOY / "systemd" / "streameval@.service"
 MOST_EXPOSED = 2.0
 """Of 10, by systemd's own count; most services of a distribution are above 9."""
 
@@ -56,7 +56,7 @@ FOUND = directives()
 
 
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
-    unit = tmp_path / UNIT.name
+    unit = tmp_path / "streameval@home.service"
     unit.write_text(
         UNIT.read_text().replace("/opt/streameval/bin/streameval", "/bin/true")
     )  # which is not installed here
@@ -66,7 +66,7 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
 def test_systemd_finds_little_exposure() -> None:
     limit = f"--threshold={MOST_EXPOSED * 10:.0f}"
     text = output(program("systemd-analyze", "systemd"), "security", "--offline=true", "--no-pager", limit, str(UNIT))
-    exposure = re.search(r"Overall exposure level for streameval.service: ([\d.]+)", text)
+    exposure = re.search(r"Overall exposure level for streameval@.*: ([\d.]+)", text)
     assert exposure
     assert float(exposure[1]) <= MOST_EXPOSED
 
@@ -79,6 +79,7 @@ def test_it_may_do_nothing_that_it_does_not_need(name: str, value: str) -> None:
 def test_it_has_its_own_user_and_writes_only_its_state() -> None:
     assert FOUND["DynamicUser"] == ["yes"]
     assert FOUND["WorkingDirectory"] == [f"/var/lib/{FOUND['StateDirectory'][0]}"]
+    assert FOUND["StateDirectory"] == ["streameval/%i"], "two daemons must not share their state"
     assert not {"User", "Group", "ReadWritePaths", "ReadWriteDirectories"} & set(FOUND)
 
 
@@ -92,7 +93,7 @@ def test_restrictions_forbid_nothing_that_the_program_needs() -> None:
 def test_secrets_come_as_credentials_and_files_not_in_the_unit() -> None:
     environment = dict(value.split("=", 1) for value in FOUND["Environment"])
     assert FOUND["LoadCredential"] == ["token:/etc/streameval/token"]
-    assert environment["STREAMEVAL_HTTP__TOKEN_FILE"] == f"/run/credentials/{UNIT.name}/token"
+    assert environment["STREAMEVAL_HTTP__TOKEN_FILE"] == "/run/credentials/%n/token"
     assert all(value.startswith("-") for value in FOUND["EnvironmentFile"]), "it may be missing"
     assert not re.search(r"(?im)^environment=.*password", UNIT.read_text())
     assert environment["OPENBLAS_NUM_THREADS"] == "1"
@@ -107,7 +108,7 @@ def test_its_environment_is_understood_by_the_configuration(tmp_path: Path) -> N
 
 def test_it_runs_the_daemon_with_options_that_exist(capfd: pytest.CaptureFixture[str]) -> None:
     words = FOUND["ExecStart"][0].split()
-    assert words[1:3] == ["run", "/etc/streameval/streameval.yaml"]
+    assert words[1:3] == ["run", "/etc/streameval/%i.yaml"]
     helped = command(capfd, "run", "--help").out
     assert all(word in helped for word in words[3:] if word.startswith("--"))
 

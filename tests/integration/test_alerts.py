@@ -49,6 +49,7 @@ def observed(folder: Path, change: int, seed: int) -> Iterator[tuple[httpx.Clien
     folder.mkdir()
     recommender = Recommender(folder / "log.ndjson", POLICIES, chances(change), seed)
     config = {
+        "name": folder.name,
         "source": {"kind": "file", "path": str(folder / "log.ndjson"), "follow": True},
         "policies": {"candidates": ["challenger"]},
         "promotion": "paired",  # the story lasts some minutes
@@ -161,12 +162,13 @@ def test_the_webhook_is_called_within_a_minute_of_that(story: Story) -> None:
     assert call.alert["status"] == "firing"
     assert call.alert["labels"]["instance"] == story.better
     assert call.alert["labels"]["policy"] == "challenger"
+    assert call.alert["labels"]["name"] == "better"
 
 
 def test_the_message_gives_the_size_and_a_link(story: Story) -> None:
     (call,) = matching_calls(story.calls, "StreamevalCandidateBeatsProduction", story.better)
     annotations = call.alert["annotations"]
-    assert annotations["summary"].startswith("Ship challenger: it earns at least 0.0")
+    assert annotations["summary"].startswith("better: Ship challenger: it earns at least 0.0")
     assert "challenger earns at least 0.0" in annotations["description"]
     assert "var-policy=challenger" in annotations["dashboard_url"]
     assert annotations["runbook_url"].endswith("StreamevalCandidateBeatsProduction.md")
@@ -179,7 +181,8 @@ def test_neither_pages_anyone(story: Story) -> None:
 def test_the_pager_rings_for_a_policy_that_was_shipped_and_became_worse_than_the_one_before(story: Story) -> None:
     (call,) = matching_calls(story.calls, "StreamevalProductionWorse", story.shipping)
     assert (call.path, call.alert["status"], call.alert["labels"]["policy"]) == ("/page", "firing", "former")
-    assert call.alert["annotations"]["summary"].startswith("Ship former again: it earns at least 0.")
+    summary = f"{story.shipping}: Ship former again: it earns at least 0."
+    assert call.alert["annotations"]["summary"].startswith(summary)
 
 
 def test_the_pager_rings_for_a_policy_that_was_promotable_and_became_worse_than_production(story: Story) -> None:

@@ -1,4 +1,4 @@
-"""Make the objects that kustomize makes of deploy/kubernetes, also with the component `tls`."""
+"""Make the objects that kustomize makes of deploy/kubernetes, also with the component `tls` and the example overlay."""
 
 from __future__ import annotations
 
@@ -53,9 +53,26 @@ def with_tls() -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the StatefulSet and the ServiceMonitor with the component `tls`."""
     component = yaml.safe_load((KUBERNETES / "tls" / "kustomization.yaml").read_text())
     pods, scrape = (yaml.safe_load(patch["patch"]) for patch in component["patches"])
-    monitor: dict[str, Any] = json.loads(json.dumps(FOUND["ServiceMonitor", "streameval"]))
-    for operation in scrape:
+    return merged(FOUND[pods["kind"], pods["metadata"]["name"]], pods), patched("ServiceMonitor", scrape)
+
+
+def with_example() -> dict[str, Any]:
+    """Return the StatefulSet with every patch of the example of an overlay."""
+    (patch,) = yaml.safe_load((KUBERNETES / "overlay.example.yaml").read_text())["patches"]
+    return patched(patch["target"]["kind"], yaml.safe_load(patch["patch"]))
+
+
+def patched(kind: str, operations: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the object of a kind after the operations of a JSON patch."""
+    manifest: dict[str, Any] = json.loads(json.dumps(FOUND[kind, "streameval"]))
+    for operation in operations:
         *way, last = operation["path"].strip("/").split("/")
-        assert (operation["op"], way) == ("add", ["spec", "endpoints", "0"])
-        monitor["spec"]["endpoints"][0][last] = operation["value"]
-    return merged(FOUND[pods["kind"], pods["metadata"]["name"]], pods), monitor
+        part: Any = manifest
+        for step in way:
+            part = part[int(step) if isinstance(part, list) else step]
+        if last == "-":
+            part.append(operation["value"])
+        else:
+            assert (last in part) == (operation["op"] == "replace")
+            part[last] = operation["value"]
+    return manifest

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
@@ -82,6 +83,10 @@ class FileSettings(LogSettings):
     @property
     def description(self) -> str:
         return f"file, {', '.join(self.path)}{', followed' if self.follow else ''}"
+
+    @property
+    def name(self) -> str:
+        return Path(self.path[0]).name.partition(".")[0].strip("-") or self.kind
 
     def identity(self) -> dict[str, Any]:
         return {"kind": self.kind, "path": self.path, "format": self.format}

@@ -19,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from streameval.common.problems import Problem, refuse, shown
 from streameval.common.text import Seconds
 from streameval.events.diagnosis import MAX_MESSAGE_BYTES
 from streameval.ingest.base import ExistingFile, OnLostOffsets, StrictModel
@@ -131,6 +132,14 @@ class KafkaConnection(StrictModel):
         return ",".join(self.bootstrap_servers)
 
 
+def _one_topic(value: object) -> object:
+    topics = value.split(",") if isinstance(value, str) else value
+    if isinstance(topics, list) and len(topics) > 1:
+        hint = "start a second one for the other topic, with a `name` of its own: deploy/README.md, Several surfaces"
+        refuse([Problem((), f"one daemon evaluates one topic, found {shown(value)}", hint)])
+    return value
+
+
 class KafkaTopic(KafkaConnection):
     """Read a topic.
 
@@ -139,7 +148,9 @@ class KafkaTopic(KafkaConnection):
     raises an alert. `fail` suits users who prefer no estimate to one with a gap.
     """
 
-    topic: str = Field(min_length=1, description="The topic whose messages are events.")
+    topic: Annotated[str, BeforeValidator(_one_topic), Field(min_length=1)] = Field(
+        description="The topic whose messages are events."
+    )
     start: Start = Field(
         "earliest",
         description="Where the first run starts to read: `earliest`, `latest`, or a time such as 2026-01-31T00:00:00Z.",

@@ -118,6 +118,10 @@ class KafkaSettings(KafkaTopic, LogSettings):
     def description(self) -> str:
         return f"kafka, topic {self.topic} at {self.address}, from {self.start}"
 
+    @property
+    def name(self) -> str:
+        return self.topic
+
     def identity(self) -> dict[str, Any]:
         rewards = {} if self.rewards is None else self.rewards.model_dump(mode="json")
         options = {"kind": self.kind, "topic": self.topic, "format": self.wire_format}

@@ -161,6 +161,20 @@ def test_a_source_without_a_kind_is_a_kafka_topic(load: Loader) -> None:
     assert simulated == SimulatedSettings(rate=0)
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("source: {topic: clicks}", "clicks"),
+        ("source: {kind: file, path: logs/home.2026.ndjson.gz}", "home"),
+        ("source: {kind: file, path: '-'}", "file"),
+        ("source: {kind: simulated}", "simulated"),
+        ("source: {topic: clicks}\nname: home", "home"),
+    ],
+)
+def test_a_daemon_is_named_after_its_source_unless_it_has_a_name(load: Loader, text: str, name: str) -> None:
+    assert load(f"{text}\n{ONE}").daemon_name == name
+
+
 def test_a_missing_source_is_reported(load: Loader) -> None:
     with pytest.raises(ConfigError, match="source: expected a mapping of options, found nothing"):
         load("policies: {candidates: [a]}").required_source()
@@ -283,6 +297,15 @@ intervals: {long: {kind: empirical_bernstein, max_weight: 20}}
             ONE + "source: {bootstrap_servers: here}",
             "source.topic (line 2): missing\nhint: the topic whose messages are events",
             id="no topic",
+        ),
+        *(
+            pytest.param(
+                ONE + f"source: {{topic: {topics}}}",
+                f"source.topic (line 2): one daemon evaluates one topic, found {found}\n"
+                "hint: start a second one for the other topic, with a `name` of its own: deploy/README.md, Several",
+                id=f"several topics: {found}",
+            )
+            for topics, found in (("[home, search]", "['home', 'search']"), ('"home,search"', "'home,search'"))
         ),
         pytest.param(
             ONE + "dead_letters: {kind: kafak, topic: x}",

@@ -78,7 +78,7 @@ def undisturbed(events: EventBatch) -> list[Transition]:
 
 
 def outbox(topic: Topic, waiting: Sequence[Any] = ()) -> DecisionOutbox:
-    return DecisionOutbox(topic, "logging", "0123456789abcdef", waiting)
+    return DecisionOutbox(topic, "logging", "0123456789abcdef", waiting, name="home")
 
 
 def test_a_message_has_the_transition_its_reason_and_its_event() -> None:
@@ -98,6 +98,7 @@ def test_a_message_has_the_transition_its_reason_and_its_event() -> None:
         ("not_promotable", "promotable"),
     ]
     assert (rises["policy"], rises["production"], rises["rule"]) == ("challenger", "logging", "bsea")
+    assert rises["name"] == "home"
     assert rises["place"] == {"topic": "interactions", "partition": 0, "offset": rises["event"] - 1}
     assert rises["timestamp"] == 1_700_000_000.0 + rises["event"] - 1
     assert rises["lift"] == pytest.approx(0.2)

@@ -76,7 +76,7 @@ PROMISED: dict[str, set[str]] = {
     "streameval_snapshot_duration_seconds_bucket": {"le"},
     "streameval_snapshot_failures_total": set(),
     "streameval_ready": set(),
-    "streameval_build_info": {"version", "python"},
+    "streameval_build_info": {"name", "version", "python"},
     "process_resident_memory_bytes": set(),
     "python_info": {"version", "implementation", "major", "minor", "patchlevel"},
 }

@@ -136,7 +136,7 @@ class Topic:
 @pytest.mark.parametrize("cut", [950, 170])
 def test_a_message_reports_each_new_copy_once_a_snapshot_holds_it(cut: int) -> None:
     changing, topic, batch = evaluator(), Topic(), placed(950)
-    box = DecisionOutbox(topic, "logging", "0123456789abcdef")
+    box = DecisionOutbox(topic, "logging", "0123456789abcdef", name="home")
     for first in range(0, 950, cut):
         changing.update(batch[first : min(first + cut, 950)])
         box.collect(changing, changing.take_versions())
@@ -149,6 +149,7 @@ def test_a_message_reports_each_new_copy_once_a_snapshot_holds_it(cut: int) -> N
     assert [message["retired"] for message in messages] == [[], [], ["frozen-1"]]
     last = messages[-1]
     assert (last["of"], last["event"], last["file"], last["kind"]) == ("apprentice", 900, "frozen-3.npz", "version")
+    assert last["name"] == "home"
     assert (last["timestamp"], last["place"]["offset"]) == (1_700_000_899.0, 899)
     validator = Draft202012Validator(VersionMessage.json_schema())
     for message in messages:

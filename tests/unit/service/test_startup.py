@@ -102,6 +102,15 @@ def test_a_second_run_continues_at_the_end_of_the_first(workspace: Workspace) ->
     assert continued["snapshot"] == str(newest)
 
 
+@pytest.mark.parametrize(("changes", "name"), [({}, "log"), ({"name": "home"}, "home")])
+def test_the_status_of_a_daemon_has_its_name(workspace: Workspace, changes: dict[str, str], name: str) -> None:
+    daemon = workspace.daemon(**changes)
+    with running(daemon):
+        assert daemon.published.name == name
+        wait_until(lambda: daemon.published.report is not None)
+        assert daemon.published.name == name
+
+
 def test_candidates_may_change_between_two_runs(workspace: Workspace) -> None:
     workspace.run(0, 250)
     report = workspace.run(250, 400, policies={"candidates": ["early", "late"]})

@@ -49,6 +49,12 @@ def hours(report: Report, points: int = 100) -> History:
     return history
 
 
+def test_the_title_and_the_heading_name_the_daemon() -> None:
+    named = page(make_report(), name="home <1>")
+    assert "<title>home &lt;1&gt; · streameval</title>" in named
+    assert "<h1>streameval · home &lt;1&gt;</h1>" in named
+
+
 def test_the_top_shows_the_last_average_and_its_last_estimator_unless_another_is_chosen() -> None:
     report = make_report()
     assert chosen(report, {}) == ("control_variate", "mixture")
