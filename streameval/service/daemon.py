@@ -6,6 +6,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -393,7 +394,8 @@ class Daemon(DaemonLoop[Evaluator]):
             self._dead_letters.put(records, batch.rejected)
         if not len(batch) and not batch.rejected:
             return
-        self._evaluator.update(batch)
+        # Events that were buffered before a reload lack the columns of new segments.
+        self._evaluator.update(replace(batch, segments=self._evaluator.config.columns_of(batch)))
         is_due = time.monotonic() >= self._folded_at + FOLD_INTERVAL_SECONDS
         if is_due and self._evaluator.fold_pending(MIN_FOLDED_BLOCKS):
             self._folded_at = time.monotonic()

@@ -14,7 +14,7 @@ from streameval.common.arrays import State, require_fit
 from streameval.common.foreign_code import CodeError, foreign_code
 from streameval.common.problems import refuse, validated
 from streameval.common.text import counted
-from streameval.errors import StateError
+from streameval.errors import InputError, StateError
 from streameval.events import EventBatch, Fault
 from streameval.events.batch import way_to_a_batch
 from streameval.events.segments import Segment
@@ -481,6 +481,7 @@ class Evaluator:
         Raises:
             TypeError: The argument is not an `EventBatch`. The message names the way to one.
             ValueError: The events are rankings but the evaluator has no `ranking`, or the reverse.
+            InputError: The batch lacks the column of a segment.
         """
         if not isinstance(batch, EventBatch):
             raise TypeError(f"update takes an EventBatch, found {type(batch).__name__}: {way_to_a_batch(batch)}")
@@ -488,6 +489,7 @@ class Evaluator:
             actual, wanted = ("rankings", "decisions") if self.config.ranking is None else ("decisions", "rankings")
             raise ValueError(f"the events are {actual}, and this evaluator takes {wanted}: see its argument `ranking`")
         weighing.require_propensities(self.config, batch)
+        self._require_segments(batch)
         rest: EventBatch | None = batch
         while rest is not None:
             due = copies.due(self.config, self._state)
@@ -533,6 +535,18 @@ class Evaluator:
         self._pending_events += len(batch)
         if self._pending_events >= self._batch_events:
             self._process_pending(self._batch_events)
+
+    def _require_segments(self, batch: EventBatch) -> None:
+        """Check that a batch has the columns of segments.
+
+        Raises:
+            InputError: It lacks one.
+        """
+        found = () if batch.segments is None else batch.segments.names
+        missing = [field.name for field in self.config.fields if field.name not in found]
+        if missing and len(batch):
+            hint = "read it with segments={...}, as `read_events`, `from_frame` and `from_arrays` take them"
+            raise InputError(f"the batch has no column of the segment {missing[0]!r}", hint=hint)
 
     @property
     def _batch_events(self) -> int:
