@@ -32,6 +32,8 @@ from streameval.ope.promotion.sums import RewardSums
 
 LOOKS = 3.0
 """Multiple of the sampling error of a single look, which the rule repeats after every block."""
+FAMILY = 2.5
+"""Multiple of `ln K` for K candidates. It would be 2 if lifts had the tails of a normal distribution."""
 DRIFT = 2.3
 """Multiple of the error from a moving world. It is the same for all candidates."""
 STAYING = 0.9
@@ -42,7 +44,7 @@ NO_EVIDENCE = -1e300
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class Paired(PromotionRule):
-    """Require `D - (z / 1.96) sqrt((3^2 + 2 ln K) se^2 + 2.3^2 drift^2) > margin` for the current lift, on the mixture.
+    """Require `D - (z / 1.96) sqrt((3^2 + 2.5 ln K) se^2 + 2.3^2 drift^2) > margin` for the current lift, on the mixture.
 
     `D` averages the difference of both policies' terms on shared events, and `se^2` is its sampling variance.
     `drift^2 = (2 spread)^2 + (moved / 3)^2 + .6 (1 - 1 / K) together^2` adds means over the last 30,000 events of three
@@ -50,9 +52,10 @@ class Paired(PromotionRule):
     lifts of the candidates that started with it were from their means on average. `z` is the two-sided normal quantile
     of the confidence.
 
-    Among K candidates, the best one looks good by chance. `2 ln K` covers the largest of K errors whatever their
-    correlation, which is large: all candidates share the rewards and the logged actions. The error from a moving world
-    needs no such term because a world that moves, moves for all candidates. K counts all candidates ever added.
+    Among K candidates, the best one looks good by chance. `2 ln K` would cover the largest of K normal errors whatever
+    their correlation, which is large: all candidates share the rewards and the logged actions. Large weights make the
+    tails heavier than normal, hence 2.5. The error from a moving world needs no such term because a world that moves,
+    moves for all candidates. K counts all candidates ever added.
 
     A promotable candidate stays so while `D - .9 (z / 1.96) sqrt(se^2 + drift^2)` is above the margin. Otherwise a
     bound that wavers about the margin would alert at every crossing.
@@ -116,7 +119,7 @@ def events_missing(lift: Lift, margin: float, sampling: float, drift: float) -> 
 def _entering(confidence: float, candidates: int) -> tuple[float, float]:
     """Return the multiples of the sampling error and of the error from a moving world."""
     scale = _scale(confidence)
-    return scale * math.sqrt(LOOKS**2 + 2.0 * math.log(max(candidates, 1))), scale * DRIFT
+    return scale * math.sqrt(LOOKS**2 + FAMILY * math.log(max(candidates, 1))), scale * DRIFT
 
 
 def _staying(confidence: float) -> tuple[float, float]:

@@ -92,7 +92,7 @@ def test_rules_agree_with_the_lift_of_the_report() -> None:
     together = 0.6 * 2 / 3 * moved(lifts.mean(axis=1))
     drift = np.average(4 * spreads[:, 0] ** 2, weights=weights) + moved(lifts[:, 0]) / 9 + together
     decision = decisions(report)["second", "paired"]
-    error = 1.959964 / 1.96 * np.sqrt((9 + 2 * np.log(3)) * sampling[0] + 2.3**2 * drift)
+    error = 1.959964 / 1.96 * np.sqrt((9 + 2.5 * np.log(3)) * sampling[0] + 2.3**2 * drift)
     assert decision.lift == pytest.approx(lifts[-1, 0], rel=1e-9)
     assert decision.lift - decision.lower == pytest.approx(error, rel=1e-3)
 
