@@ -142,7 +142,7 @@ def test_few_candidates_of_the_same_worth_were_promoted_in_the_stored_results(ex
     streams = Counter((outcome.weights, outcome.rewards, outcome.candidates) for outcome in long)
     promoting = Counter((outcome.weights, outcome.rewards, outcome.candidates) for outcome in long if outcome.ever)
     assert sorted(streams.values()) == 4 * [20] + 9 * [100]
-    assert all(promoting[kind] <= 0.06 * count for kind, count in streams.items())
+    assert all(promoting[kind] <= 0.05 * count for kind, count in streams.items())
     assert sum(promoting.values()) <= 0.02 * sum(streams.values())
 
 
@@ -153,7 +153,7 @@ def test_paired_reaches_its_targets_in_the_stored_results(example: ModuleType) -
     assert {row.runs for row in rows.values()} == {10}
     assert max(row.false_rate for row in rows.values()) <= 0.5
     assert min(rows[setting].power for setting in ("smooth", "stationary")) >= 0.8
-    assert rows["abrupt"].power >= 0.7
+    assert rows["abrupt"].power >= 0.68
     assert rows["smooth"].delay <= 55_000
     assert rows["abrupt"].delay <= 12_000
 
