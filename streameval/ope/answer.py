@@ -94,8 +94,8 @@ def answers(report: Report) -> list[CandidateAnswer]:
 
 
 def headline(candidates: Sequence[CandidateAnswer]) -> str:
-    """Return the line above the sentences of several promotable candidates, otherwise nothing."""
-    promotable = sum(answer.state == "promotable" for answer in candidates)
+    """Return the line above the sentences of several candidates to ship, otherwise nothing."""
+    promotable = sum(answer.state == "promotable" and not answer.faded for answer in candidates)
     return f"{promotable} candidates beat production; best first" if promotable > 1 else ""
 
 
@@ -337,10 +337,10 @@ def no_events(counts: PolicyCounts, accepted: int) -> str:
 
 
 def _ship(report: Report, decision: Decision, lift: _Lift) -> str:
-    """Recommend a promotable candidate, with care if its interval does not exclude 0 any more."""
+    """Recommend a promotable candidate, but not while its interval does not exclude 0 any more."""
     if not lift.reaches_0:
         return f"Ship {decision.policy}: {lift}" if lift.size else f"Ship {decision.policy}"
-    return f"Ship {decision.policy} with care: {_since(report, decision)}, but {_position(lift)}, {lift}"
+    return f"Wait with {decision.policy}: {_since(report, decision)}, but {_position(lift)}, {lift}"
 
 
 def _why_not(report: Report, decision: Decision | None, lift: _Lift, end: Transition | None) -> str:
@@ -415,15 +415,18 @@ def _details(report: Report, policy: str, estimate: Estimate | None) -> Iterator
         yield f"{own} per event against {production} of production{events}, by {pair}"
     for decision in report.promotion:
         if decision.policy == policy:
-            yield f"{decision.rule}: {_word(report, decision)}: {decision.reason}"
+            yield f"{', '.join(_words(report, decision))}: {decision.reason}"
 
 
-def _word(report: Report, decision: Decision) -> str:
-    """Return the state of a candidate under one rule."""
+def _words(report: Report, decision: Decision) -> Iterator[str]:
+    """Yield a rule, and what it says or said about a candidate."""
+    yield decision.rule
     if decision.promotable:
-        return _since(report, decision)
-    word = "worse" if decision.worse else "undecided" if decision.decides else "does not decide"
-    return f"{word}, was promotable for {decision.promotable_events:,} events" if decision.promotable_events else word
+        yield _since(report, decision)
+    elif decision.worse or not decision.decides:
+        yield "worse" if decision.worse else "does not decide"
+    elif decision.promotable_events:
+        yield f"was promotable for {decision.promotable_events:,} events"
 
 
 def _compared_values(report: Report, estimate: Estimate) -> tuple[float | None, float | None]:

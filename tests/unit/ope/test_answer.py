@@ -143,14 +143,12 @@ FACTS: dict[str, tuple[Report, str, str]] = {
     "an interval that includes 0 again": (
         report(Candidate(width=0.03), decisions=[decision(**PROMOTABLE)]),
         "promotable",
-        "Ship challenger with care: promotable since 12:00 UTC, but the interval now includes 0, "
-        "+15 % (95 %: -3 to +33)",
+        "Wait with challenger: promotable since 12:00 UTC, but the interval now includes 0, +15 % (95 %: -3 to +33)",
     ),
     "the same without times": (
         report(Candidate(width=0.03), decisions=[decision(promotable=True, since_event=12_300)], hours=None),
         "promotable",
-        "Ship challenger with care: promotable since event 12,300, but the interval now includes 0, "
-        "+15 % (95 %: -3 to +33)",
+        "Wait with challenger: promotable since event 12,300, but the interval now includes 0, +15 % (95 %: -3 to +33)",
     ),
     "a rule on all data": (
         report(
@@ -335,16 +333,21 @@ def test_values_bounds_and_reasons_are_details() -> None:
     (answer,) = answers(report(Candidate(), decisions=whole(**PROMOTABLE, reason="bound +0.0021, above margin 0")))
     assert answer.details == (
         "0.1907 per event against 0.1660 of production, by snips on mixture",
-        "periodic: promotable since 12:00 UTC: bound +0.0021, above margin 0",
-        "paired: does not decide: better at this minute: decision bound of lift 0.02 over margin 0",
+        "periodic, promotable since 12:00 UTC: bound +0.0021, above margin 0",
+        "paired, does not decide: better at this minute: decision bound of lift 0.02 over margin 0",
     )
 
 
 def test_several_promotable_candidates_have_a_headline() -> None:
     names = ("a", "b")
     both = [decision(name, **PROMOTABLE) for name in names]
-    made = [report(*map(Candidate, names), decisions=decisions) for decisions in (both, both[:1])]
-    assert [headline(answers(each)) for each in made] == ["2 candidates beat production; best first", ""]
+    wide = [Candidate("a"), Candidate("b", width=0.03)]
+    made = [
+        report(*map(Candidate, names), decisions=both),
+        report(*map(Candidate, names), decisions=both[:1]),
+        report(*wide, decisions=both),
+    ]
+    assert [headline(answers(each)) for each in made] == ["2 candidates beat production; best first", "", ""]
 
 
 def test_all_parts_of_a_report_follow_the_order_of_the_answers() -> None:

@@ -111,6 +111,22 @@ def test_the_status_of_a_daemon_has_its_name(workspace: Workspace, changes: dict
         assert daemon.published.name == name
 
 
+def test_the_history_of_the_page_continues_and_a_reset_ends_it(workspace: Workspace) -> None:
+    workspace.run(0, 250)
+    daemon = workspace.daemon()
+    before = daemon.published.history
+    with running(daemon):
+        wait_until(lambda: daemon.published.ready)
+    after = daemon.published.history
+    assert before.points
+    assert {point.at for point in before.points} <= {point.at for point in after.points}
+    label = ("early", "ips", "cumulative")
+    assert after.series(label)[0] == pytest.approx(before.series(label)[0], nan_ok=True)
+    daemon = workspace.daemon({"reset": True})
+    with running(daemon):
+        assert daemon.published.history.points == ()
+
+
 def test_candidates_may_change_between_two_runs(workspace: Workspace) -> None:
     workspace.run(0, 250)
     report = workspace.run(250, 400, policies={"candidates": ["early", "late"]})

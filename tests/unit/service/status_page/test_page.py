@@ -125,8 +125,8 @@ def test_states_and_reasons_of_all_rules_are_folded_in_the_order_of_the_answers(
     section = shown.partition('<details id="why">')[2].partition("</details>")[0]
     text = " ".join(re.sub(r"<[^>]*>", " ", section).split())
     first, second = text.index("challenger-b promotable"), text.index("challenger-a undecided")
-    assert first < text.index("paired: promotable since 22:13 UTC: decision bound of lift 0.002 over margin 0") < second
-    assert text.index("sea: undecided, was promotable for 900 events: only 3,200 of 10,000 events") > second
+    assert first < text.index("paired, promotable since 22:13 UTC: decision bound of lift 0.002 over margin 0") < second
+    assert text.index("sea, was promotable for 900 events: only 3,200 of 10,000 events") > second
     assert "with the margin, 0.5." in text
 
 
