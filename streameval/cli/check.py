@@ -416,6 +416,11 @@ def _lacking(config: Config, events: EventBatch) -> Iterator[Finding]:
             lacking = counted(int(np.count_nonzero(~present)), "event")
             message = f"{lacking} of {len(present):,} have no probability of the policy '{policy}'"
             yield Finding("policies", message, "warning", "log the probability of every candidate with every event")
+    for name, segment in config.segments.items():
+        if events.segments is None or not events.segments.column(name).any():
+            message = f"none of these events has the field '{segment.field or name}' of the segment '{name}'"
+            hint = "name the field as in the events, e.g. context.country for a key of `context`"
+            yield Finding("segments", message, "warning", hint)
     for missing in config.evaluator().missing_fields(events):
         yield Finding("estimators", str(missing), "error" if missing.is_lost else "warning", missing.hint)
 

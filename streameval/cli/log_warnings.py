@@ -14,6 +14,7 @@ import numpy as np
 from streameval.cli.terminal import warning
 from streameval.common.text import counted, duration_text, utc_time
 from streameval.events import EventBatch, Rejected
+from streameval.events.origin import NO_IDENTITY
 from streameval.ingest.stages import Deduplication
 from streameval.ope.remedies import REWARD_HINT, remedy_of
 from streameval.ope.report import Report, TrustCheck
@@ -119,7 +120,8 @@ class LogCounts:
         spanning: rows of CSV that take several lines
         clipped: events with a number beyond its range by rounding alone
         rewards: smallest and largest reward
-        identified: whether any event has an id
+        unidentified: events without an id
+        drops_copies: whether events with the id of a recent one are rejected, so that no warning is needed
     """
 
     reward_range: tuple[float, float]
@@ -132,7 +134,8 @@ class LogCounts:
     spanning: int = 0
     clipped: int = 0
     rewards: tuple[float, float] = (math.inf, -math.inf)
-    identified: bool = False
+    unidentified: int = 0
+    drops_copies: bool = False
     _ids: Deduplication = field(default_factory=lambda: Deduplication(MAX_IDS))
 
     def add(self, batch: EventBatch) -> None:
@@ -145,10 +148,10 @@ class LogCounts:
         self.backward += int(np.count_nonzero(behind > ORDER_TOLERANCE_SECONDS))
         self.furthest = max(self.furthest, float(behind.max()))
         self.newest = float(latest[-1])
-        if batch.origin is not None:
-            self.repeated += len(batch) - len(self._ids.take(batch))
         identity = None if batch.origin is None else batch.origin.identity
-        self.identified |= identity is not None and bool(identity.any())
+        if identity is not None:
+            self.repeated += len(batch) - len(self._ids.take(batch))
+        self.unidentified += len(batch) if identity is None else int(np.count_nonzero(identity == NO_IDENTITY))
         low, high = self.reward_range
         rewards = batch.reward if batch.scored is None else batch.reward[batch.scored.sizes == 0]
         rewards = rewards[~np.isnan(rewards)]  # with several rewards an event may lack the primary one
@@ -162,7 +165,7 @@ class LogCounts:
 
     def absent_fields(self) -> list[str]:
         """List `event_id` and `timestamp` if no event has them."""
-        present = {"event_id": self.identified, "timestamp": self.newest > -math.inf}
+        present = {"event_id": self.unidentified < self.events, "timestamp": self.newest > -math.inf}
         return [name for name, is_present in present.items() if not is_present]
 
     def warnings(self) -> Iterator[str]:
@@ -177,8 +180,8 @@ class LogCounts:
         if -math.inf < self.newest < MIN_NEWEST_SECONDS:
             finding = f"timestamp: the newest event is of {utc_time(self.newest)}"
             yield warning(finding, "write seconds since 1970, not minutes, hours or days")
-        if self.repeated > least:
-            hint = f"give each decision its own event_id; `run` drops copies with source.duplicates: {MAX_IDS}"
+        if self.repeated > least and not self.drops_copies:
+            hint = f"give each decision its own event_id; source.duplicates: {MAX_IDS} drops copies"
             yield warning(f"event_id: {self.repeated:,} of {number} repeat the id of an earlier one", hint)
         if self.spanning:
             yield warning(spanning_rows(self.spanning), MULTILINE_HINT.format("--multiline"))

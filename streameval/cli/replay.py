@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from streameval.cli.accuracy import all_pairs, error_rows, error_table, score
 from streameval.cli.arguments import candidate_names, split_config_and_files
-from streameval.cli.log_warnings import MAX_DETAIL, LogCounts, Rejections, missing_warnings, trust_warnings
+from streameval.cli.log_warnings import MAX_DETAIL, MIN_SHARE, LogCounts, Rejections, missing_warnings, trust_warnings
 from streameval.cli.plots import ReplayPlot, check_path
 from streameval.cli.results import answer_lines
 from streameval.cli.tables import decisions_table, result_tables
@@ -33,6 +33,7 @@ from streameval.events.segments import OTHER
 from streameval.ingest.files.lines import check, table_format
 from streameval.ingest.files.source import Advance, FileSettings, read_records
 from streameval.ingest.files.tables import read_table
+from streameval.ingest.stages import Deduplication
 from streameval.ope.cycle import HourlyMeans
 from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.evaluator import Evaluator
@@ -231,7 +232,10 @@ class Replay:
         self.update: Callable[[EventBatch], object] = self.evaluator.update
         self.share: float | None = None
         primary, *self._further = config.reward_fields
-        self._counts = LogCounts((primary.low, primary.high) if config.ranking is None else (-math.inf, math.inf))
+        window = 0 if config.source is None else config.source.dedupe_window
+        self._duplicates = Deduplication(window) if window else None
+        reward_range = (primary.low, primary.high) if config.ranking is None else (-math.inf, math.inf)
+        self._counts = LogCounts(reward_range, drops_copies=window > 0)
         self._multiline = multiline or (isinstance(config.source, FileSettings) and config.source.multiline)
         self._rejections = Rejections()
         self._first_lines: Sequence[bytes | None] = ()
@@ -310,11 +314,17 @@ class Replay:
         batch, are_clipped = batch.clipped(self._counts.reward_range, self._further)
         self._counts.clipped += int(np.count_nonzero(are_clipped))
         self._counts.add(batch)
-        batch = replace(batch.with_rewards_in(*self._counts.reward_range, self._further), origin=None)
+        batch = self._without_copies(batch.with_rewards_in(*self._counts.reward_range, self._further))
+        batch = replace(batch, origin=None)
         self._rejections.add(batch.rejected)
         if len(batch) and self._missing is None:
             self._missing = self.evaluator.missing_fields(batch[:SAMPLED_EVENTS])
         self.update(batch)
+
+    def _without_copies(self, batch: EventBatch) -> EventBatch:
+        """Reject copies as `run` does, if `source.duplicates` says so."""
+        is_identified = batch.origin is not None and batch.origin.identity is not None
+        return self._duplicates.take(batch) if self._duplicates and is_identified else batch
 
     def _batches(self, file: str, written: str, advance: Advance) -> Iterator[EventBatch]:
         if written == "parquet" or written == "csv":
@@ -355,7 +365,16 @@ class Replay:
         for name in self._empty_segments(report):
             hint = f"the segment has the values of the field {self.config.segments[name].field or name}"
             yield warning(f"no event has one of the values of the segment '{name}'", hint)
+        yield from self._warnings_of_ids()
         yield from (*self._counts.warnings(), *missing_warnings(report), *trust_warnings(report))
+
+    def _warnings_of_ids(self) -> Iterator[str]:
+        """Yield a warning if events lack the id that the configuration, or another file, has a column for."""
+        name, lacking, events = self.config.columns.event_id, self._counts.unidentified, self._counts.events
+        if name and lacking > MIN_SHARE * events and (self._timed or lacking < events):
+            hint = f"name the column with ids in columns.event_id, which is '{name}'"
+            finding = f"missing in {lacking:,} of {counted(events, 'event')}, so their copies are not found"
+            yield warning(f"event_id: {finding}", hint)
 
     def _empty_segments(self, report: Report) -> Iterator[str]:
         """Yield segments without an event that has a listed value."""

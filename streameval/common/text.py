@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 UNKNOWN = "–"  # shown in place of an unknown number
 SECONDS_PER_UNIT = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 SPANS = {"year": 31_557_600.0, "month": 2_629_800.0, "week": 604_800.0, "day": 86_400.0, "hour": 3600.0, "minute": 60.0}
+WRITTEN: Mapping[str, Any] = {"written": True}
+"""Context of pydantic for values that people write into files: durations need their unit."""
 WRITTEN_OUT = (1e-9, 1e12)  # numbers between these have no exponent
 
 
@@ -46,8 +48,11 @@ def format_duration(seconds: float) -> str:
     return f"{seconds:g}s"
 
 
-def _seconds(value: object) -> object:
-    return parse_duration(value) if isinstance(value, str) and value[-1:].isalpha() else value
+def _seconds(value: object, info: ValidationInfo) -> object:
+    has_unit = isinstance(value, str) and value[-1:].isalpha()
+    if info.context is WRITTEN and not has_unit and value is not None:
+        raise ValueError("expected a duration with its unit, such as 30s or 5m")
+    return parse_duration(value) if has_unit else value
 
 
 def _duration(value: str) -> str:
@@ -70,7 +75,7 @@ EventsOrDuration = Annotated[float | str, BeforeValidator(_events_or_duration)]
 """Accept a number of events or a duration string of event time (a pydantic type)."""
 
 Seconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0, allow_inf_nan=False)]
-"""Accept a duration string or a plain number of seconds, both positive (a pydantic type)."""
+"""Accept a positive duration string, and from Python a positive number of seconds (a pydantic type)."""
 
 
 def counted(number: float, noun: str, form: str = ",.0f") -> str:

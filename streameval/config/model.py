@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from streameval.common.component import StrictModel
 from streameval.common.problems import Problem, ProblemsError, expecting, objections, one_of, problems_of, refuse
-from streameval.common.text import Seconds
+from streameval.common.text import WRITTEN, Seconds
 from streameval.config.engine import SparkSettings, engine_as_mapping, engine_problems
 from streameval.config.loading import read_yaml, with_environment
 from streameval.config.memory import usable_memory
@@ -200,7 +200,7 @@ class Config(EvaluatorOptions):
         document = with_environment(read_yaml(Path(path)), variables, cls.model_fields)
         removed = list(removed_options(document.values))
         try:
-            config = cls.model_validate(document.values)
+            config = cls.model_validate(document.values, context=WRITTEN)
         except ValidationError as error:
             paths = {problem.path for problem in removed}
             problems = [*removed, *(problem for problem in problems_of(error, cls) if problem.path not in paths)]

@@ -255,6 +255,39 @@ def test_a_table_without_ids_repeats_none(run: Run) -> None:
     )
 
 
+def test_a_replay_drops_copies_as_the_configuration_of_the_daemon_says(run: Run) -> None:
+    write_log(lambda index, event: {**event, "event_id": f"e-{index // 2}", "reward": 7 if index == 0 else 1})
+    Path("c.yaml").write_text(CONFIG + "source: {topic: clicks, duplicates: 1000}\n")
+    outcome = run("replay", "c.yaml", "log.ndjson", "--json")
+    assert json.loads(outcome.out)["events"]["accepted"] == EVENTS // 2
+    assert "warning: 200 of 400 events were rejected\n" in outcome.err
+    assert "        199  duplicate  e.g. event_id: repeats the id of a recent event (log.ndjson:4)\n" in outcome.err
+    assert "repeat the id of an earlier one" not in outcome.err
+
+
+IDENTIFIED = "event_id,timestamp,action,propensity,reward,challenger\n1,1700000000,a,0.5,1,0.5\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"a.csv": IDENTIFIED}, None),
+        ({"a.csv": IDENTIFIED.replace("event_id", "id")}, "event_id: missing in 1 of 1 event"),
+        ({"a.csv": IDENTIFIED, "b.csv": IDENTIFIED.replace("event_id", "id")}, "event_id: missing in 1 of 2 events"),
+    ],
+)
+def test_events_without_the_id_that_is_configured_are_counted(
+    files: dict[str, str], expected: str | None, run: Run
+) -> None:
+    for name, text in files.items():
+        Path(name).write_text(text)
+    Path("c.yaml").write_text(CONFIG + "columns: {event_id: event_id}\n")
+    err = run("replay", "c.yaml", *files).err
+    hint = "so their copies are not found\nhint: name the column with ids in columns.event_id, which is 'event_id'\n"
+    assert ("their copies" in err) == (expected is not None)
+    assert expected is None or f"warning: {expected}, {hint}" in err
+
+
 HEADER, ROW = "timestamp,action,propensity,reward,challenger\n", "1700000000,a,0.5,1,0.5\n"
 MISTAKES_IN_FILES: dict[str, tuple[str, str | bytes, str]] = {
     "an array of events": (
@@ -418,6 +451,8 @@ MISTAKES_IN_CONFIGURATIONS = {
     "source: {topic: t, bootstrap_servers: 'u:p@h:1'}": "broker addresses contain no user and password; use sasl_user",
     "source: {topic: t, security_protocol: SASL_SSL}": "security_protocol SASL_SSL needs sasl_mechanism, sasl_username",
     "source: {topic: t, ssl_cafile: c.yaml}": "ssl_* settings have no effect unless security_protocol is SSL or SASL",
+    "source: {topic: t, max_lateness: 5}": "source.max_lateness (line 2): expected a duration with its unit, such as",
+    "state: {interval: '30'}": "state.interval (line 2): expected a duration with its unit, such as",
     "source: {topic: t, stall_timeout: 5s}": "source.stall_timeout (line 2): this option was removed: nobody can",
     "logging: {arms: [a]}": "logging.arms (line 2): expected a list of at least 2, found ['a']\nhint: ",
     "source: {topic: t, sasl_password: 123}": "expected text, found a hidden value\nhint: put it in quotes",
@@ -544,6 +579,18 @@ def test_check_names_a_candidate_that_some_events_lack_and_why_others_cannot_be_
         "hint: `streameval schema` prints what an event looks like\n"
         "warning: 20 events of 90 have no probability of the policy 'challenger'\n"
         "hint: log the probability of every candidate with every event\n"
+    )
+
+
+def test_check_names_the_field_of_a_segment_that_no_event_has(run: Run) -> None:
+    write_log(lambda index, event: {**event, "context": {"country": "de"}})
+    segments = {"country": {"field": "context.country", "values": ["fr"]}, "device": {"values": ["phone"]}}
+    write_config(FILE, segments=segments)
+    outcome = run("check", "c.yaml")
+    assert (outcome.code, outcome.err) == (
+        0,
+        "warning: none of these events has the field 'device' of the segment 'device'\n"
+        "hint: name the field as in the events, e.g. context.country for a key of `context`\n",
     )
 
 

@@ -464,7 +464,7 @@ def test_environment_variables_override_the_file(load: Loader) -> None:
         STREAMEVAL_SOURCE__SECURITY_PROTOCOL="SASL_SSL",
         STREAMEVAL_SOURCE__SASL_MECHANISM="PLAIN",
         STREAMEVAL_SOURCE__SASL_PASSWORD="[1]",
-        STREAMEVAL_SOURCE__MAX_LATENESS="45",
+        STREAMEVAL_SOURCE__MAX_LATENESS="45s",
         STREAMEVAL_HTTP__PORT="9200",
         STREAMEVAL_CONFIDENCE="0.9",
         STREAMEVAL_ESTIMATORS="[snips, {kind: clipped_ips, cap: 5}]",
