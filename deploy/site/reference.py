@@ -98,7 +98,7 @@ def commands() -> str:
 def metrics() -> str:
     """Describe all metrics, one table per section of metrics.toml, the ones about decisions first."""
     text = ["# Metrics", "`GET /metrics` has these families, and families of the process (`process_`, `python_`)."]
-    text.append("A value that is not known is absent. [How to read them](../deploy/README.md#metrics).")
+    text.append("A value that is not known is absent. [How to read them](../deploy/reference.md#metrics).")
     for section in dict.fromkeys((*FIRST_METRICS, *METRICS)):
         families, labels = METRICS[section], SECTIONS[section][0]
         rows = [(f"`{name}`", kind_of(name), markdown(help_text)) for name, (_, help_text) in families.items()]

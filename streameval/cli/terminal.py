@@ -31,7 +31,7 @@ REMOVED_COMMANDS = {
     "broker": ("`broker` is now `demo --broker-only`", "run `streameval demo --broker-only`"),
     "hash-password": (
         "`hash-password` is gone: logins are a reverse proxy's",
-        "see deploy/README for recipes; programs log in with a bearer token (http.token_file)",
+        "see deploy/operate.md for recipes; programs log in with a bearer token (http.token_file)",
     ),
 }
 """Message and hint for each command of earlier versions."""

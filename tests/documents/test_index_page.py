@@ -45,7 +45,7 @@ def test_links_and_pictures_lead_to_the_tag_of_the_version(hook: Any, monkeypatc
     text = metadata["readme"]["text"]
     assert metadata["readme"]["content-type"] == "text/markdown"
     assert f"]({REPOSITORY}/raw/v1.2.3/examples/drift/drift.png)" in text
-    assert f"({REPOSITORY}/blob/v1.2.3/deploy/README.md#metrics)" in text
+    assert f"({REPOSITORY}/blob/v1.2.3/deploy/reference.md#metrics)" in text
     assert not re.findall(r"\]\((?!https?:|#)", text)
     assert metadata["urls"]["Source"] == REPOSITORY
     assert metadata["urls"]["Issues"] == f"{REPOSITORY}/issues"

@@ -220,7 +220,7 @@ def test_a_driver_ends_when_spark_does_and_continues_at_its_snapshot(
 
 
 def spark_submit() -> list[str]:
-    """Return the command of deploy/README that runs streameval by spark-submit, with the same Python."""
+    """Return the command of deploy/operate.md that runs streameval by spark-submit, with the same Python."""
     pyspark = find_spec("pyspark")
     assert pyspark is not None
     assert pyspark.origin is not None

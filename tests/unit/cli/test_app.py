@@ -65,7 +65,7 @@ def test_every_command_is_in_the_help(run: Run) -> None:
         (["broker", "--topic", "x"], "error: `broker` is now `demo --broker-only`\nhint: "),
         (
             ["hash-password", "ada"],
-            "error: `hash-password` is gone: logins are a reverse proxy's\nhint: see deploy/README",
+            "error: `hash-password` is gone: logins are a reverse proxy's\nhint: see deploy/operate.md",
         ),
     ],
 )
