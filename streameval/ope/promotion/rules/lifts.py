@@ -44,7 +44,7 @@ NO_EVIDENCE = -1e300
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class Paired(PromotionRule):
-    """Require `D - (z / 1.96) sqrt((3^2 + 2.5 ln K) se^2 + 2.3^2 drift^2) > margin` for the current lift, on the mixture.
+    """Require `D - (z / 1.96) sqrt((9 + 2.5 ln K) se^2 + 2.3^2 drift^2) > margin` for the current lift, on the mixture.
 
     `D` averages the difference of both policies' terms on shared events, and `se^2` is its sampling variance.
     `drift^2 = (2 spread)^2 + (moved / 3)^2 + .6 (1 - 1 / K) together^2` adds means over the last 30,000 events of three
