@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from support.deployed import DEPLOY
+from support.deployed import DEPLOY, dashboards
 from support.go_toolchain import built
-from support.kustomized import FOUND, KUBERNETES, with_tls
+from support.kustomized import FOUND, KUBERNETES, with_example, with_tls
 from support.published import TOOLS, Kubeconform
 
 CHART = DEPLOY / "helm" / "streameval"
@@ -32,25 +32,42 @@ EVERYTHING: dict[str, Any] = {
     },
     "secretName": "login",
     "tls": {"secretName": "certificate", "serverName": "streameval.example.org"},
+    "kafka": {"tls": {"secretName": "kafka-tls"}},
+    "policies": {"configMap": "streameval-policies"},
     "replicas": 2,
     "persistence": {"size": "2Gi", "storageClass": "fast"},
     "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "3", "memory": "2Gi"}},
     "podAnnotations": {"example.org/owner": "ranking"},
+    "serviceAccount": {"name": "recommender"},
     "nodeSelector": {"kubernetes.io/arch": "amd64"},
     "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+    "affinity": {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [
+                    {"matchExpressions": [{"key": "dedicated", "operator": "In", "values": ["recommender"]}]}
+                ]
+            }
+        }
+    },
+    "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+    "extraEnvFrom": [{"secretRef": {"name": "kafka-login"}}],
+    "extraVolumes": [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}],
+    "extraVolumeMounts": [{"name": "models", "mountPath": "/models", "readOnly": True}],
     "prometheusOperator": {
         "labels": {"release": "prometheus"},
         "interval": "10s",
         "scrapeTimeout": "9s",
         "grafanaUrl": "https://grafana.example.org",
     },
+    "dashboards": {"labels": {"grafana_dashboard": "yes"}},
     "networkPolicy": {
         "ingress": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "observability"}}}],
         "kafkaPorts": {"first": 9192, "last": 9194},
         "egress": [{"ports": [{"port": 443, "protocol": "TCP"}]}],
     },
 }
-"""Another value of each key, except the two switches."""
+"""Another value of each key, except for switches and surfaces."""
 
 Objects = dict[tuple[str, str], dict[str, Any]]
 
@@ -91,7 +108,15 @@ def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
     return Helm(tmp_path_factory.mktemp("helm"))
 
 
-SWITCHES = [("prometheusOperator", "enabled"), ("networkPolicy", "enabled")]
+SWITCHES = {
+    ("prometheusOperator", "enabled"): False,
+    ("networkPolicy", "enabled"): False,
+    ("dashboards", "enabled"): True,
+}
+SURFACES: list[dict[str, Any]] = [
+    {"name": "home", "config": {"source": {"topic": "home"}}, "replicas": 2},
+    {"name": "search", "config": {"name": "Search", "policies": {"candidates": ["bold"]}}, "secretName": "other"},
+]
 TLS: dict[str, Any] = {"tls": {"secretName": "streameval-tls"}}
 COMPONENT = "app.kubernetes.io/component"
 MARKS = {"app.kubernetes.io/instance", "app.kubernetes.io/version", "app.kubernetes.io/managed-by", "helm.sh/chart"}
@@ -146,7 +171,7 @@ def test_the_chart_makes_the_objects_of_kustomize(helm: Helm, https: bool) -> No
 
 
 def test_helm_lint_finds_nothing(helm: Helm) -> None:
-    for values in ({}, TLS, EVERYTHING):
+    for values in ({}, TLS, EVERYTHING, {"surfaces": SURFACES}):
         helm.run("lint", "--strict", str(CHART), values=values)
 
 
@@ -156,16 +181,87 @@ def test_kubeconform_accepts_every_object(helm: Helm, tmp_path: Path) -> None:
 
 
 def test_every_value_has_an_effect(helm: Helm) -> None:
-    paths = [*leaves(EVERYTHING), *SWITCHES]
-    lacking = [path for path in leaves(DEFAULTS) if not any(path == other[: len(path)] for other in paths)]
+    others = (
+        {path: nested_value(EVERYTHING, path) for path in leaves(EVERYTHING)} | SWITCHES | {("surfaces",): SURFACES}
+    )
+    lacking = [path for path in leaves(DEFAULTS) if not any(path == other[: len(path)] for other in others)]
     assert lacking == [], "EVERYTHING has another value for each"
-    base = helm.objects(TLS)
-    ignored = [
-        path
-        for path in paths
-        if helm.objects(merged(TLS, path, False if path in SWITCHES else nested_value(EVERYTHING, path))) == base
-    ]
-    assert ignored == []
+    values = TLS | {"dashboards": {"enabled": True}}
+    base = helm.objects(values)
+    changed = others | {("dashboards", "enabled"): False}
+    assert [path for path, value in changed.items() if helm.objects(merged(values, path, value)) == base] == []
+
+
+def by_name(part: Any) -> Any:
+    """Return a manifest with lists of named parts, such as variables and volumes, in the order of the names."""
+    if isinstance(part, dict):
+        return {key: by_name(value) for key, value in part.items()}
+    if isinstance(part, list):
+        return sorted(map(by_name, part), key=lambda each: each.get("name", "") if isinstance(each, dict) else "")
+    return part
+
+
+def test_values_for_the_needs_of_a_cluster_do_what_the_patches_of_the_example_do(helm: Helm) -> None:
+    names = ("podAnnotations", "imagePullSecrets", "serviceAccount", "affinity", "kafka", "policies")
+    names += ("extraEnv", "extraEnvFrom", "extraVolumes", "extraVolumeMounts")
+    rendered = helm.objects({name: EVERYTHING[name] for name in names})["StatefulSet", RELEASE]["spec"]["template"]
+    expected = with_example()["spec"]["template"]
+    assert by_name(rendered["spec"]) == by_name(expected["spec"])
+    assert rendered["metadata"]["annotations"].items() >= expected["metadata"]["annotations"].items()
+
+
+@pytest.mark.parametrize(
+    ("source", "protocol", "has_certificate"),
+    [
+        ({}, "SSL", True),
+        ({"sasl_mechanism": "SCRAM-SHA-512", "sasl_username": "streameval"}, "SASL_SSL", False),
+        ({"security_protocol": "SSL"}, None, True),
+    ],
+)
+def test_tls_to_kafka_fits_the_login(
+    helm: Helm, source: dict[str, str], protocol: str | None, has_certificate: bool
+) -> None:
+    values = {"kafka": {"tls": {"secretName": "kafka-tls"}}, "config": {"source": source}}
+    (container,) = helm.objects(values)["StatefulSet", RELEASE]["spec"]["template"]["spec"]["containers"]
+    variables = {each["name"].partition("__")[2]: each.get("value") for each in container["env"]}
+    assert variables.get("SECURITY_PROTOCOL") == protocol
+    assert ("SSL_CERTFILE" in variables, "SSL_KEYFILE" in variables) == (has_certificate, has_certificate)
+    assert variables["SSL_CAFILE"] == "/run/secrets/streameval-kafka/ca.crt"
+
+
+def test_dashboards_are_those_of_the_directory(helm: Helm) -> None:
+    config = helm.objects({"dashboards": {"enabled": True}})["ConfigMap", f"{RELEASE}-dashboards"]
+    assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert {name.removesuffix(".json"): json.loads(text) for name, text in config["data"].items()} == dashboards()
+
+
+def test_each_surface_is_a_daemon_of_its_own_with_common_rules(helm: Helm) -> None:
+    objects = helm.objects({"surfaces": SURFACES, "resources": {"limits": {"memory": "3Gi"}}})
+    kinds: dict[str, set[str]] = {}
+    for kind, name in objects:
+        kinds.setdefault(kind, set()).add(name)
+    daemons = {"streameval-home", "streameval-search"}
+    assert kinds.pop("PrometheusRule") == {"streameval"}
+    assert kinds.pop("Service") == daemons | {f"{name}-pods" for name in daemons}
+    assert set(map(frozenset, kinds.values())) == {frozenset(daemons)}
+    home, search = (objects["StatefulSet", name]["spec"] for name in sorted(daemons))
+    assert (home["replicas"], search["replicas"]) == (2, 1)
+    for spec in (home, search):
+        (container,) = spec["template"]["spec"]["containers"]
+        assert container["resources"]["limits"]["memory"] == "3Gi"
+    settings = [yaml.safe_load(objects["ConfigMap", name]["data"]["streameval.yaml"]) for name in sorted(daemons)]
+    assert [each["name"] for each in settings] == ["home", "Search"]
+    assert [each["source"]["topic"] for each in settings] == ["home", "interactions"]
+    assert [each["policies"]["candidates"] for each in settings] == [["challenger"], ["bold"]]
+    require_apart(objects, "streameval-home", objects, "streameval-search")
+
+
+def test_a_surface_can_switch_off_what_is_on(helm: Helm) -> None:
+    objects = helm.objects(
+        {"surfaces": [SURFACES[0] | {"networkPolicy": {"enabled": False}, "replicas": 0}, SURFACES[1]]}
+    )
+    assert [name for kind, name in objects if kind == "NetworkPolicy"] == ["streameval-search"]
+    assert objects["StatefulSet", "streameval-home"]["spec"]["replicas"] == 0
 
 
 def test_the_switches_remove_what_needs_an_operator_or_a_network_plugin(helm: Helm) -> None:
@@ -184,6 +280,11 @@ def test_the_switches_remove_what_needs_an_operator_or_a_network_plugin(helm: He
         ({"config": {"http": {"port": 8080}}}, "port"),
         ({"config": {"state": {"dir": "/data"}}}, "dir"),
         ({"networkPolicy": {"kafkaPorts": {"first": 0}}}, "first"),
+        ({"surfaces": [{"config": {}}]}, "name"),
+        ({"surfaces": [{"name": "Home"}]}, "name"),
+        ({"surfaces": [{"name": "home", "replicass": 2}]}, "replicass"),
+        ({"surfaces": [{"name": "home", "replicas": "2"}]}, "replicas"),
+        ({"surfaces": [{"name": "home"}, {"name": "home"}]}, "home is the name of two"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -194,18 +295,23 @@ def test_a_wrong_value_is_refused_with_its_name(helm: Helm, values: dict[str, An
 def test_two_releases_in_a_namespace_share_nothing(helm: Helm) -> None:
     one, two = helm.objects(release="music"), helm.objects(release="films")
     assert not set(one) & set(two)
-    pods = one["StatefulSet", "music"]["spec"]["template"]["metadata"]["labels"]
+    require_apart(one, "music", two, "films")
+
+
+def require_apart(one: Objects, first: str, two: Objects, second: str) -> None:
+    """Check that everything of one daemon selects its own pods, and nothing of another daemon does."""
+    pods = one["StatefulSet", first]["spec"]["template"]["metadata"]["labels"]
     for kind, *path in (
         ("StatefulSet", "spec", "selector", "matchLabels"),
         ("Service", "spec", "selector"),
         ("PodDisruptionBudget", "spec", "selector", "matchLabels"),
         ("NetworkPolicy", "spec", "podSelector", "matchLabels"),
     ):
-        assert nested_value(one[kind, "music"], tuple(path)).items() <= pods.items()
-        assert not nested_value(two[kind, "films"], tuple(path)).items() <= pods.items()
-    monitored = one["ServiceMonitor", "music"]["spec"]["selector"]["matchLabels"].items()
-    assert monitored <= one["Service", "music-pods"]["metadata"]["labels"].items()
-    assert not monitored <= two["Service", "films-pods"]["metadata"]["labels"].items()
+        assert nested_value(one[kind, first], tuple(path)).items() <= pods.items()
+        assert not nested_value(two[kind, second], tuple(path)).items() <= pods.items()
+    monitored = one["ServiceMonitor", first]["spec"]["selector"]["matchLabels"].items()
+    assert monitored <= one["Service", f"{first}-pods"]["metadata"]["labels"].items()
+    assert not monitored <= two["Service", f"{second}-pods"]["metadata"]["labels"].items()
 
 
 def test_a_new_configuration_restarts_the_pods_and_loads(helm: Helm) -> None:
