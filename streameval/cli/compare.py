@@ -8,7 +8,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -22,6 +22,7 @@ from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch
 from streameval.events.segments import label_of
+from streameval.ingest.files.csv_rows import delimiter_of
 from streameval.ingest.files.lines import table_format
 from streameval.ingest.files.source import read_lines
 from streameval.ope.candidates import is_logged
@@ -250,7 +251,9 @@ def _values_of_file(file: str, field: str) -> Iterator[Any]:
         return
     lines = islice((line for block in read_lines(file, batch=2000) for line in block if line), LOOKED_AT)
     if written == "csv":
-        yield from (row.get(name) for row in csv.DictReader(line.decode(errors="replace") for line in lines))
+        header = next(lines, b"")
+        texts = (line.decode(errors="replace") for line in chain([header], lines))
+        yield from (row.get(name) for row in csv.DictReader(texts, delimiter=delimiter_of(header)))
         return
     for line in lines:
         try:

@@ -99,7 +99,7 @@ def messages(
     In a table without ids, the id of a row is its number. In a table without times, its time is now.
 
     Args:
-        file: NDJSON or CSV (plain, gzip or zstd) or Parquet, or `-` for stdin
+        file: NDJSON or CSV (plain or compressed) or Parquet, or `-` for stdin
         config: names columns, rewards and candidates. None accepts any in lines
         written: format of the file, by default from its extension, else from the configuration, else `json`
         advance: is called with the bytes read so far and the total

@@ -78,8 +78,15 @@ def table_columns(table: Any, layout: TableLayout) -> tuple[list[Column], Callab
 
 
 def _python_rows(columns: Sequence[Column], layout: TableLayout, indices: Index) -> list[Row]:
-    values = [map(_plain, column.take(pa.array(indices)).to_pylist()) for column in columns]
+    values = [map(_plain, _python_values(column.take(pa.array(indices)))) for column in columns]
     return [layout.event(row) for row in zip(*values, strict=True)]
+
+
+def _python_values(column: Column) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    if pa.types.is_map(column.type):
+        return [None if pairs is None else dict(pairs) for pairs in values]
+    return values
 
 
 def _plain(value: Any) -> Any:
@@ -283,23 +290,34 @@ def _json_array(column: Any) -> Column:
     """Convert a column to a type of JSON: times to seconds since 1970, decimals to floats, bytes to text."""
     column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     with suppress(pa.ArrowInvalid):  # bytes that are not UTF-8
-        column = column.cast(_json_type(column.type))
+        kind = column.type
+        column = column.cast(_json_type(kind, pa.dictionary)).cast(_json_type(kind))
     if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
         microseconds = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
         return pc.divide(microseconds.cast(pa.float64(), safe=False), 1e6)
-    return column.cast(pa.float64()) if pa.types.is_decimal(column.type) else column
+    return column
 
 
-def _json_type(kind: Any) -> Any:
-    """Return a type with text in place of bytes, and without dictionaries and views, which `take` does not support."""
-    types = pa.types
+def _json_type(kind: Any, dictionary: Callable[[Any, Any], Any] = lambda indices, values: values) -> Any:
+    """Return a type with text in place of bytes, floats of decimals, and without views, which `take` does not support.
+
+    Args:
+        kind: the type of a column
+        dictionary: return what to do with a dictionary, from the types of indices and values. By default the values.
+            Arrow cannot cast a dictionary of views to values in one step
+    """
+    types, json_type = pa.types, partial(_json_type, dictionary=dictionary)
     if types.is_dictionary(kind):
-        return _json_type(kind.value_type)
+        return dictionary(kind.index_type, json_type(kind.value_type))
+    if types.is_decimal(kind):
+        return pa.float64()
+    if types.is_map(kind):
+        return pa.map_(pa.string(), json_type(kind.item_type))
     if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind) or types.is_string_view(kind):
         return pa.large_string()
     if _is_list(kind):
-        items = _json_type(kind.value_type)
+        items = json_type(kind.value_type)
         return kind if items == kind.value_type else pa.large_list(items)
     if types.is_struct(kind):
-        return pa.struct([(field.name, _json_type(field.type)) for field in kind])
+        return pa.struct([(field.name, json_type(field.type)) for field in kind])
     return kind

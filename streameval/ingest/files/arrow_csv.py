@@ -23,7 +23,7 @@ LIST_TYPES: dict[str, tuple[Any, msgspec.json.Decoder[Any]]] = {
 }
 
 
-def parse_lines(lines: Sequence[bytes], header: Sequence[str], layout: TableLayout) -> list[Any] | None:
+def parse_lines(lines: Sequence[bytes], header: Sequence[str], layout: TableLayout, delimiter: str) -> list[Any] | None:
     """Return one array per field of the layout, with one entry per line.
 
     Return None if the lines need a closer look: a row spans several lines, lacks a cell or is not UTF-8, or a cell is
@@ -33,12 +33,14 @@ def parse_lines(lines: Sequence[bytes], header: Sequence[str], layout: TableLayo
     # pyarrow ends rows at lone carriage returns too, and takes a byte order mark away
     if text.count(b"\r") != text.count(b"\r\n") or text.startswith(codecs.BOM_UTF8):
         return None
-    text += b"," * (len(header) - 1) + b"\n"  # one more row, unless the row before has not ended
+    text += delimiter.encode() * (len(header) - 1) + b"\n"  # one more row, unless the row before has not ended
     try:
         table = pyarrow.csv.read_csv(
             pa.py_buffer(text),
             read_options=pyarrow.csv.ReadOptions(column_names=header, use_threads=False, block_size=len(text)),
-            parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),
+            parse_options=pyarrow.csv.ParseOptions(
+                delimiter=delimiter, newlines_in_values=True, ignore_empty_lines=False
+            ),
             # the type is fixed, as inference would lose the zeros of an identifier such as 007
             convert_options=pyarrow.csv.ConvertOptions(
                 column_types=dict.fromkeys(layout.columns, pa.string()),

@@ -32,7 +32,12 @@ class CsvRow(NamedTuple):
     fault: str = ""
 
 
-def next_row(lines: deque[bytes], refill: Callable[[], bool]) -> CsvRow:
+def delimiter_of(header: bytes) -> str:
+    """Return what separates the names of columns: a tab if there are no commas."""
+    return "\t" if b"\t" in header and b"," not in header else ","
+
+
+def next_row(lines: deque[bytes], refill: Callable[[], bool], delimiter: str = ",") -> CsvRow:
     """Take the next row from lines.
 
     A row takes several lines if a quote opens in one and closes in another, right before a separator. Any other quote
@@ -41,9 +46,10 @@ def next_row(lines: deque[bytes], refill: Callable[[], bool]) -> CsvRow:
     Args:
         lines: at least one line
         refill: adds further lines, as the row may continue, and returns whether there are some
+        delimiter: separates cells
     """
     first = _text(lines[0])
-    reader = csv.reader(iter((first, "")))
+    reader = csv.reader(iter((first, "")), delimiter=delimiter)
     try:
         cells = next(reader)
     except csv.Error as error:
@@ -52,7 +58,7 @@ def next_row(lines: deque[bytes], refill: Callable[[], bool]) -> CsvRow:
     if reader.line_num == 1:
         lines.popleft()
         return CsvRow(cells, 1)
-    reader = csv.reader(_texts(lines, refill), strict=True)
+    reader = csv.reader(_texts(lines, refill), strict=True, delimiter=delimiter)
     try:
         row = CsvRow(next(reader), reader.line_num)
     except csv.Error:
@@ -83,6 +89,7 @@ class CsvFile(TailedFile):
     """
 
     _header: Sequence[str]
+    _delimiter = ","
 
     def __init__(self, path: str, *, follow: bool = False, start: FileIdentity = START) -> None:
         super().__init__(path, follow=follow, start=start)
@@ -91,7 +98,7 @@ class CsvFile(TailedFile):
             first = CsvFile(path)
             first.read(1, NEXT_LINE_SECONDS)
             first.close()
-            self._header = first._header
+            self._header, self._delimiter = first._header, first._delimiter
 
     def read(self, most: int, timeout: float) -> list[bytes]:
         """Read as many messages as lines. Messages of the header, and of lines within a row, are empty.
@@ -111,7 +118,9 @@ class CsvFile(TailedFile):
 
         messages: list[bytes] = []
         while lines:
-            row = next_row(lines, refill)
+            if not header:
+                self._delimiter = delimiter_of(lines[0])
+            row = next_row(lines, refill, self._delimiter)
             self.spanning += row.lines > 1
             if header:
                 messages.append(self._message(header, row, number + len(messages) + 1))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import gzip
 import hashlib
+import lzma
 import os
 import select
 import stat
@@ -12,7 +14,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -30,14 +32,30 @@ larger: after much text, small chunks are read, which become at most two megabyt
 MAX_READ_BYTES = 32 * 2**20  # of a file or of its text, after which lines are returned even if they are few
 
 STDIN = "-"
-TABLE_SUFFIXES = {".parquet": "parquet", ".csv": "csv"}  # .gz or .zst may follow if the table is text
+TABLE_SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "csv"}
+"""Formats by suffix. Another one may follow if the table is compressed text, such as .gz."""
 POLL_SECONDS = 0.1  # between looks at the end of a file that is followed
 SAMPLE_BYTES = 4096  # at the start of a file, and before a position in it, that identify the file
 
 
-def table_format(file: str) -> str | None:
+def format_of_name(file: str) -> str | None:
     """Return the format of the table in a file, by its suffixes. Return None for other files."""
-    return next((written for suffix, written in TABLE_SUFFIXES.items() if suffix in Path(file).suffixes), None)
+    suffixes = list(map(str.lower, Path(file).suffixes))
+    return next((written for suffix, written in TABLE_SUFFIXES.items() if suffix in suffixes), None)
+
+
+def table_format(file: str) -> str | None:
+    """Return the format of the table in a file, by its suffixes, else by its content. Return None for other files."""
+    named = format_of_name(file)
+    if named or not os.path.isfile(file):
+        return named
+    with _open(file) as stream:
+        if stream.read(4) == b"PAR1":
+            return "parquet"
+    with closing(TailedFile(file)) as text:
+        line = b"".join(text.read(1, 0.0)).strip()
+    is_table = line[:1] not in b"{[" and any(separator in line for separator in (b",", b";", b"\t"))
+    return "csv" if is_table else None
 
 
 class Members:
@@ -56,7 +74,7 @@ class Members:
         """Yield the text of the next bytes, member by member.
 
         Raises:
-            zlib.error, ZstdError: The data are damaged.
+            zlib.error, ZstdError, LZMAError, OSError: The data are damaged.
         """
         while data:
             if self.newest.eof:
@@ -68,13 +86,37 @@ class Members:
             data = self.newest.unused_data
 
 
-def decompressor_of(first_bytes: bytes) -> Members | None:
-    """Return the decompressor for data that starts with these bytes, None for plain text."""
+class Utf16:
+    """Turn text in UTF-16 into UTF-8, as `Members` do with compressed text.
+
+    >>> list(Utf16().feed("ä".encode("utf-16")))
+    [b'\\xc3\\xa4']
+    """
+
+    def __init__(self) -> None:
+        self._decoder, self.newest = codecs.getincrementaldecoder("utf-16")("surrogatepass"), self
+
+    @property
+    def eof(self) -> bool:
+        """Return whether the text may end here."""
+        return not self._decoder.getstate()[0]
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Yield the text of the next bytes. Half a character becomes bytes that are not UTF-8."""
+        yield self._decoder.decode(data).encode(errors="surrogatepass")
+
+
+def decompressor_of(first_bytes: bytes) -> Members | Utf16 | None:
+    """Return the decompressor for data that starts with these bytes, None for plain text in UTF-8."""
     if first_bytes.startswith(b"\x1f\x8b"):  # gzip
         return Members(lambda: zlib.decompressobj(31))
     if first_bytes.startswith((b"\x28\xb5\x2f\xfd", b"\x50\x2a\x4d\x18")):  # zstd, and a frame that it skips
         return Members(lambda: zstandard.ZstdDecompressor().decompressobj())
-    return None
+    if first_bytes.startswith(b"BZh"):
+        return Members(bz2.BZ2Decompressor)
+    if first_bytes.startswith(b"\xfd7zXZ\0"):
+        return Members(lzma.LZMADecompressor)
+    return Utf16() if first_bytes.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else None
 
 
 def newline_of(text: bytes | bytearray) -> bytes | None:
@@ -176,7 +218,7 @@ class TailedFile:
         self._text = bytearray()  # read and not returned
         self._searched = 0  # bytes of it without the end of a line
         self._cut = 0  # bytes missing in `_text`, which is the start of a line that is too long
-        self._members: Members | None = None
+        self._members: Members | Utf16 | None = None
         self._newline = None
         self._is_untouched, self._is_replaced = True, False
         self._chunk_bytes = SMALL_CHUNK_BYTES  # the first bytes tell whether the file is compressed
@@ -239,11 +281,11 @@ class TailedFile:
             elif self._follow:
                 self._await_growth(timeout)
             elif self._members and not self._members.newest.eof:
-                self._failure = "is cut off", "the compressed data ends in the middle"
+                self._failure = "is cut off", "its data end in the middle"
             else:
                 self.ended = True
                 self._text += (self._newline or b"\n") if self._text else b""
-        except (zlib.error, zstandard.ZstdError) as error:
+        except (zlib.error, zstandard.ZstdError, lzma.LZMAError) as error:
             self._failure = "is damaged", str(error)
         except OSError as error:
             self._failure = "cannot be read", error.strerror or str(error)
@@ -253,7 +295,11 @@ class TailedFile:
             self._is_untouched = False
             self._members = decompressor_of(chunk)
             if self._members and self._follow:
-                raise InputError(f"{self.path} is compressed, and cannot be followed", hint="follow plain text")
+                how = "in UTF-16" if isinstance(self._members, Utf16) else "compressed"
+                raise InputError(f"{self.path} is {how}, and cannot be followed", hint="follow plain text in UTF-8")
+            if chunk.startswith(b"PK\x03\x04"):
+                hint = f"unpack it, or write `unzip -p {self.path} | ... -`; save a spreadsheet as CSV"
+                raise InputError(f"{self.path} is a zip archive or a spreadsheet", hint=hint)
         before = self._bytes
         for text in self._members.feed(chunk) if self._members else [chunk]:
             self._text += text

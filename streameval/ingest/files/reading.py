@@ -35,8 +35,8 @@ def read_events(
 ) -> Iterator[EventBatch]:
     """Read the events of files in batches.
 
-    Files are NDJSON or CSV (plain, gzip or zstd) or Parquet. Lines and rows that are not events are in the `rejected`
-    of their batch.
+    Files are NDJSON, CSV (plain, or compressed by gzip, zstd, bzip2 or xz) or Parquet. Lines and rows that are not
+    events are in the `rejected` of their batch.
 
     Args:
         paths: one path or several, read one after another, `-` is standard input
@@ -46,7 +46,7 @@ def read_events(
         reward_range: smallest and largest reward. Other events are rejected
         batch_size: maximum number of events in a batch
         format: `json`, `csv`, `parquet`, `rankings` with clicks in JSON, or `dsjson` for the decision logs of Vowpal
-            Wabbit, None = by the suffix
+            Wabbit, None = by the suffix, else by the content
         scores: fields that policies in Python read. If not None, they also see contexts and the names of actions
         segments: by name, the field of each segment, e.g. `{"country": "context.country"}`
         estimated: whether propensities are estimated. Events then need none, and logged ones are ignored
@@ -54,6 +54,7 @@ def read_events(
     Raises:
         InputError: A table lacks a column, or a file is missing or damaged. Raised after all lines before the damage.
     """
+    _require_paths(paths)
     names = ColumnNames.from_mapping(columns, policies or ())
     fields = [SegmentField(name, field) for name, field in (segments or {}).items()]
     raw_fields = () if estimated and scores is None else scores
@@ -86,3 +87,9 @@ def read_events(
             file, written, names, rows, lambda read, total: None, timed=False, batch_rows=batch_size
         ):
             yield replace(batch, origin=None)
+
+
+def _require_paths(paths: object) -> None:
+    if hasattr(paths, "__arrow_c_stream__") or isinstance(paths, Mapping):
+        hint = "streameval.compare takes it as it is, and EventBatch.from_frame makes a batch of it"
+        raise InputError(f"expected paths of files, found a frame ({type(paths).__name__})", hint=hint)

@@ -1,4 +1,4 @@
-"""Read files of events as a source: plain, gzip or zstd, standard input, and logs that still grow."""
+"""Read files of events as a source: plain or compressed, standard input, and logs that still grow."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from streameval.ingest.base import (
     WireFormat,
 )
 from streameval.ingest.files.csv_rows import CsvFile
-from streameval.ingest.files.lines import START, FileIdentity, TailedFile, check, resume, table_format
+from streameval.ingest.files.lines import START, FileIdentity, TailedFile, check, format_of_name, resume
 
 AnyPath: TypeAlias = str | os.PathLike[str]
 Advance: TypeAlias = Callable[[int, int | None], None]
@@ -65,13 +65,13 @@ class FileSettings(LogSettings):
         if not isinstance(values, dict) or "format" in values or "path" not in values:
             return values
         names = [values["path"]] if isinstance(values["path"], str) else values["path"]
-        are_csv = isinstance(names, list) and all(table_format(str(name)) == "csv" for name in names)
+        are_csv = isinstance(names, list) and all(format_of_name(str(name)) == "csv" for name in names)
         return values | {"format": "csv"} if are_csv else values
 
     @model_validator(mode="after")
     def _check_paths(self) -> FileSettings:
         for index, path in enumerate(self.path):
-            form = table_format(path)
+            form = format_of_name(path)
             if form == "parquet":
                 raise ValueError(f"expected NDJSON or CSV, and {path} is Parquet; `streameval produce` sends its rows")
             if form == "csv" and self.format != "csv":

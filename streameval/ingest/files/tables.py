@@ -18,7 +18,7 @@ from streameval.events.diagnosis import DECODE_ERRORS, refusal
 from streameval.events.origin import Origin
 from streameval.events.records import read_cell
 from streameval.events.tables import ColumnNames, Row, TableLayout
-from streameval.ingest.files.csv_rows import CsvRow, next_row
+from streameval.ingest.files.csv_rows import CsvRow, delimiter_of, next_row
 from streameval.ingest.files.lines import check
 from streameval.ingest.files.source import Advance, read_lines
 
@@ -28,7 +28,7 @@ READ_AHEAD_BYTES = 64 * 1024  # of a Parquet column, so that memory does not dep
 
 LayoutOf: TypeAlias = Callable[[Sequence[str]], TableLayout]
 """Return the layout of a table with these names of columns."""
-ParseLines: TypeAlias = Callable[[Sequence[bytes], Sequence[str], TableLayout], list[Any] | None]
+ParseLines: TypeAlias = Callable[[Sequence[bytes], Sequence[str], TableLayout, str], list[Any] | None]
 """Return one Arrow array per field, or None if the lines must be read as rows."""
 Cells: TypeAlias = list[str] | Fault
 """The cells of a row, one per column, or the reason why there are not so many."""
@@ -67,7 +67,7 @@ def read_table(
 
     Args:
         path: the file
-        kind: `parquet`, or `csv` with a header, which may be compressed by gzip or zstd
+        kind: `parquet`, or `csv` with a header, which may be compressed
         columns: names of the columns of fields
         decoder: the decoder of the events
         advance: called with the bytes read so far and in total
@@ -201,7 +201,8 @@ def _read_csv(
 
     if not refill():
         return
-    header, _, fault = next_row(lines, refill)
+    delimiter = delimiter_of(lines[0])
+    header, _, fault = next_row(lines, refill, delimiter)
     if fault:
         raise InputError(
             f"{path} cannot be read as CSV: {fault}", hint="the first line must have the names of the columns"
@@ -209,17 +210,17 @@ def _read_csv(
     layout = layout_of(header)
     while lines or refill():
         block, spanning = list(lines), 0
-        columns = None if parse_lines is None else parse_lines(block, header, layout)
+        columns = None if parse_lines is None else parse_lines(block, header, layout, delimiter)
         if columns is None:
             some: list[Cells] = []
             while lines and len(some) < len(block):
-                row = next_row(lines, refill)
+                row = next_row(lines, refill, delimiter)
                 spanning += row.lines > 1
                 some.append(_checked(row, len(header)))
             yield TableChunk(layout, len(some), partial(_rows_of_cells, some, header, layout), spanning=spanning)
         else:
             lines.clear()
-            yield TableChunk(layout, len(block), partial(_rows_of_lines, block, header, layout), columns)
+            yield TableChunk(layout, len(block), partial(_rows_of_lines, block, header, layout, delimiter), columns)
 
 
 def _checked(row: CsvRow, width: int) -> Cells:
@@ -232,10 +233,12 @@ def _checked(row: CsvRow, width: int) -> Cells:
     return Fault("malformed", row.fault) if row.fault else row.cells
 
 
-def _rows_of_lines(lines: Sequence[bytes], header: Sequence[str], layout: TableLayout, indices: Index) -> list[Row]:
+def _rows_of_lines(
+    lines: Sequence[bytes], header: Sequence[str], layout: TableLayout, delimiter: str, indices: Index
+) -> list[Row]:
     """Return rows by index, from lines that are one row each."""
     wanted = deque(lines[index] for index in indices.tolist())
-    cells = [_checked(next_row(wanted, lambda: False), len(header)) for _ in indices]
+    cells = [_checked(next_row(wanted, lambda: False, delimiter), len(header)) for _ in indices]
     return _rows_of_cells(cells, header, layout, np.arange(len(indices)))
 
 

@@ -300,10 +300,20 @@ MISTAKES_IN_FILES: dict[str, tuple[str, str | bytes, str]] = {
         json.dumps(next(events()), indent=1),
         "(x.json:1)\nhint: write each event as one JSON object, in its own line or",
     ),
-    "text in UTF-16": (
+    "text in Latin-1": (
         "x.ndjson",
-        json.dumps(next(events())).encode("utf-16"),
-        "not UTF-8: invalid start byte at byte 0",
+        json.dumps(next(events()) | {"action": "ä"}, ensure_ascii=False).encode("latin-1"),
+        "not UTF-8: invalid continuation byte at byte",
+    ),
+    "an archive": (
+        "x.csv.zip",
+        b"PK\3\4" + bytes(99),
+        "error: x.csv.zip is a zip archive or a spreadsheet\nhint: unpack it, or write `unzip -p x.csv.zip | ... -`",
+    ),
+    "columns separated by semicolons in a file of text": (
+        "x.txt",
+        (HEADER + ROW).replace(",", ";"),
+        "hint: separate the columns by commas\n",
     ),
     "an empty file": (
         "x.ndjson",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from streameval.errors import InputError
-from streameval.events import EventBatch, JsonDecoder
+from streameval.events import EventBatch, JsonDecoder, fingerprints
 
 FRAMES: dict[str, Callable[[dict[str, list[Any]]], Any]] = {
     "pandas": pd.DataFrame,
@@ -295,3 +296,45 @@ def test_a_table_with_an_empty_chunk_is_read() -> None:
         pa.table({"action": ["a", "a"], "propensity": chunks, "reward": chunks, "p": chunks}), policies=["p"]
     )
     assert len(batch) == 2
+
+
+@pytest.mark.parametrize("kind", [pl.Categorical, pl.Enum(["a", "b", "de"]), pl.String])
+def test_categories_of_polars_are_text(kind: Any) -> None:
+    frame = pl.DataFrame(
+        {
+            "action": pl.Series(["a", None, "b"], dtype=kind),
+            "unit": pl.Series(["a", "b", "b"], dtype=kind),
+            "actions": pl.Series([["a", "b"]] * 3, dtype=pl.List(kind)),
+            "propensities": [[0.5, 0.5]] * 3,
+            "context": pl.Series([{"country": "de"}] * 3, dtype=pl.Struct({"country": kind})),
+            "reward": [1, 0, 0],
+        }
+    )
+    batch = EventBatch.from_frame(frame, policies=[], segments={"country": "context.country"})
+    assert [(rejected.place, rejected.detail) for rejected in batch.rejected] == [(1, "action: missing")]
+    assert batch.unit is not None
+    assert batch.segments is not None
+    assert batch.action_sets is not None
+    assert batch.unit.tolist() == fingerprints(["a", "b"]).tolist()
+    assert batch.segments.values[:, 0].tolist() == fingerprints(["de", "de"]).tolist()
+    assert batch.action_sets.index.tolist() == [0, 1]
+
+
+def test_decimals_are_numbers_and_maps_are_objects() -> None:
+    half = Decimal("0.5")
+    frame = pa.table(
+        {
+            "action": ["a", "b"],
+            "actions": [["a", "b"]] * 2,
+            "propensities": [[half, half]] * 2,
+            "challenger": [[half / 2, half + half / 2]] * 2,
+            "reward": [half, 2 * half],
+            "context": pa.array([[("level", 1)], None], pa.map_(pa.string(), pa.int64())),
+        }
+    )
+    batch = EventBatch.from_frame(frame, policies=["challenger"], segments={"level": "context.level"})
+    assert batch.rejected == ()
+    assert batch.probabilities.tolist() == [[0.25], [0.75]]
+    assert batch.reward.tolist() == [0.5, 1.0]
+    assert batch.segments is not None
+    assert batch.segments.values[:, 0].tolist() == [*fingerprints([1]).tolist(), 0]

@@ -98,6 +98,16 @@ def test_carriage_returns_alone_end_lines_also_after_a_restart(opened: Opened, t
     assert numbered(opened(path, source.offsets(), follow=True)) == [(4, "c")]
 
 
+def test_tabs_separate_cells_if_no_commas_do_also_after_a_restart(opened: Opened, tmp_path: Path) -> None:
+    path = tmp_path / "log.tsv"
+    path.write_text("action\treward\na,b\t1\n")
+    source = opened(path, follow=True)
+    assert numbered(source) == [(2, "a,b")]
+    with path.open("a") as file:
+        file.write("c,d\t1\n")
+    assert numbered(opened(path, source.offsets(), follow=True)) == [(3, "c,d")]
+
+
 @pytest.mark.parametrize("name", ["log.csv", "log.csv.gz"])
 def test_a_restart_continues_with_the_next_row_and_the_same_header(opened: Opened, tmp_path: Path, name: str) -> None:
     text, path = (HEADER + "a,1\n" * 3000 + "z,1\n").encode(), tmp_path / name

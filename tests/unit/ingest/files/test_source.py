@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 import random
 import sys
@@ -292,9 +294,12 @@ def test_only_the_last_file_is_followed(tmp_path: Path) -> None:
     source.close()
 
 
-def test_a_compressed_file_cannot_be_followed(tmp_path: Path) -> None:
-    source = FileSource(write(tmp_path / "log.gz", gzip.compress(TEXT)), follow=True)
-    with pytest.raises(InputError, match="compressed, and cannot be followed"):
+@pytest.mark.parametrize(
+    ("name", "text"), [("compressed", gzip.compress(TEXT)), ("in UTF-16", TEXT.decode().encode("utf-16"))]
+)
+def test_a_file_that_is_not_plain_text_cannot_be_followed(tmp_path: Path, name: str, text: bytes) -> None:
+    source = FileSource(write(tmp_path / "log", text), follow=True)
+    with pytest.raises(InputError, match=f"{name}, and cannot be followed"):
         source.poll(0.0)
     source.close()
 
@@ -316,7 +321,11 @@ def next_run(source: FileSource, paths: Any, **options: Any) -> FileSource:
     return FileSource(paths, offsets=put_down(source), **options)
 
 
-@pytest.mark.parametrize("compress", [bytes, gzip.compress, zstandard.ZstdCompressor().compress])
+def utf_16(text: bytes) -> bytes:
+    return text.decode().encode("utf-16")
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress, zstandard.ZstdCompressor().compress, lzma.compress, utf_16])
 @pytest.mark.parametrize("polls", range(14))
 def test_the_next_run_continues_at_the_exact_line(tmp_path: Path, compress: Any, polls: int) -> None:
     paths = [
@@ -522,3 +531,10 @@ def test_the_work_for_a_long_line_grows_with_its_length(tmp_path: Path, monkeypa
     monkeypatch.setattr(lines, "bytearray", Text, raising=False)
     assert values(drain(FileSource(write(tmp_path / "log", b"x" * 500_000 + b"\n1\n")))) == [b"x" * 500_000, b"1"]
     assert 500_000 <= searched < 600_000
+
+
+@pytest.mark.parametrize("compress", [bz2.compress, lzma.compress, utf_16])
+def test_damaged_files_are_named_with_the_line_before_the_damage(tmp_path: Path, compress: Any) -> None:
+    path = write(tmp_path / "x", compress(LONG)[:-7])
+    with pytest.raises(InputError, match=r"x is cut off after line [\d,]+: its data end in the middle"):
+        drain(FileSource(path))

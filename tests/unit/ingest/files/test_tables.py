@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import builtins
+import bz2
 import csv
 import decimal
 import gzip
 import json
+import lzma
 import math
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -465,8 +467,12 @@ def test_rows_over_several_lines_are_counted_and_shown_unless_they_are_expected(
         assert any("3 rows of CSV take several lines" in line for line in replay.warnings(report)) == shown
 
 
+def utf_16(text: bytes) -> bytes:
+    return text.decode().encode("utf-16")
+
+
 @pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
-@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+@pytest.mark.parametrize("compress", [bytes, gzip.compress, bz2.compress, lzma.compress, utf_16])
 def test_any_line_end_is_read(tmp_path: Path, end: str, compress: Callable[[bytes], bytes]) -> None:
     lines = ["timestamp,action,propensity,reward,challenger", *["1,x,0.5,1,0.5"] * 3, ""]
     file = tmp_path / "x.csv"
@@ -477,6 +483,32 @@ def test_any_line_end_is_read(tmp_path: Path, end: str, compress: Callable[[byte
     assert [list(lines) for lines in read_lines(log)] == [
         [b'{"a": 1}' + (b"\r" if end == "\r\n" else b"")] * 3 + [b'{"a": 1}']
     ]
+
+
+@pytest.mark.parametrize("name", ["x.CSV", "x.CSV.GZ", "x.txt", "x.tsv", "x.TXT.bz2", "x.parquet", "x.pq", "x.PQ", "x"])
+def test_formats_are_found_by_name_or_content(tmp_path: Path, name: str) -> None:
+    table = {"timestamp": [1, 2, 3], "action": ["a,b", "c", "d"], "propensity": [0.5] * 3, "reward": [1, 0, 1]}
+    table["challenger"] = [0.5] * 3
+    file, separator = tmp_path / name, "\t" if "t" in name else ","
+    if "p" in name.lower() or name == "x":
+        parquet_file(file, table)
+    else:
+        out = pa.BufferOutputStream()
+        pa.csv.write_csv(pa.table(table), out, pa.csv.WriteOptions(delimiter=separator))
+        compress = {".GZ": gzip.compress, ".bz2": bz2.compress}.get(file.suffix, bytes)
+        file.write_bytes(compress(out.getvalue().to_pybytes()))
+    (batch,) = read_events(file, policies=["challenger"], scores=["action"])
+    assert batch.raw_fields is not None
+    assert [values["action"] for values in batch.raw_fields.values] == ["a,b", "c", "d"]
+    assert replayed(tmp_path, file, text=PLAIN).events.accepted == 3
+
+
+def test_a_frame_is_not_a_path() -> None:
+    for frame in (pa.table({"action": ["a"]}), {"action": ["a"]}):
+        with pytest.raises(InputError) as caught:
+            next(read_events(frame))  # type: ignore[arg-type]
+        assert "found a frame" in caught.value.message
+        assert "EventBatch.from_frame" in caught.value.hint
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
