@@ -656,3 +656,11 @@ def test_scored_outcomes_without_a_named_production_are_refused(run: Run) -> Non
     assert outcome.code == 2
     assert "estimators.0 (line 2): expected an estimator of logged actions, found 'scored_snips'" in outcome.err
     assert "hint: write policies: {production: NAME}, a name in scored.values" in outcome.err
+
+
+def test_numbers_of_listed_actions_match_text_cells(run: Run) -> None:
+    Path("log.csv").write_text("timestamp,action,propensity,reward,challenger\n1,0,0.5,1,0.5\n2,1,0.5,0,0.5\n")
+    Path("c.yaml").write_text(CONFIG + "columns: {actions: [0, 1]}\n")
+    outcome = run("replay", "c.yaml", "log.csv", "--json")
+    assert "rejected" not in outcome.err
+    assert json.loads(outcome.out)["events"]["accepted"] == 2
