@@ -151,5 +151,5 @@ class FieldDecoder(JsonDecoder):
 
 
 def _renamed(field: structs.FieldInfo, name: str) -> tuple[str, Any, Any]:
-    wire_name = msgspec.field(name=name, default=field.default, default_factory=field.default_factory)
-    return field.name, field.type, wire_name
+    defaults: dict[str, Any] = {"default": field.default, "default_factory": field.default_factory}
+    return field.name, field.type, msgspec.field(name=name, **defaults)

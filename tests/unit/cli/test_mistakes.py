@@ -448,6 +448,23 @@ def test_mistake_in_configuration_is_explained(tmp_path: Path, monkeypatch: pyte
     assert "\nhint: " in report
 
 
+def test_replay_drops_duplicates_as_run_does(run: Run) -> None:
+    write_log(lambda index, event: {**event, "event_id": f"e-{index // 2}"})
+    Path("c.yaml").write_text(CONFIG + "source: {kind: file, path: log.ndjson, duplicates: 1000}\n")
+    outcome = run("replay", "c.yaml", "log.ndjson", "--json")
+    assert json.loads(outcome.out)["events"]["accepted"] == EVENTS // 2
+    assert f"{EVENTS // 2}  duplicate  e.g. event_id: repeats the id of a recent event" in outcome.err
+    assert "repeat the id of an earlier one" not in outcome.err
+
+
+def test_replay_warns_of_duplicates_that_have_no_ids(run: Run) -> None:
+    rows = [f"{START + index},a,0.5,{index % 2},0.5" for index in range(EVENTS)]
+    Path("log.csv").write_text("\n".join(["timestamp,action,propensity,reward,challenger", *rows]) + "\n")
+    Path("c.yaml").write_text(CONFIG + "source: {kind: file, path: log.csv, duplicates: 1000}\n")
+    message = "warning: source.duplicates drops nothing: no event has an id\nhint: name their field or column"
+    assert message in run("replay", "c.yaml", "log.csv").err
+
+
 # --- check ---
 
 
@@ -545,6 +562,16 @@ def test_check_names_a_candidate_that_some_events_lack_and_why_others_cannot_be_
         "warning: 20 events of 90 have no probability of the policy 'challenger'\n"
         "hint: log the probability of every candidate with every event\n"
     )
+
+
+def test_check_names_the_field_of_a_segment_that_no_event_has(run: Run) -> None:
+    write_log(lambda index, event: event | {"context": {"country": "de"}})
+    write_config(FILE, segments={"land": {"field": "context.contry", "values": ["de", "fr"]}})
+    assert "warning: none of these events has the field context.contry of the segment 'land'\nhint: check its name" in (
+        run("check", "c.yaml").err
+    )
+    write_config(FILE, segments={"land": {"field": "context.country", "values": ["fr"]}})
+    assert "of the segment" not in run("check", "c.yaml").err
 
 
 def test_check_names_the_column_that_a_file_lacks(run: Run) -> None:
