@@ -139,7 +139,8 @@ def _arrays(columns: Sequence[Column], layout: TableLayout, count: int) -> Field
     }
     if layout.actions is not None:
         try:
-            fields["actions", None] = pa.array([layout.actions] * count)
+            is_text = ("action", None) in fields and _kind(fields["action", None].type) == "text"
+            fields["actions", None] = pa.array([layout.actions_like(is_text)] * count)
         except (ValueError, TypeError, OverflowError):  # text and integers, or an integer of more than 64 bits
             return None
     if any(_kind(column.type) not in KINDS.get(field, REWARD_KINDS) for (field, _), column in fields.items()):

@@ -176,15 +176,21 @@ class TableLayout:
 
     def event(self, values: Iterable[Any]) -> dict[str, Any]:
         """Build the event of a row from one JSON value per field. Null means absent."""
-        event: dict[str, Any] = {} if self.actions is None else {"actions": self.actions}
+        event: dict[str, Any] = {}
         for field, value in zip(self.fields, values, strict=True):
             if field.entry is not None:
                 event.setdefault(field.field, {})[field.entry] = value
             elif value is not None:
                 event[field.field] = value
+        if self.actions is not None:
+            event["actions"] = self.actions_like(isinstance(event.get("action"), str))
         if "timestamp" in event:
             event["timestamp"] = to_seconds(event["timestamp"])
         return event
+
+    def actions_like(self, are_text: bool) -> list[str | int]:
+        """Return the actions of every row. Numbers become text for a table whose chosen actions are text, as in CSV."""
+        return [str(action) if are_text else action for action in self.actions or ()]
 
     def decode_rows(self, rows: Sequence[Row], decoder: JsonDecoder, origin: Origin) -> EventBatch:
         """Decode rows one by one. Rows of a table without timestamps have the time NaN."""
