@@ -127,7 +127,9 @@ def test_a_message_without_a_ranking_is_rejected_and_a_policy_without_a_placemen
     batch = decoded(
         decision, page(policies={"challenger": 0.5, "other": {"ranks": {}}}), policies=["challenger", "other"]
     )
-    assert [rejected.detail for rejected in batch.rejected] == ["ranking: missing"]
+    assert [rejected.detail for rejected in batch.rejected] == [
+        "ranking: missing: this is a choice of one action, which is read without the option ranking"
+    ]
     np.testing.assert_array_equal(batch.probabilities, [[np.nan, 1.0]])
 
 
