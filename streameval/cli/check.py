@@ -416,13 +416,6 @@ def _lacking(config: Config, events: EventBatch) -> Iterator[Finding]:
             lacking = counted(int(np.count_nonzero(~present)), "event")
             message = f"{lacking} of {len(present):,} have no probability of the policy '{policy}'"
             yield Finding("policies", message, "warning", "log the probability of every candidate with every event")
-    columns = events.segments
-    unknown = [] if columns is None else [name for name in columns.names if not columns.column(name).any()]
-    for name in config.segments:
-        if name in unknown:
-            field = config.segments[name].field or name
-            message = f"none of these events has the field {field} of the segment '{name}'"
-            yield Finding("segments", message, "warning", "check its name; dots step into objects: context.country")
     for missing in config.evaluator().missing_fields(events):
         yield Finding("estimators", str(missing), "error" if missing.is_lost else "warning", missing.hint)
 

@@ -30,7 +30,6 @@ from streameval.events.segments import OTHER
 from streameval.ingest.files.lines import check, table_format
 from streameval.ingest.files.source import Advance, FileSettings, read_records
 from streameval.ingest.files.tables import read_table
-from streameval.ingest.stages import Deduplication
 from streameval.ope.cycle import HourlyMeans
 from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.evaluator import Evaluator
@@ -226,8 +225,6 @@ class Replay:
         primary, *self._further = config.reward_fields
         self._counts = LogCounts((primary.low, primary.high) if config.ranking is None else (-math.inf, math.inf))
         self._multiline = multiline or (isinstance(config.source, FileSettings) and config.source.multiline)
-        window = 0 if config.source is None else config.source.dedupe_window
-        self._duplicates = Deduplication(window) if window else None
         self._rejections = Rejections()
         self._first_lines: Sequence[bytes | None] = ()
         self._missing: list[MissingField] | None = None
@@ -266,7 +263,6 @@ class Replay:
     def _take(self, batch: EventBatch) -> None:
         batch, are_clipped = batch.clipped(self._counts.reward_range, self._further)
         self._counts.clipped += int(np.count_nonzero(are_clipped))
-        batch = batch if self._duplicates is None else self._duplicates.take(batch)
         self._counts.add(batch)
         batch = replace(batch.with_rewards_in(*self._counts.reward_range, self._further), origin=None)
         self._rejections.add(batch.rejected)
@@ -310,9 +306,6 @@ class Replay:
                 message = f"no event has a probability of the policy '{policy.policy}'"
                 yield warning(message, self._hint_of_absent(policy.policy))
         yield from (warning(str(missing), missing.hint) for missing in self._missing or ())
-        if self._duplicates is not None and report.events.accepted and not self._counts.identified:
-            hint = "name their field or column in `columns.event_id`"
-            yield warning("source.duplicates drops nothing: no event has an id", hint)
         for name in self._empty_segments(report):
             hint = f"the segment has the values of the field {self.config.segments[name].field or name}"
             yield warning(f"no event has one of the values of the segment '{name}'", hint)

@@ -448,39 +448,6 @@ def test_mistake_in_configuration_is_explained(tmp_path: Path, monkeypatch: pyte
     assert "\nhint: " in report
 
 
-def test_replay_drops_duplicates_as_run_does(run: Run) -> None:
-    write_log(lambda index, event: {**event, "event_id": f"e-{index // 2}"})
-    Path("c.yaml").write_text(CONFIG + "source: {kind: file, path: log.ndjson, duplicates: 1000}\n")
-    outcome = run("replay", "c.yaml", "log.ndjson", "--json")
-    assert json.loads(outcome.out)["events"]["accepted"] == EVENTS // 2
-    assert f"{EVENTS // 2}  duplicate  e.g. event_id: repeats the id of a recent event" in outcome.err
-    assert "repeat the id of an earlier one" not in outcome.err
-
-
-def test_replay_warns_of_duplicates_that_have_no_ids(run: Run) -> None:
-    rows = [f"{START + index},a,0.5,{index % 2},0.5" for index in range(EVENTS)]
-    Path("log.csv").write_text("\n".join(["timestamp,action,propensity,reward,challenger", *rows]) + "\n")
-    Path("c.yaml").write_text(CONFIG + "source: {kind: file, path: log.csv, duplicates: 1000}\n")
-    message = "warning: source.duplicates drops nothing: no event has an id\nhint: name their field or column"
-    assert message in run("replay", "c.yaml", "log.csv").err
-
-
-def test_a_table_named_as_text_has_the_hint_to_read_it(run: Run) -> None:
-    Path("log.txt").write_text("action,propensity,reward,challenger\na,0.5,1,0.5\nb,0.5,0,0.5\n")
-    outcome = run("replay", "log.txt", "--candidates", "challenger")
-    assert outcome.code == 2
-    assert "\nhint: if this is CSV, name the file .csv, or add --format csv" in outcome.err
-    assert run("replay", "log.txt", "--candidates", "challenger", "--format", "csv").code == 0
-
-
-def test_numbers_of_listed_actions_match_text_cells(run: Run) -> None:
-    Path("log.csv").write_text("timestamp,action,propensity,reward,challenger\n1,0,0.5,1,0.5\n2,1,0.5,0,0.5\n")
-    Path("c.yaml").write_text(CONFIG + "columns: {actions: [0, 1]}\n")
-    outcome = run("replay", "c.yaml", "log.csv", "--json")
-    assert "rejected" not in outcome.err
-    assert json.loads(outcome.out)["events"]["accepted"] == 2
-
-
 # --- check ---
 
 
@@ -580,16 +547,6 @@ def test_check_names_a_candidate_that_some_events_lack_and_why_others_cannot_be_
     )
 
 
-def test_check_names_the_field_of_a_segment_that_no_event_has(run: Run) -> None:
-    write_log(lambda index, event: event | {"context": {"country": "de"}})
-    write_config(FILE, segments={"land": {"field": "context.contry", "values": ["de", "fr"]}})
-    assert "warning: none of these events has the field context.contry of the segment 'land'\nhint: check its name" in (
-        run("check", "c.yaml").err
-    )
-    write_config(FILE, segments={"land": {"field": "context.country", "values": ["fr"]}})
-    assert "of the segment" not in run("check", "c.yaml").err
-
-
 def test_check_names_the_column_that_a_file_lacks(run: Run) -> None:
     Path("log.csv").write_text("action,propensity,reward,challenger\nfirst,0.7,0,0.3\n")
     write_config({"kind": "file", "path": "log.csv"}, columns={"action": "banner"})
@@ -642,3 +599,22 @@ def test_scored_outcomes_without_a_named_production_are_refused(run: Run) -> Non
     assert outcome.code == 2
     assert "estimators.0 (line 2): expected an estimator of logged actions, found 'scored_snips'" in outcome.err
     assert "hint: write policies: {production: NAME}, a name in scored.values" in outcome.err
+
+
+# --- tables ---
+
+
+def test_a_table_named_as_text_has_the_hint_to_read_it(run: Run) -> None:
+    Path("log.txt").write_text("action,propensity,reward,challenger\na,0.5,1,0.5\nb,0.5,0,0.5\n")
+    outcome = run("replay", "log.txt", "--candidates", "challenger")
+    assert outcome.code == 2
+    assert "\nhint: if this is CSV, name the file .csv, or add --format csv" in outcome.err
+    assert run("replay", "log.txt", "--candidates", "challenger", "--format", "csv").code == 0
+
+
+def test_numbers_of_listed_actions_match_text_cells(run: Run) -> None:
+    Path("log.csv").write_text("timestamp,action,propensity,reward,challenger\n1,0,0.5,1,0.5\n2,1,0.5,0,0.5\n")
+    Path("c.yaml").write_text(CONFIG + "columns: {actions: [0, 1]}\n")
+    outcome = run("replay", "c.yaml", "log.csv", "--json")
+    assert "rejected" not in outcome.err
+    assert json.loads(outcome.out)["events"]["accepted"] == 2
