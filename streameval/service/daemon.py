@@ -35,6 +35,8 @@ REPORT_INTERVAL_SECONDS = 60.0  # a Report is made again without new events, sin
 MAX_WITHHELD = 10_000  # messages that wait while the clock of this machine seems to be behind
 MOSTLY_AHEAD = "nearly all events are dated ahead of this machine's clock and count as events of now: check that clock"
 NO_EVENTS = "the source has ended, and no message was an event or was rejected: check that it is the right one"
+CONNECTING_SECONDS = 5.0
+"""Time that a source may take to be reached at the start before a warning is logged."""
 EVENTS_TWICE = "events repeat the id of a recent one and count again: set source.duplicates, if they were sent twice"
 REWARDS_TWICE = "rewards have the time and value of another one of their decision and count again: log a reward_id"
 SPANNING_HINT = "look for stray quotes, which hide rows; if cells hold line breaks, set source.multiline: true"
@@ -102,6 +104,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
         self._to_publish: SourceStatus | None = None  # the status of the source for the Report of the next turn
         self._unreported = True  # an empty Report is one too: readiness does not wait for the first event
         self._reached: bool | None = None
+        self._connecting_until: float | None = None
         self._summaries = LogSummaries()
         history = NO_HISTORY if snapshots is None else snapshots.history
         self.published = DaemonStatus(source=source.status(), at=clock(), history=history, name=name)
@@ -336,12 +339,15 @@ class DaemonLoop(ABC, Generic[Reporting]):
         return None
 
     def _log_reached(self, status: SourceStatus) -> None:
+        now = time.monotonic()
+        self._connecting_until = self._connecting_until or now + CONNECTING_SECONDS
+        is_connecting = self._reached is None and now < self._connecting_until
         if status.reached and not self._reached:
             detail = {"detail": status.detail} if status.detail else {}
             log.info("source_reached", **detail, partitions=len(status.partitions))
-        elif not status.reached and self._reached is not False:
+        elif not status.reached and self._reached is not False and not is_connecting:
             log.warning("source_lost" if self._reached else "source_not_reached", detail=status.detail)
-        self._reached = status.reached
+        self._reached = None if is_connecting and not status.reached else status.reached
         stalled = self._reason_stalled(status)
         if stalled and not self._was_stalled:
             log.error(

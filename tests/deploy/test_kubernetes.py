@@ -74,9 +74,9 @@ def test_kustomize_applies_every_patch_of_the_example(tmp_path: Path) -> None:
     named = re.sub(r"\b(streameval(?:-policies)?)-[a-z0-9]{10}\b", r"\1", text)  # the hash of the content
     built = {(manifest["kind"], manifest["metadata"]["name"]): manifest for manifest in yaml.safe_load_all(named)}
     assert built["StatefulSet", "streameval"] == with_example()
-    dashboards = built["ConfigMap", "streameval-dashboards"]
-    assert dashboards["metadata"]["labels"] == {"grafana_dashboard": "1"}
-    assert {name: json.loads(content)["uid"] for name, content in dashboards["data"].items()} == {
+    boards = built["ConfigMap", "streameval-grafana"]
+    assert boards["metadata"]["labels"] == {"grafana_dashboard": "1"}
+    assert {name: json.loads(content)["uid"] for name, content in boards["data"].items()} == {
         "streameval.json": "streameval",
         "streameval-pipeline.json": "streameval-pipeline",
     }

@@ -131,6 +131,21 @@ def test_a_lost_source_makes_the_daemon_unready_and_keeps_the_report() -> None:
     assert message == ["started", "first_event", "source_reached", "source_lost", "source_reached", "stopped"]
 
 
+@pytest.mark.parametrize(("patience", "logged"), [(600.0, []), (0.0, ["source_not_reached"])])
+def test_a_source_that_is_not_reached_is_logged_unless_it_still_connects(
+    monkeypatch: pytest.MonkeyPatch, patience: float, logged: list[str]
+) -> None:
+    monkeypatch.setattr("streameval.service.daemon.CONNECTING_SECONDS", patience)
+    daemon, source, _ = make_daemon([[], []], stop_when_exhausted=False)
+    source.reached, source.detail = False, "no broker answers"
+    with capture_logs() as logs, running(daemon):
+        wait_until(lambda: daemon.published.detail == "no broker answers")
+        source.reached = True
+        wait_until(lambda: daemon.published.ready)
+    messages = [entry["event"] for entry in logs if entry["event"].startswith("source")]
+    assert messages == [*logged, "source_reached"]
+
+
 def test_a_reload_is_shown_without_waiting_for_an_event() -> None:
     daemon = Daemon(ListSource([[records(b"1")]]), NumberFormat(), Recorder(), reload=lambda: Change(NumberFormat()))
     with running(daemon):
