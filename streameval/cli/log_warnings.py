@@ -87,8 +87,6 @@ def remedy(rejected: Rejected) -> str:
         return (
             "this is the frame of a schema registry: write source: {format: {kind: avro, registry: URL}}, or protobuf"
         )
-    if rejected.detail.startswith("not JSON") and b"," in rejected.value and rejected.value[:1] not in b'{["':
-        return "if this is CSV, name the file .csv, or add --format csv (source.format: csv)"
     if rejected.detail.startswith(("not JSON", "not a JSON object")):
         return f"write each event as one JSON object, in its own line or message; {EVENT_HINT}"
     if rejected.detail.startswith("propensity: missing"):

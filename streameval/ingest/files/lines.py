@@ -30,19 +30,14 @@ larger: after much text, small chunks are read, which become at most two megabyt
 MAX_READ_BYTES = 32 * 2**20  # of a file or of its text, after which lines are returned even if they are few
 
 STDIN = "-"
-TABLE_SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv"}  # .gz or .zst may follow if the table is text
+TABLE_SUFFIXES = {".parquet": "parquet", ".csv": "csv"}  # .gz or .zst may follow if the table is text
 POLL_SECONDS = 0.1  # between looks at the end of a file that is followed
 SAMPLE_BYTES = 4096  # at the start of a file, and before a position in it, that identify the file
 
 
 def table_format(file: str) -> str | None:
-    """Return the format of the table in a file, by its suffixes. Return None for other files.
-
-    >>> table_format("LOG.CSV.gz"), table_format("log.pq"), table_format("log.ndjson")
-    ('csv', 'parquet', None)
-    """
-    suffixes = Path(file.lower()).suffixes
-    return next((written for suffix, written in TABLE_SUFFIXES.items() if suffix in suffixes), None)
+    """Return the format of the table in a file, by its suffixes. Return None for other files."""
+    return next((written for suffix, written in TABLE_SUFFIXES.items() if suffix in Path(file).suffixes), None)
 
 
 class Members:

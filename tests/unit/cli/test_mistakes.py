@@ -604,14 +604,6 @@ def test_scored_outcomes_without_a_named_production_are_refused(run: Run) -> Non
 # --- tables ---
 
 
-def test_a_table_named_as_text_has_the_hint_to_read_it(run: Run) -> None:
-    Path("log.txt").write_text("action,propensity,reward,challenger\na,0.5,1,0.5\nb,0.5,0,0.5\n")
-    outcome = run("replay", "log.txt", "--candidates", "challenger")
-    assert outcome.code == 2
-    assert "\nhint: if this is CSV, name the file .csv, or add --format csv" in outcome.err
-    assert run("replay", "log.txt", "--candidates", "challenger", "--format", "csv").code == 0
-
-
 def test_numbers_of_listed_actions_match_text_cells(run: Run) -> None:
     Path("log.csv").write_text("timestamp,action,propensity,reward,challenger\n1,0,0.5,1,0.5\n2,1,0.5,0,0.5\n")
     Path("c.yaml").write_text(CONFIG + "columns: {actions: [0, 1]}\n")
