@@ -53,7 +53,7 @@ POLICY_PARTS = ("policies", "estimates", "promotion", "trust", "transitions", "c
 EVIDENCE_CHECK = "effective_sample_size"
 """The trust check that fails for lack of evidence, although the numbers may be right."""
 SMALLEST_SHARE = 0.0005
-"""Smallest share of missing events that a detail mentions."""
+"""Smallest share of missing events that an answer mentions."""
 MAX_DECIMALS = 3
 """Decimals of a percentage, however narrow its interval is."""
 
@@ -221,7 +221,7 @@ class _Lift(NamedTuple):
         upper: its upper bound, None if it is unknown
         size: the lift with its sign and unit
         interval: the interval or bound that decides
-        period: the period of the lift
+        period: the period of the lift, or its events
     """
 
     value: float | None = None
@@ -265,7 +265,14 @@ def _lift(report: Report, decision: Decision | None, estimate: Estimate | None) 
     else:
         size, *numbers = _numbers(bounds)
         size, ends = f"{size} per event", " to ".join(numbers) if None not in bounds else ""
-    return _Lift(*bounds, size, f"{100 * report.confidence:g} %: {ends}" if ends else "")
+    interval = f"{100 * report.confidence:g} %: {ends}" if ends else ""
+    return _Lift(*bounds, size, interval, _shared_events(estimate))
+
+
+def _shared_events(estimate: Estimate) -> str:
+    """Say that some events count for production alone, if there are such."""
+    missing = estimate.details.get("missing_share") or 0.0
+    return f" on the {100 * (1 - missing):.1f} % of events that both have" if missing >= SMALLEST_SHARE else ""
 
 
 def _judged_lift(decision: Decision) -> _Lift:
@@ -409,10 +416,8 @@ def _details(report: Report, policy: str, estimate: Estimate | None) -> Iterator
     if estimate is not None and estimate.value is not None:
         values = _compared_values(report, estimate)
         own, production = (decimal(value, decimals_for(values)) for value in values)
-        missing = estimate.details.get("missing_share") or 0.0
-        events = f" on the {100 * (1 - missing):.1f} % of events that both have" if missing >= SMALLEST_SHARE else ""
         pair = f"{estimate.estimator} on {estimate.average}"
-        yield f"{own} per event against {production} of production{events}, by {pair}"
+        yield f"{own} per event against {production} of production{_shared_events(estimate)}, by {pair}"
     for decision in report.promotion:
         if decision.policy == policy:
             yield f"{', '.join(_words(report, decision))}: {decision.reason}"

@@ -295,7 +295,7 @@ class NumberFormat:
 class Recorder:
     """Record the rewards in order, in place of a learner, and count its Reports."""
 
-    config = SimpleNamespace(margin=None)
+    config = SimpleNamespace(margin=None, columns_of=lambda batch: None)
 
     def __init__(self) -> None:
         self.rewards: list[float] = []

@@ -165,7 +165,7 @@ def test_new_copies_are_reported_after_an_interruption() -> None:
     assert resumed.take_versions() == []
 
 
-READER = (ROOT / "deploy" / "README.md").read_text().partition("## Candidates that learn")[2].partition("\n## ")[0]
+READER = (ROOT / "deploy" / "operate.md").read_text().partition("## Candidates that learn")[2].partition("\n## ")[0]
 NAMES: dict[str, Any] = {}
 exec(READER.partition("```python\n")[2].partition("```")[0], NAMES)
 

@@ -98,16 +98,13 @@ def test_a_candidate_never_loses_more_than_everything() -> None:
 
 
 def test_the_sentence_names_the_share_of_events_that_both_policies_have() -> None:
-    options = {"promotion": {"rule": "paired", "trust": {"missing_share": 0.6}}}
-    report = evaluated(half_missing(), averages=["cumulative"], estimators=["ips"], **options)
+    report = evaluated(half_missing(), promotion={"rule": "paired", "trust": {"missing_share": 0.6}})
     (answer,) = answers(report)
-    row = report.get("candidate", "ips", "cumulative")
+    row = report.get("candidate", "stratified_ips", "mixture")
+    shared = f" on the {100 * (1 - row.details['missing_share']):.1f} % of events that both have"
+    assert f"%{shared} (" in answer.sentence
     own, production = row.details["lift_value"], row.details["lift_production_value"]
-    share = 1 - row.details["missing_share"]
-    assert (
-        f"({own:.4f} against {production:.4f} on the {share:.1%} of events that both have)".replace("%", " %")
-        in answer.sentence
-    )
+    assert f"{own:.4f} per event against {production:.4f} of production{shared}, by" in answer.details[0]
 
 
 def test_a_candidate_that_lacks_half_of_the_events_is_not_trusted() -> None:

@@ -184,7 +184,8 @@ def test_a_classifier_that_raises_costs_events_and_is_counted(monkeypatch: pytes
 
 def test_every_row_says_that_its_propensities_are_estimated() -> None:
     segments = {"country": {"values": ["de", "fr"], "other": True}}
-    decoder = Evaluator(["challenger"], ["dr"], ["cumulative"], propensity=BY_CONTEXT).config.decoder()
+    options = {"propensity": BY_CONTEXT, "segments": segments}
+    decoder = Evaluator(["challenger"], ["dr"], ["cumulative"], **options).config.decoder()
     report = evaluated(
         decoder.decode_batch(world(1, 1_500).messages()),
         BY_CONTEXT,

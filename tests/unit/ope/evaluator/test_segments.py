@@ -9,6 +9,8 @@ import pytest
 
 from streameval import Evaluator, EventBatch
 from streameval.common.arrays import Array
+from streameval.errors import InputError
+from streameval.events.segments import SegmentColumns
 from streameval.ope.report import Report, SegmentEstimate
 
 EVENTS = 2_350
@@ -105,9 +107,16 @@ def test_no_event_adds_a_value(log: EventBatch) -> None:
         (policy, value) for policy in ("logging", *CANDIDATES) for value in ("de", "fr")
     ]
     assert sum(row.share or 0.0 for row in rows if row.policy == "one") < 0.5
-    nothing = evaluated(replace(log, segments=None), segments=closed).report().segments
+    absent = replace(log, segments=SegmentColumns.none(["country"], len(log)))
+    nothing = evaluated(absent, segments=closed).report().segments
     assert len(nothing) == len(rows)
     assert all((row.events, row.share, row.value, row.lower) == (None, 0.0, None, None) for row in nothing)
+
+
+def test_a_batch_without_the_column_of_a_segment_is_refused(log: EventBatch) -> None:
+    with pytest.raises(InputError, match="the batch has no column of the segment 'country'") as caught:
+        evaluated(replace(log, segments=None), segments={"country": {"values": ["de"]}})
+    assert "segments={...}" in caught.value.hint
 
 
 def test_segments_change_no_estimate(log: EventBatch) -> None:
