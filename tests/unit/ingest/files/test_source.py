@@ -295,7 +295,9 @@ def test_only_the_last_file_is_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("compressed", gzip.compress(TEXT)), ("in UTF-16", TEXT.decode().encode("utf-16"))]
+    ("name", "text"),
+    [("compressed", gzip.compress(TEXT)), ("in UTF-16", TEXT.decode().encode("utf-16"))],
+    ids=["compressed", "UTF-16"],
 )
 def test_a_file_that_is_not_plain_text_cannot_be_followed(tmp_path: Path, name: str, text: bytes) -> None:
     source = FileSource(write(tmp_path / "log", text), follow=True)
