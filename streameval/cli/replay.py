@@ -32,7 +32,7 @@ from streameval.events.origin import Origin
 from streameval.events.segments import OTHER
 from streameval.ingest.files.lines import check, table_format
 from streameval.ingest.files.source import Advance, FileSettings, read_records
-from streameval.ingest.files.tables import read_table
+from streameval.ingest.files.tables import local_time, read_table
 from streameval.ingest.stages import Deduplication
 from streameval.ope.cycle import HourlyMeans
 from streameval.ope.evaluator.config import EvaluatorConfig
@@ -102,9 +102,8 @@ def run_replay(
     if as_json:
         sys.stdout.write(report.to_json(indent=2).decode() + "\n")
     else:
-        if candidates:
-            for line in replay.notes():
-                print(line)
+        for line in replay.notes():
+            print(line)
         print_results(report, everything)
         if decisions:
             console().print(decisions_table(report))
@@ -240,6 +239,7 @@ class Replay:
         self._rejections = Rejections()
         self._first_lines: Sequence[bytes | None] = ()
         self._missing: list[MissingField] | None = None
+        self._local_time: str | None = None
 
     def read(self, files: Sequence[str], written: str | None = None) -> Report:
         """Read files, print warnings about their events, and return the Report.
@@ -331,6 +331,7 @@ class Replay:
             events = self.config.event_format("json", is_log=True)
             spans = (lambda rows: None) if self._multiline else self._counts.add_spanning
             yield from read_table(file, written, self.config.columns, events, advance, timed=self._timed, spans=spans)
+            self._local_time = self._local_time or local_time(file, written, self.config.columns.timestamp)
         else:
             events = self.config.event_format(written, is_log=True)
             for lines in read_records([file], advance=advance):
@@ -343,10 +344,12 @@ class Replay:
         advance(before + read, total)
 
     def notes(self) -> Iterator[str]:
-        """Yield a line about fields that no event has, if any."""
-        absent = self._counts.absent_fields()
+        """Yield lines about fields that no event has, unless a configuration names them, and about local times."""
+        absent = [] if self._timed else self._counts.absent_fields()
         if absent:
             yield f"the log has no {' and no '.join(absent)}: its rows count in their order, each once"
+        if self._local_time is not None:
+            yield f"times without a zone, such as {self._local_time}, are taken as UTC"
 
     def warnings(self, report: Report) -> Iterator[str]:
         """Yield lines about rejections, failing policies, missing fields, other defects and failed trust checks."""

@@ -49,10 +49,11 @@ def format_duration(seconds: float) -> str:
 
 
 def _seconds(value: object, info: ValidationInfo) -> object:
-    has_unit = isinstance(value, str) and value[-1:].isalpha()
-    if info.context is WRITTEN and not has_unit and value is not None:
+    if isinstance(value, str) and value[-1:].isalpha():
+        return parse_duration(value)
+    if info.context is WRITTEN and value is not None:
         raise ValueError("expected a duration with its unit, such as 30s or 5m")
-    return parse_duration(value) if has_unit else value
+    return value
 
 
 def _duration(value: str) -> str:

@@ -272,6 +272,18 @@ def without_nan(value: Any) -> Any:
     return None if value != value else value
 
 
+def has_no_zone(text: str) -> bool:
+    """Return whether a text is a date or time that `to_seconds` takes as UTC, because it names no zone.
+
+    >>> has_no_zone("2026-01-31 12:00"), has_no_zone("2026-01-31T12:00:00Z"), has_no_zone("1600000000")
+    (True, False, False)
+    """
+    try:
+        return "-" in text and datetime.fromisoformat(text).tzinfo is None
+    except ValueError:
+        return False
+
+
 def to_seconds(moment: Any) -> Any:
     """Convert ISO 8601 text to seconds since 1970, in UTC without an offset. Return other values unchanged.
 

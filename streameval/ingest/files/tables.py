@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
@@ -17,7 +19,7 @@ from streameval.events.action_sets import Index
 from streameval.events.diagnosis import DECODE_ERRORS, refusal
 from streameval.events.origin import Origin
 from streameval.events.records import read_cell
-from streameval.events.tables import ColumnNames, Row, TableLayout
+from streameval.events.tables import ColumnNames, Row, TableLayout, has_no_zone
 from streameval.ingest.files.csv_rows import CsvRow, delimiter_of, next_row
 from streameval.ingest.files.lines import check
 from streameval.ingest.files.source import Advance, read_lines
@@ -103,6 +105,41 @@ def read_rows(
     layout_of = partial(TableLayout.from_names, path, columns=columns, decoder=decoder, timed=False)
     for chunk in _read_chunks(path, kind, layout_of, advance, BATCH_ROWS, by_columns=False):
         yield chunk.rows(np.arange(chunk.size))
+
+
+def local_time(path: str, kind: str, column: str) -> str | None:
+    """Return the first time of a table if it has no zone, else None. Call it for files that have been read.
+
+    Args:
+        path: the file
+        kind: `parquet` or `csv`
+        column: the name of the column with times
+    """
+    if check(path) is None:
+        return None
+    text = _first_time(path, column) if kind == "parquet" else _first_cell(path, column)
+    return text if has_no_zone(text) else None
+
+
+def _first_time(path: str, column: str) -> str:
+    import pyarrow.parquet  # has read the file
+
+    with pyarrow.parquet.ParquetFile(path) as file:
+        batch: Any = next(file.iter_batches(1, columns=[column]), None)
+    if batch is None or not batch.num_columns or not batch.num_rows:
+        return ""
+    with suppress(ValueError):  # nanoseconds need pandas
+        return str(batch.column(0)[0].as_py())
+    return ""
+
+
+def _first_cell(path: str, column: str) -> str:
+    lines = [line or b"" for line in next(read_lines([path], batch=2), ())]
+    texts = [line.decode(errors="replace") for line in lines]
+    with suppress(csv.Error):
+        for row in csv.DictReader(texts, delimiter=delimiter_of(b"".join(lines[:1]))):
+            return row.get(column) or ""
+    return ""
 
 
 def _read_chunks(

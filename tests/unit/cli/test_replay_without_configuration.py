@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
 import pytest
 
 from support.commands import command
@@ -123,3 +127,26 @@ def test_with_many_candidates_the_first_five_answers_are_printed(
     assert "(--all prints the answers for 2 more candidates)" in lines
     every = command(capfd, "replay", str(tmp_path / "log.csv"), "--candidates", ",".join(names), "--all")
     assert sum(line.startswith("Keep production over c") for line in every.out.splitlines()) == 7
+
+
+@pytest.mark.parametrize("name", ["log.csv", "log.parquet"])
+@pytest.mark.parametrize(
+    ("text", "kind", "is_local"),
+    [
+        ("2026-01-31T12:00:00", pa.timestamp("us"), True),
+        ("2026-01-31T12:00:00Z", pa.timestamp("us", "UTC"), False),
+        ("1600000000", pa.float64(), False),
+    ],
+)
+def test_times_without_a_zone_are_said_to_be_taken_as_utc(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str, text: str, kind: Any, is_local: bool
+) -> None:
+    path = tmp_path / name
+    table = pa.table({"timestamp": [text], "action": ["a"], "propensity": [0.5], "reward": [1], "challenger": [0.5]})
+    if name == "log.csv":
+        pyarrow.csv.write_csv(table, path)
+    else:
+        pq.write_table(table.set_column(0, "timestamp", table["timestamp"].cast(kind)), path)
+    outcome = command(capfd, "replay", str(path), "--candidates", "challenger")
+    assert ("times without a zone, such as 2026-01-31" in outcome.out) == is_local
+    assert (outcome.code, "are taken as UTC" in outcome.out) == (0, is_local)
