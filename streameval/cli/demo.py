@@ -211,7 +211,7 @@ class Demonstration:
         return table
 
     def _column(self, report: Report | None, average: str) -> Column:
-        return f">{average.replace('_', ' ')}", lambda policy: decimal(self._value(report, policy, average), 3)
+        return ">" + average.replace("_", "\n"), lambda policy: decimal(self._value(report, policy, average), 3)
 
     def _work(self) -> None:
         from confluent_kafka import Producer  # an extra; without it there is no embedded broker either

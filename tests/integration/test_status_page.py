@@ -111,7 +111,7 @@ def test_the_top_shows_the_lifts_of_the_report(
         assert (low, high) == (rounded(estimate.lift_lower, value, "+"), rounded(estimate.lift_upper, value, "+"))
     for decision in report.promotion:
         assert decision.reason in promotion
-    assert promotion.count("▲ promotable") == sum(decision.promotable for decision in report.promotion) > 0
+    assert promotion.count(", promotable since") == sum(decision.promotable for decision in report.promotion) > 0
 
 
 def later(now: DaemonStatus, events: int, **fields: Any) -> DaemonStatus:
@@ -168,7 +168,7 @@ def test_the_page_works_with_the_keyboard(browser: Browser, server: HttpServer, 
         expect(tab.page.locator(".facts dd").first).to_have_text("20,000")
         tab.page.keyboard.press("Space")
         expect(tab.page.locator(".facts dd").first).to_have_text("21,000")
-        for _ in range(2):
+        for _ in range(3):  # over the bounds, rules and margins
             tab.page.keyboard.press("Tab")
         expect(tab.page.locator("#average-choice-2")).to_be_focused()
         view.published = later(view.published, 22_000)
