@@ -181,8 +181,7 @@ def test_neither_pages_anyone(story: Story) -> None:
 def test_the_pager_rings_for_a_policy_that_was_shipped_and_became_worse_than_the_one_before(story: Story) -> None:
     (call,) = matching_calls(story.calls, "StreamevalProductionWorse", story.shipping)
     assert (call.path, call.alert["status"], call.alert["labels"]["policy"]) == ("/page", "firing", "former")
-    summary = f"{story.shipping}: Production is now worse than former, which it replaced"
-    assert call.alert["annotations"]["summary"] == summary
+    assert call.alert["annotations"]["summary"] == "log: Production is now worse than former, which it replaced"
 
 
 def test_the_pager_rings_for_a_policy_that_was_promotable_and_became_worse_than_production(story: Story) -> None:
