@@ -12,6 +12,8 @@ from typing import Any
 FIRST = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 PATTERNS = ("deploy/*.md", "deploy/runbooks/*.md", "examples/*/*.md", "examples/*/*.ipynb")
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)(?P<path>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
+OWN_PAGES = "deploy/site/pages/"
+"""Pages of the site itself, which are at its top there."""
 NOT_IN_SEARCH = "---\nsearch: {exclude: true}\n---\n\n"
 FENCE = re.compile(r"^(```|~~~)")
 COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
@@ -70,7 +72,8 @@ def targets(text: str, directory: Path) -> Iterator[Path]:
     """Yield the files and directories that a document links to."""
     for line in prose(text):
         for link in LINK.finditer(line):
-            yield Path(os.path.normpath(directory / link["path"]))
+            if OWN_PAGES not in link["path"]:
+                yield Path(os.path.normpath(directory / link["path"]))
 
 
 def page(text: str, directory: Path) -> str:
@@ -81,6 +84,8 @@ def page(text: str, directory: Path) -> str:
 
     def index_link(link: re.Match[str]) -> str:
         path = link["path"].rstrip("/")
+        if OWN_PAGES in path:
+            return path.replace(OWN_PAGES, "") + (link["anchor"] or "")
         if path.endswith(".ipynb"):
             return f"{path.removesuffix('.ipynb')}.md"
         return f"{path}/index.md" if (directory / path).is_dir() else link[0]
