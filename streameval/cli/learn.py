@@ -15,9 +15,9 @@ from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextC
 from rich.table import Table
 
 from streameval.cli.replay import Replay, config_and_files, require_configured
-from streameval.cli.tables import Column, interval_text, new_table
+from streameval.cli.tables import Column, new_table
 from streameval.cli.terminal import console, progress_bar, say, warning
-from streameval.common.text import decimal, decimals_for, significant
+from streameval.common.text import decimal, decimals_for, interval_text, significant
 from streameval.config.memory import usable_memory
 from streameval.config.model import Config
 from streameval.errors import InputError

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from streameval.common.text import UNKNOWN, counted, decimal, decimals_for, significant, utc_time
+from streameval.common.text import UNKNOWN, counted, decimal, decimals_for, interval_text, significant, utc_time
 from streameval.ope.answer import answers, best_first, calibrated, chosen_estimates, percentage, summary
 from streameval.ope.report import Calibration, Decision, Estimate, Report
 
@@ -55,13 +55,6 @@ def new_table(title: str, columns: Iterable[Column], rows: Iterable[Any] = (), s
 def bold(name: Cell) -> Text:
     """Emphasise the name of a row."""
     return name if isinstance(name, Text) else Text(name, style="bold")
-
-
-def interval_text(lower: float | None, upper: float | None, decimals: int, signed: bool = False) -> str:
-    """Return `lower … upper`, or a dash if a bound is unknown."""
-    if lower is None or upper is None:
-        return UNKNOWN
-    return f"{decimal(lower, decimals, signed)} … {decimal(upper, decimals, signed)}"
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> Table:

@@ -184,3 +184,10 @@ def short_time(timestamp: float, now: float | None) -> str:
     date, time = utc_time(timestamp)[:16].split()
     is_today = now is not None and utc_time(now).startswith(date)
     return f"{time} UTC" if is_today else f"{date} {time} UTC"
+
+
+def interval_text(lower: float | None, upper: float | None, decimals: int, signed: bool = False) -> str:
+    """Return `lower … upper`, or a dash if a bound is unknown."""
+    if lower is None or upper is None:
+        return UNKNOWN
+    return f"{decimal(lower, decimals, signed)} … {decimal(upper, decimals, signed)}"

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 from msgspec import structs
 
 from streameval.common.text import (
+    UNKNOWN,
     counted,
     decimal,
     decimals_for,
@@ -44,6 +45,7 @@ __all__ = [
     "headline",
     "percentage",
     "recommended",
+    "relative_lift",
     "seen_lifts",
     "summary",
 ]
@@ -210,6 +212,12 @@ def percentage(value: float | None, lower: float | None, upper: float | None) ->
         for number in (value, lower, upper)
     )
     return f"{size} %", " to ".join(ends) if all(ends) else ""
+
+
+def relative_lift(estimate: Estimate) -> str:
+    """Return the lift in percent of production's value, with its interval."""
+    size, ends = percentage(estimate.lift_ratio, estimate.lift_ratio_lower, estimate.lift_ratio_upper)
+    return f"{size} ({ends})" if ends else size or UNKNOWN
 
 
 class _Lift(NamedTuple):

@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
-from streameval.common.text import UNKNOWN, counted, decimal, decimals_for
-from streameval.ope.answer import CandidateAnswer, answers, best_first, chosen_estimates, headline, percentage, summary
+from streameval.common.text import UNKNOWN, counted, decimal, decimals_for, interval_text
+from streameval.ope.answer import (
+    CandidateAnswer,
+    answers,
+    best_first,
+    chosen_estimates,
+    headline,
+    relative_lift,
+    summary,
+)
 from streameval.ope.report import Estimate, Report
 
 COLOURS = {"promotable": "#1a7f37", "worse": "#b42318", "untrusted": "#b54708"}
@@ -69,10 +77,9 @@ def _estimates(report: Report, rows: Sequence[Estimate]) -> str:
     for row in rows:
         name = f"{row.policy} (production)" if row.policy == report.production else row.policy
         cells = [name, *([row.reward] if several else []), row.estimator, row.average, decimal(row.value, decimals)]
-        cells += [_bounds(row.lower, row.upper, decimals), decimal(row.lift, decimals, signed=True)]
-        cells += [_bounds(row.lift_lower, row.lift_upper, decimals, signed=True)]
-        size, ends = percentage(row.lift_ratio, row.lift_ratio_lower, row.lift_ratio_upper)
-        cells += [f"{size} ({ends})" if ends else size or UNKNOWN]
+        cells += [interval_text(row.lower, row.upper, decimals), decimal(row.lift, decimals, signed=True)]
+        cells += [interval_text(row.lift_lower, row.lift_upper, decimals, signed=True)]
+        cells += [relative_lift(row)]
         lines.append([*cells, decimal(row.effective_sample_size, 0)])
     return _table(headings, lines)
 
@@ -90,7 +97,7 @@ def _segments(report: Report) -> Iterator[str]:
             UNKNOWN if row.share is None else f"{row.share:.1%}",
             decimal(row.value, decimals),
             decimal(row.lift, decimals, signed=True),
-            _bounds(row.lift_lower, row.lift_upper, decimals, signed=True),
+            interval_text(row.lift_lower, row.lift_upper, decimals, signed=True),
         ]
         for row in rows
     ]
@@ -98,12 +105,6 @@ def _segments(report: Report) -> Iterator[str]:
     yield _table(headings, lines[:MAX_SEGMENTS])
     if len(lines) > MAX_SEGMENTS:
         yield _folded(f"All {len(lines)} rows of segments", _table(headings, lines))
-
-
-def _bounds(lower: float | None, upper: float | None, decimals: int, signed: bool = False) -> str:
-    if lower is None or upper is None:
-        return UNKNOWN
-    return f"{decimal(lower, decimals, signed)} … {decimal(upper, decimals, signed)}"
 
 
 def _folded(title: str, content: str) -> str:

@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from streameval.common.text import UNKNOWN, counted, decimal, measured_time, significant, utc_time
-from streameval.ope.answer import CandidateAnswer, answers, best_first, headline, percentage, seen_lifts
+from streameval.ope.answer import CandidateAnswer, answers, best_first, headline, relative_lift, seen_lifts
 from streameval.ope.intervals import KINDS
 from streameval.ope.report import Estimate, GuardrailCheck, Report, TrustCheck, grouped
 from streameval.service.status import DaemonStatus
@@ -331,12 +331,6 @@ def _detail(key: str, digits: int) -> Callable[[Estimate], str]:
 def words(check: TrustCheck) -> str:
     """Return the name of a check that fits whether it passes or fails."""
     return {"stale": "freshness"}.get(check.check, check.check.replace("_", " "))
-
-
-def relative_lift(estimate: Estimate) -> str:
-    """Return the lift in percent of production's value, with its interval."""
-    size, ends = percentage(estimate.lift_ratio, estimate.lift_ratio_lower, estimate.lift_ratio_upper)
-    return f"{size} ({ends})" if ends else size or UNKNOWN
 
 
 def lifts_of_slots(estimate: Estimate) -> str:
