@@ -20,7 +20,6 @@ from streameval.common.text import UNKNOWN, counted, decimal
 from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.ingest.simulated import SimulatedRecommender, SimulatedSettings
-from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.evaluator import Evaluator
 
 WARM_UP = 0.1
@@ -75,16 +74,6 @@ class ErrorRow(msgspec.Struct, frozen=True):
     bias_se: float | None
     covered: float | None
     covered_se: float | None
-
-
-def all_pairs(config: EvaluatorConfig) -> list[tuple[str, str]]:
-    """Return the labels of each estimator and average that are estimated together."""
-    return [
-        (estimator.label, average.label)
-        for estimators, averages in config.products
-        for average in averages
-        for estimator in estimators
-    ]
 
 
 def score(trace: Trace, truth: Mapping[str, Array], pair: tuple[str, str]) -> Score:
@@ -171,7 +160,7 @@ def simulate_errors(settings: SimulatedSettings, seeds: int, path: Path | None, 
     else:
         config = Config.load(path)
         warn(config)
-    pairs = all_pairs(config.evaluator_config())
+    pairs = list(config.evaluator_config().pairs)
     scores = []
     columns = (TextColumn("logs"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with progress_bar(*columns) as progress:

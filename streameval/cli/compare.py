@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import chain, islice
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 from pydantic import ValidationError
 
-from streameval.cli.replay import Replay, choices
+from streameval.cli.replay import Replay, choices, require_events, table_columns
 from streameval.cli.trace import Trace
 from streameval.common.problems import ProblemsError, problems_of
 from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch
 from streameval.events.segments import label_of
-from streameval.ingest.files.csv_rows import delimiter_of
+from streameval.events.tables import value_at
 from streameval.ingest.files.lines import table_format
 from streameval.ingest.files.source import read_lines
+from streameval.ingest.files.tables import column_values
 from streameval.ope.candidates import is_logged
 from streameval.ope.evaluator.options import Candidates
 from streameval.ope.report import Report
@@ -110,35 +110,29 @@ def compare(
     config = _config(
         {
             "policies": {"candidates": candidates},
-            "columns": {**(_table_columns(candidates) if _is_table(data) else {}), **(columns or {})},
-            "segments": _segments(segments, data, columns or {}),
+            "columns": {**(table_columns(_logged(candidates)) if _is_table(data) else {}), **(columns or {})},
+            "segments": _segments(segments, data),
             "reward": {"field": reward} if isinstance(reward, str) else reward or {},
             **options,
         }
     )
     trace = Trace(choices(config.evaluator_config(), None, None))
     is_read_once = isinstance(data, Iterator)
-    replay = Replay(config, timed=False)
-    if is_read_once:
-        replay.update = partial(_traced, replay, trace)
-    _take(replay, data)
+    replay = _replayed(config, data, trace if is_read_once else None)
     report = replay.report()
     for warning in _whole(replay.warnings(report)):
         warnings.warn(warning, stacklevel=2)
-    replay.require_events(report)
+    require_events(report)
     if is_read_once:
         trace.finish(report)
 
-    def traced() -> Trace:
+    def figure() -> Figure:
         if trace.last is None:
-            again = Replay(config, timed=False)
-            again.update = partial(_traced, again, trace)
-            _take(again, data)
+            _replayed(config, data, trace)
             trace.finish(report)
-        return trace
+        return _figure(trace, ", ".join(Path(file).name for file in _files(data) or ()), config)
 
-    title = ", ".join(Path(file).name for file in _files(data) or ())
-    return Comparison(report, lambda: _figure(traced(), title, config))
+    return Comparison(report, figure)
 
 
 def _whole(lines: Iterable[str]) -> list[str]:
@@ -152,7 +146,11 @@ def _whole(lines: Iterable[str]) -> list[str]:
     return found
 
 
-def _take(replay: Replay, data: Data) -> None:
+def _replayed(config: Config, data: Data, trace: Trace | None) -> Replay:
+    """Read the data, and record the estimates over them in a trace if there is one."""
+    replay = Replay(config, timed=False)
+    if trace is not None:
+        replay.update = lambda batch: trace.update(replay.evaluator, batch, replay.share)
     files, batches = _files(data), _batches(data)
     if files is not None:
         replay.take_files(files)
@@ -160,10 +158,7 @@ def _take(replay: Replay, data: Data) -> None:
         replay.take(batches)
     else:
         replay.take_frame(data)
-
-
-def _traced(replay: Replay, trace: Trace, batch: EventBatch) -> None:
-    trace.update(replay.evaluator, batch, replay.share)
+    return replay
 
 
 def _figure(trace: Trace, title: str, config: Config) -> Figure:
@@ -192,9 +187,8 @@ def _is_table(data: Data) -> bool:
     return _batches(data) is None if files is None else all(table_format(file) in ("csv", "parquet") for file in files)
 
 
-def _table_columns(candidates: Candidates) -> dict[str, Any]:
-    names = [name for name in candidates if not isinstance(candidates, Mapping) or is_logged(candidates[name])]
-    return {"event_id": "event_id", "policies": {name: name for name in names}}
+def _logged(candidates: Candidates) -> list[str]:
+    return [name for name in candidates if not isinstance(candidates, Mapping) or is_logged(candidates[name])]
 
 
 def _config(sections: Mapping[str, Any]) -> Config:
@@ -212,7 +206,7 @@ def _config(sections: Mapping[str, Any]) -> Config:
 # --- Values of segments ---
 
 
-def _segments(segments: Sequence[str] | Mapping[str, Any], data: Data, columns: Mapping[str, Any]) -> dict[str, Any]:
+def _segments(segments: Sequence[str] | Mapping[str, Any], data: Data) -> dict[str, Any]:
     if isinstance(segments, Mapping):
         return dict(segments)
     found = {}
@@ -242,24 +236,13 @@ def _values(data: Data, field: str) -> Iterator[Any]:
 
 
 def _values_of_file(file: str, field: str) -> Iterator[Any]:
-    written, name = table_format(file), field.rpartition(".")[2]
-    if written == "parquet":
-        import pyarrow.parquet
+    written, values = table_format(file), _values_of_lines(file, field)
+    if written is not None:
+        values = column_values(file, written, field.rpartition(".")[2])
+    return islice(values, LOOKED_AT)
 
-        if name in pyarrow.parquet.read_schema(file).names:
-            yield from pyarrow.parquet.read_table(file, columns=[name]).column(name).to_pylist()
-        return
-    lines = islice((line for block in read_lines(file, batch=2000) for line in block if line), LOOKED_AT)
-    if written == "csv":
-        header = next(lines, b"")
-        texts = (line.decode(errors="replace") for line in chain([header], lines))
-        yield from (row.get(name) for row in csv.DictReader(texts, delimiter=delimiter_of(header)))
-        return
-    for line in lines:
-        try:
-            value = msgspec.json.decode(line)
-        except msgspec.DecodeError:
-            continue
-        for key in field.split("."):
-            value = value.get(key) if isinstance(value, dict) else None
-        yield value
+
+def _values_of_lines(file: str, field: str) -> Iterator[Any]:
+    for line in (line for block in read_lines(file, batch=2000) for line in block if line):
+        with suppress(msgspec.DecodeError):
+            yield value_at(msgspec.json.decode(line, type=dict[str, Any]), field)

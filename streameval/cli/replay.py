@@ -14,7 +14,7 @@ import numpy as np
 import typer
 from pydantic import ValidationError
 
-from streameval.cli.accuracy import all_pairs, error_rows, error_table, score
+from streameval.cli.accuracy import error_rows, error_table, score
 from streameval.cli.arguments import candidate_names, split_config_and_files
 from streameval.cli.log_warnings import MAX_DETAIL, MIN_SHARE, LogCounts, Rejections, missing_warnings, trust_warnings
 from streameval.cli.plots import ReplayPlot, check_path
@@ -28,6 +28,7 @@ from streameval.common.text import counted
 from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch, JsonDecoder
+from streameval.events.batch import decode_frame
 from streameval.events.origin import Origin
 from streameval.events.segments import OTHER
 from streameval.ingest.files.lines import check, table_format
@@ -91,7 +92,7 @@ def run_replay(
         raise InputError(f"promotion is off: {lost}", hint=hint)
     true_values = read_truth(truth) if truth else {}
     figure = None if plot is None else _figure(config, files, plot, true_values, decisions)
-    trace = Trace(all_pairs(config.evaluator_config()) if true_values else figure.choices if figure else ())
+    trace = Trace(list(config.evaluator_config().pairs) if true_values else figure.choices if figure else ())
     replay = Replay(config, timed=candidates is None, multiline=multiline)
     means = None if as_json else hourly_means(replay.evaluator.config)
     replay.update = _updates(replay, trace if trace.pairs else None, means)
@@ -126,6 +127,11 @@ def _updates(replay: Replay, trace: Trace | None, means: HourlyMeans | None) -> 
             means.update(batch)
 
     return update
+
+
+def table_columns(candidates: Sequence[str]) -> dict[str, Any]:
+    """Return `columns` of a table with the names of fields, and a column of its own name for each candidate."""
+    return {"event_id": "event_id", "policies": list(candidates)}
 
 
 def hourly_means(config: EvaluatorConfig) -> HourlyMeans | None:
@@ -201,7 +207,7 @@ def config_for(candidates: str, file: str, written: str | None = None) -> Config
     """
     names = candidate_names(candidates, file)
     is_table = (written or table_format(file)) in ("csv", "parquet")
-    columns = {"event_id": "event_id", "policies": names} if is_table else {}
+    columns = table_columns(names) if is_table else {}
     try:
         return Config.model_validate({"policies": {"candidates": names}, "columns": columns})
     except ValidationError as error:
@@ -255,7 +261,8 @@ class Replay:
         report = self.report()
         for line in self.warnings(report):
             say(line)
-        return self.require_events(report)
+        require_events(report)
+        return report
 
     def take_files(self, files: Sequence[str], written: str | None = None) -> None:
         """Take the events of files, with a progress bar."""
@@ -277,14 +284,9 @@ class Replay:
         Raises:
             InputError: pyarrow is not installed, or a column is missing or mixes types.
         """
-        try:
-            from streameval.events.arrow import from_frame
-        except ImportError as error:
-            hint = "pip install 'streameval[columnar]'"
-            raise InputError("frames need pyarrow, which is not installed", hint=hint) from error
         events = self.config.event_format("json", is_log=True)
         self.share = 1.0
-        self._take(from_frame(frame, self.config.columns, events))
+        self._take(decode_frame(frame, self.config.columns, events))
         self._counts.clipped += events.clipped_events
 
     def take(self, batches: Iterable[EventBatch]) -> None:
@@ -296,19 +298,6 @@ class Replay:
         """Return the Report of all events so far."""
         self.evaluator.fold_pending()
         return self.evaluator.report()
-
-    @staticmethod
-    def require_events(report: Report) -> Report:
-        """Return the Report if it has events.
-
-        Raises:
-            InputError: No event was accepted.
-        """
-        if not report.events.accepted:
-            cause = "all were rejected" if report.events.rejected else "the files are empty"
-            hint = "correct the fields above" if report.events.rejected else "check the names of the files"
-            raise InputError(f"no event was accepted: {cause}", hint=hint)
-        return report
 
     def _take(self, batch: EventBatch) -> None:
         batch, are_clipped = batch.clipped(self._counts.reward_range, self._further)
@@ -392,6 +381,18 @@ class Replay:
         if policy in named:
             return 'its values must be numbers, or lists of numbers: write 0.25, not "0.25"'
         return f"the events name {', '.join(named) or 'no policies'}"
+
+
+def require_events(report: Report) -> None:
+    """Check that a Report has events.
+
+    Raises:
+        InputError: No event was accepted.
+    """
+    if not report.events.accepted:
+        cause = "all were rejected" if report.events.rejected else "the files are empty"
+        hint = "correct the fields above" if report.events.rejected else "check the names of the files"
+        raise InputError(f"no event was accepted: {cause}", hint=hint)
 
 
 def require_configured(option: str, label: str | None, labels: Collection[str]) -> None:

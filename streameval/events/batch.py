@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -45,6 +45,10 @@ from streameval.events.validation import (
     slot_rewards_within,
     unit_interval_rule,
 )
+
+if TYPE_CHECKING:
+    from streameval.events.decoder import JsonDecoder
+    from streameval.events.tables import ColumnNames
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -466,17 +470,12 @@ class EventBatch(Batch):
         from streameval.events.decoder import JsonDecoder
         from streameval.events.tables import ColumnNames
 
-        try:
-            from streameval.events.arrow import from_frame
-        except ImportError as error:
-            hint = "pip install 'streameval[columnar]'"
-            raise InputError("frames need pyarrow, which is not installed", hint=hint) from error
         names = ColumnNames.from_mapping(columns, policies)
         fields = [SegmentField(name, field) for name, field in (segments or {}).items()]
         raw_fields = () if estimated and scores is None else scores
         options: dict[str, Any] = {"segments": fields, "named": estimated, "estimated": estimated}
         decoder = JsonDecoder(list(names.policies), reward_field, reward_range, raw_fields, **options)
-        return replace(from_frame(frame, names, decoder), origin=None)
+        return replace(decode_frame(frame, names, decoder), origin=None)
 
     @classmethod
     def from_rankings(
@@ -544,6 +543,21 @@ class EventBatch(Batch):
         tuples = {name: tuple(columns[name]) for name in ("policies", "rejected")}
         batch: EventBatch = super(EventBatch, cls).from_state(columns | tuples)
         return batch
+
+
+def decode_frame(frame: Any, names: ColumnNames, decoder: JsonDecoder) -> EventBatch:
+    """Decode the rows of a frame.
+
+    Raises:
+        TypeError: This is not a frame.
+        InputError: pyarrow is not installed, or a column is missing or mixes types.
+    """
+    try:
+        from streameval.events.arrow import from_frame
+    except ImportError as error:
+        hint = "pip install 'streameval[columnar]'"
+        raise InputError("frames need pyarrow, which is not installed", hint=hint) from error
+    return from_frame(frame, names, decoder)
 
 
 @cache

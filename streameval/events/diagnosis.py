@@ -190,7 +190,7 @@ def explain(error: Exception) -> str:
 
 @lru_cache(maxsize=32)
 def read_fields(form: type[msgspec.Struct]) -> tuple[str, ...]:
-    """Return the fields of a struct type whose values are read."""
+    """Return the names of the fields of a struct type, without the ones that stay raw JSON."""
     return tuple(field.encode_name for field in msgspec.structs.fields(form) if not _is_raw(field.type))
 
 

@@ -1,4 +1,4 @@
-"""Decode JSON events whose fields have other names, or are inside of objects."""
+"""Decode JSON events that have fields under other names, or inside of objects."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class FieldNames:
 
 
 class FieldDecoder(JsonDecoder):
-    """Decode JSON events whose fields have other names, as fast as `JsonDecoder` if only names at the top differ.
+    """Decode JSON events that name fields otherwise, as fast as `JsonDecoder` if only names at the top differ.
 
     Args:
         names: the fields with other names

@@ -189,7 +189,7 @@ class TableLayout:
         return event
 
     def actions_like(self, are_text: bool) -> list[str | int]:
-        """Return the actions of every row. Numbers become text for a table whose chosen actions are text, as in CSV."""
+        """Return the actions of every row. Numbers become text if the chosen actions are text, as in CSV."""
         return [str(action) if are_text else action for action in self.actions or ()]
 
     def decode_rows(self, rows: Sequence[Row], decoder: JsonDecoder, origin: Origin) -> EventBatch:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -117,29 +117,32 @@ def local_time(path: str, kind: str, column: str) -> str | None:
     """
     if check(path) is None:
         return None
-    text = _first_time(path, column) if kind == "parquet" else _first_cell(path, column)
-    return text if has_no_zone(text) else None
+    text = next(column_values(path, kind, column), None)
+    return str(text) if text is not None and has_no_zone(str(text)) else None
 
 
-def _first_time(path: str, column: str) -> str:
-    import pyarrow.parquet  # has read the file
+def column_values(path: str, kind: str, column: str) -> Iterator[Any]:
+    """Yield the values of a column as they stand in the file, none if the table lacks it.
 
-    with pyarrow.parquet.ParquetFile(path) as file:
-        batch: Any = next(file.iter_batches(1, columns=[column]), None)
-    if batch is None or not batch.num_columns or not batch.num_rows:
-        return ""
-    with suppress(ValueError):  # nanoseconds need pandas
-        return str(batch.column(0)[0].as_py())
-    return ""
+    Args:
+        path: the file
+        kind: `parquet` or `csv`
+        column: the name of the column
+    """
+    if kind == "parquet":
+        import pyarrow.parquet
 
-
-def _first_cell(path: str, column: str) -> str:
-    lines = [line or b"" for line in next(read_lines([path], batch=2), ())]
-    texts = [line.decode(errors="replace") for line in lines]
+        with pyarrow.parquet.ParquetFile(path) as file:
+            names = [column] if column in file.schema_arrow.names else []
+            for batch in file.iter_batches(BATCH_ROWS, columns=names) if names else ():
+                with suppress(ValueError):  # nanoseconds need pandas
+                    yield from (value.as_py() for value in batch.column(0))
+        return
+    lines = (line for block in read_lines([path], batch=BATCH_ROWS) for line in block if line)
+    header = next(lines, b"")
+    texts = (line.decode(errors="replace") for line in chain([header], lines))
     with suppress(csv.Error):
-        for row in csv.DictReader(texts, delimiter=delimiter_of(b"".join(lines[:1]))):
-            return row.get(column) or ""
-    return ""
+        yield from (row.get(column) for row in csv.DictReader(texts, delimiter=delimiter_of(header)))
 
 
 def _read_chunks(

@@ -1,4 +1,4 @@
-"""Test JSON events whose fields have other names, or are inside of objects."""
+"""Test JSON events that have fields under other names, or inside of objects."""
 
 from __future__ import annotations
 
