@@ -7,16 +7,16 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 from pydantic import ValidationError
 
 from streameval.cli.replay import Replay, choices, require_events, table_columns
 from streameval.cli.trace import Trace
-from streameval.common.problems import ProblemsError, problems_of
+from streameval.common.problems import Problem, ProblemsError, problems_of, refuse
 from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch
@@ -38,6 +38,8 @@ MOST_VALUES = 20
 """Values of a segment that are found in the data. All others are one more value."""
 LOOKED_AT = 20_000
 """Events of a file in which the values of a segment are looked for."""
+OF_A_DAEMON = ("name", "http", "state", "dead_letters", "decisions", "engine")
+"""Sections of a configuration without effect on a comparison."""
 
 
 class Comparison:
@@ -73,7 +75,7 @@ def compare(
     candidates: Candidates,
     *,
     columns: Mapping[str, Any] | None = None,
-    segments: Sequence[str] | Mapping[str, Any] = (),
+    segments: str | Sequence[str] | Mapping[str, Any] = (),
     reward: str | Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Comparison:
@@ -90,10 +92,11 @@ def compare(
             returns, for each event, one probability for each of its actions
         columns: the column of each field, e.g. `{"propensity": "p", "policies": {"challenger": "p_new"}}`. By default
             they have the names of fields
-        segments: fields that split the lift, e.g. `["context.country"]`. Their 20 most frequent values are found in the
-            data, in a file among the first 20,000 events. Or segments by name, as in the configuration
+        segments: fields that split the lift, or one, e.g. `"context.country"`. The 20 most frequent values are found
+            in the data, in a file among the first 20,000 events. Or segments by name, as in the configuration
         reward: the field of the reward, or its settings, e.g. `{"field": "revenue", "max": 200}`
-        options: other sections of the configuration, e.g. `promotion="paired"` or `estimators=["snips"]`
+        options: other sections of the configuration, e.g. `promotion="paired"` or `estimators=["snips"]`. From
+            `source`, only `format`, `duplicates` and `multiline` count, for files
 
     Returns:
         The answer. Its `report` has all numbers, and `plot()` draws them.
@@ -107,18 +110,25 @@ def compare(
     >>> round(answer.report.get("new", "ips", "cumulative").lift, 4)
     0.2
     """
+    known = _known(data)
+    unused = [name for name in OF_A_DAEMON if options.pop(name, None) is not None]
+    if unused:
+        warnings.warn(f"settings of a daemon have no effect here: {', '.join(unused)}", stacklevel=2)
+    if reward is not None:
+        options["reward"] = {"field": reward} if isinstance(reward, str) else reward
+    refuse(_contradictions(known, columns, options))
+    usual = table_columns(_logged(candidates)) if known.is_table else {}
     config = _config(
         {
-            "policies": {"candidates": candidates},
-            "columns": {**(table_columns(_logged(candidates)) if _is_table(data) else {}), **(columns or {})},
-            "segments": _segments(segments, data),
-            "reward": {"field": reward} if isinstance(reward, str) else reward or {},
             **options,
+            "policies": {**options.get("policies", {}), "candidates": candidates},
+            "columns": {**usual, **columns} if isinstance(columns, Mapping) else usual if columns is None else columns,
+            "segments": _segments(segments, known),
         }
     )
     trace = Trace(choices(config.evaluator_config(), None, None))
-    is_read_once = isinstance(data, Iterator)
-    replay = _replayed(config, data, trace if is_read_once else None)
+    is_read_once = isinstance(known.batches, Iterator)
+    replay = _replayed(config, known, trace if is_read_once else None)
     report = replay.report()
     for warning in _whole(replay.warnings(report)):
         warnings.warn(warning, stacklevel=2)
@@ -128,11 +138,66 @@ def compare(
 
     def figure() -> Figure:
         if trace.last is None:
-            _replayed(config, data, trace)
+            _replayed(config, known, trace)
             trace.finish(report)
-        return _figure(trace, ", ".join(Path(file).name for file in _files(data) or ()), config)
+        return _figure(trace, ", ".join(Path(file).name for file in known.files), config)
 
     return Comparison(report, figure)
+
+
+class _Known(NamedTuple):
+    """Hold one of files, batches and a frame."""
+
+    files: Sequence[str] = ()
+    batches: Iterable[EventBatch] | None = None
+    frame: Any = None
+
+    @property
+    def is_table(self) -> bool:
+        return self.batches is None and all(table_format(file) in ("csv", "parquet") for file in self.files)
+
+
+def _known(data: Data) -> _Known:
+    """Find out what kind of data this is.
+
+    Raises:
+        TypeError: It is none of the kinds.
+    """
+    if isinstance(data, Mapping) or hasattr(data, "__arrow_c_stream__"):
+        return _Known(frame=data)
+    items: Any = [data] if isinstance(data, str | os.PathLike | EventBatch) else data
+    expected = "expected a frame of pandas or polars, an Arrow table, paths or batches"
+    if not isinstance(items, Iterable) or hasattr(items, "read"):
+        raise TypeError(f"{expected}, found {type(data).__name__}")
+    first = next(iter(items), None)
+    if isinstance(items, Iterator) and first is not None:
+        items = chain([first], items)
+    kind = EventBatch if first is None or isinstance(first, EventBatch) else (str, os.PathLike)
+    checked = _all_are(kind, items, f"{expected}, found {type(data).__name__} of")
+    if kind is EventBatch:
+        return _Known(batches=checked if isinstance(items, Iterator) else list(checked))
+    return _Known(files=[os.fspath(path) for path in checked])
+
+
+def _all_are(kind: type | tuple[type, ...], items: Iterable[Any], message: str) -> Iterator[Any]:
+    for item in items:
+        if not isinstance(item, kind):
+            raise TypeError(f"{message} {type(item).__name__}")
+        yield item
+
+
+def _contradictions(known: _Known, columns: object, options: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield settings that something else decides already."""
+    hint = "leave it out"
+    if "candidates" in (options.get("policies") or {}):
+        yield Problem(("policies", "candidates"), "expected nothing next to the argument `candidates`", hint)
+    if known.batches is not None:
+        hint = "give it to what reads the events, such as read_events, or leave it out"
+        reward = options.get("reward")
+        if columns:
+            yield Problem(("columns",), "expected nothing next to batches, which have their fields", hint)
+        if isinstance(reward, Mapping) and "field" in reward:
+            yield Problem(("reward", "field"), "expected nothing next to batches, which have their rewards", hint)
 
 
 def _whole(lines: Iterable[str]) -> list[str]:
@@ -146,18 +211,17 @@ def _whole(lines: Iterable[str]) -> list[str]:
     return found
 
 
-def _replayed(config: Config, data: Data, trace: Trace | None) -> Replay:
+def _replayed(config: Config, known: _Known, trace: Trace | None) -> Replay:
     """Read the data, and record the estimates over them in a trace if there is one."""
     replay = Replay(config, timed=False)
     if trace is not None:
         replay.update = lambda batch: trace.update(replay.evaluator, batch, replay.share)
-    files, batches = _files(data), _batches(data)
-    if files is not None:
-        replay.take_files(files)
-    elif batches is not None:
-        replay.take(batches)
+    if known.frame is not None:
+        replay.take_frame(known.frame)
+    elif known.batches is not None:
+        replay.take(known.batches)
     else:
-        replay.take_frame(data)
+        replay.take_files(known.files)
     return replay
 
 
@@ -168,27 +232,10 @@ def _figure(trace: Trace, title: str, config: Config) -> Figure:
     return ReplayPlot(Path(), list(trace.pairs), title, {}, margin).figure(trace)
 
 
-def _files(data: Data) -> list[str] | None:
-    paths = [data] if isinstance(data, str | os.PathLike) else data
-    if isinstance(paths, list | tuple) and paths and all(isinstance(path, str | os.PathLike) for path in paths):
-        return [os.fspath(path) for path in paths]
-    return None
-
-
-def _batches(data: Data) -> Iterable[EventBatch] | None:
-    if isinstance(data, EventBatch):
-        return [data]
-    is_frame = isinstance(data, Mapping) or hasattr(data, "__arrow_c_stream__")
-    return None if is_frame or _files(data) is not None or not isinstance(data, Iterable) else data
-
-
-def _is_table(data: Data) -> bool:
-    files = _files(data)
-    return _batches(data) is None if files is None else all(table_format(file) in ("csv", "parquet") for file in files)
-
-
 def _logged(candidates: Candidates) -> list[str]:
-    return [name for name in candidates if not isinstance(candidates, Mapping) or is_logged(candidates[name])]
+    if isinstance(candidates, Mapping):
+        return [name for name, policy in candidates.items() if is_logged(policy)]
+    return [name for name in candidates if isinstance(name, str)] if isinstance(candidates, Sequence) else []
 
 
 def _config(sections: Mapping[str, Any]) -> Config:
@@ -206,12 +253,13 @@ def _config(sections: Mapping[str, Any]) -> Config:
 # --- Values of segments ---
 
 
-def _segments(segments: Sequence[str] | Mapping[str, Any], data: Data) -> dict[str, Any]:
-    if isinstance(segments, Mapping):
-        return dict(segments)
+def _segments(segments: str | Sequence[str] | Mapping[str, Any], known: _Known) -> object:
+    fields = [segments] if isinstance(segments, str) else segments
+    if isinstance(fields, Mapping) or not all(isinstance(field, str) for field in fields):
+        return fields
     found = {}
-    for field in segments:
-        counts = Counter(filter(None, map(label_of, _values(data, field))))
+    for field in fields:
+        counts = Counter(filter(None, map(label_of, _values(known, field))))
         if not counts:
             raise InputError(f"no event has the field {field!r}", hint="name a field of the data in `segments`")
         values = [value for value, _ in counts.most_common(MOST_VALUES) if value != "other"]
@@ -219,19 +267,17 @@ def _segments(segments: Sequence[str] | Mapping[str, Any], data: Data) -> dict[s
     return found
 
 
-def _values(data: Data, field: str) -> Iterator[Any]:
-    files = _files(data)
-    if files is None:
-        if _batches(data) is not None:
-            hint = 'give them by name, e.g. segments={"country": {"values": ["de", "fr"]}}'
-            raise InputError("batches do not have the values of segments as text", hint=hint)
+def _values(known: _Known, field: str) -> Iterator[Any]:
+    if known.batches is not None:
+        hint = 'give them by name, e.g. segments={"country": {"values": ["de", "fr"]}}'
+        raise InputError("batches do not have the values of segments as text", hint=hint)
+    if known.frame is not None:
         import pyarrow as pa  # the frame has made it necessary
 
-        table = pa.table(data)
+        table = pa.table(known.frame)
         name = field if field in table.column_names else field.rpartition(".")[2]
         yield from table.column(name).to_pylist() if name in table.column_names else ()
-        return
-    for file in files:
+    for file in known.files:
         yield from _values_of_file(file, field)
 
 

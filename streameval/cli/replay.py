@@ -390,8 +390,8 @@ def require_events(report: Report) -> None:
         InputError: No event was accepted.
     """
     if not report.events.accepted:
-        cause = "all were rejected" if report.events.rejected else "the files are empty"
-        hint = "correct the fields above" if report.events.rejected else "check the names of the files"
+        cause = "all were rejected" if report.events.rejected else "there is none"
+        hint = "correct the fields above" if report.events.rejected else "check the names of files, or the query"
         raise InputError(f"no event was accepted: {cause}", hint=hint)
 
 

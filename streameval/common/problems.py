@@ -183,6 +183,8 @@ def shown(value: object) -> str:
         return str(value).lower()
     if isinstance(value, Mapping):
         return f"a mapping with {', '.join(map(str, value))}" if value else "an empty mapping"
+    if callable(value):
+        return f"the function {getattr(value, '__name__', value)}"
     text = CREDENTIALS.sub("//...@", repr(value))
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 3]}..."
 

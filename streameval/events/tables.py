@@ -134,7 +134,7 @@ class TableLayout:
             if field.is_required and field.column not in names:
                 raise InputError(
                     f"{path} has no column '{field.column}' for {field.entry or field.field}; "
-                    f"it has {', '.join(names)}",
+                    f"it has {', '.join(names) or 'none'}",
                     hint=_hint_for(names),
                 )
             if names.count(field.column) > 1:

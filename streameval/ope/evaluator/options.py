@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self, TypeAlias
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WrapValidator, model_validator
 
 from streameval.common.component import Component, StrictModel, kind_as_mapping
-from streameval.common.problems import Problem, expecting, refuse
+from streameval.common.problems import Problem, expecting, refuse, shown
 from streameval.events.segments import Segment
 from streameval.ope.candidates import AnyPolicy, policy_or_options
 from streameval.ope.core import AnyAverage
@@ -48,8 +48,16 @@ def _by_kind(base: type[Component]) -> WrapValidator:
 # --- Policies ---
 
 
+def _without_functions(value: object) -> object:
+    functions = [item for item in (value if isinstance(value, list) else [value]) if callable(item)]
+    if functions:
+        hint = "give each function a name, e.g. candidates={'mine': f}"
+        refuse([Problem((), expecting("names, or a mapping", shown(functions[0])), hint)])
+    return value
+
+
 NamesOrPolicies = Annotated[
-    Annotated[list[Name], Tag("list")]
+    Annotated[list[Name], BeforeValidator(_without_functions), Tag("list")]
     | Annotated[dict[Name, Annotated[AnyPolicy, BeforeValidator(policy_or_options)]], Tag("mapping")],
     Discriminator(lambda value: "mapping" if isinstance(value, Mapping) else "list"),
     Field(

@@ -170,7 +170,7 @@ def test_no_accepted_event_is_bad_input(run: Run, files: Path) -> None:
         "error: no event was accepted: all were rejected\nhint: correct the fields above\n"
     )
     (files / "empty.ndjson").write_text("")
-    assert "error: no event was accepted: the files are empty\n" in run("replay", "c.yaml", "empty.ndjson").err
+    assert "error: no event was accepted: there is none\n" in run("replay", "c.yaml", "empty.ndjson").err
 
 
 def test_a_candidate_that_no_event_names_is_pointed_out(run: Run, files: Path) -> None:

@@ -79,9 +79,11 @@ def batches(log: dict[str, Any], folder: Path) -> Any:
         parquet_file,
         lines,
         batches,
+        lambda log, folder: list(batches(log, folder)),
         lambda log, folder: [csv_file(log, folder)],
+        lambda log, folder: csv_file(log, folder).parent.glob("*.csv"),
     ],
-    ids=["mapping", "pandas", "polars", "arrow", "csv", "parquet", "lines", "batches", "paths"],
+    ids=["mapping", "pandas", "polars", "arrow", "csv", "parquet", "lines", "batches", "list", "paths", "glob"],
 )
 def test_all_kinds_of_data_give_the_same_numbers(
     log: dict[str, Any], tmp_path: Path, data: Callable[[dict[str, Any], Path], Any]
@@ -110,6 +112,19 @@ def test_values_of_segments_are_found_in_the_data(
     rows = {row.segment_value: row for row in answer.report.segments if row.policy == "new"}
     assert {"de", "fr", "jp", "other"} == set(rows)
     assert rows["de"].share == pytest.approx(log["country"].count("de") / EVENTS)
+
+
+def test_the_field_of_one_segment(log: dict[str, Any]) -> None:
+    answer = se.compare(log, ["new"], segments="country")
+    assert {"de", "fr", "jp", "other"} == {row.segment_value for row in answer.report.segments}
+
+
+def test_several_rewards(log: dict[str, Any]) -> None:
+    spending = {**log, "spent": [20 * reward for reward in log["reward"]]}
+    report = se.compare(spending, ["new"], rewards={"click": {"field": "reward"}, "spent": {"max": 20}}).report
+    usual = se.compare(log, ["new"]).report.get("new", "ips", "cumulative").value
+    found = [report.of_reward(reward).get("new", "ips", "cumulative").value for reward in ("click", "spent")]
+    assert found == pytest.approx([usual, 20 * usual])
 
 
 def test_a_function_is_a_candidate(log: dict[str, Any]) -> None:
@@ -160,6 +175,11 @@ def test_names_of_columns_and_the_range_of_the_reward(log: dict[str, Any]) -> No
             {"segments": {"country": {"values": ["us"]}}},
             "no event has one of the values of the segment 'country'",
         ),
+        (
+            lambda log: {},
+            {"http": {"port": 9_000}, "engine": "spark"},
+            "settings of a daemon have no effect here: http,",
+        ),
     ],
 )
 def test_what_is_wrong_with_the_data_is_a_warning(
@@ -181,7 +201,33 @@ def test_the_figure_is_drawn(log: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "message"),
     [
-        ((5, ["new"]), {}, TypeError, "expected a frame of pandas or polars, or an Arrow table, found int"),
+        (
+            (5, ["new"]),
+            {},
+            TypeError,
+            "expected a frame of pandas or polars, an Arrow table, paths or batches, found int",
+        ),
+        (([{"action": "a"}], ["new"]), {}, TypeError, "found list of dict"),
+        ((np.zeros((2, 2)), ["new"]), {}, TypeError, "found ndarray of ndarray"),
+        ((["absent.csv", 5], ["new"]), {}, TypeError, "found list of int"),
+        ((open, ["new"]), {}, TypeError, "found builtin_function_or_method"),
+        (([], ["new"]), {}, InputError, "no event was accepted: there is none"),
+        ((pd.DataFrame({"action": [], "propensity": [], "reward": [], "new": []}), ["new"]), {}, InputError, "is none"),
+        (({}, ["new"]), {}, InputError, "it has none"),
+        (({"a": [1]}, abs), {}, ProblemsError, "expected names, or a mapping, found the function abs"),
+        (({"a": [1]}, [abs]), {}, ProblemsError, "expected names, or a mapping, found the function abs"),
+        (({"a": [1]}, "new"), {}, ProblemsError, "policies.candidates: expected a list, found 'new'"),
+        (({"a": [1]}, None), {}, ProblemsError, "policies.candidates: expected a list, found nothing"),
+        (({"a": [1]}, ["new"]), {"columns": "p"}, ProblemsError, "columns: expected a mapping of options, found 'p'"),
+        (({"a": [1]}, ["new"]), {"segments": [["a"]]}, ProblemsError, "segments: expected a mapping"),
+        (
+            ({"a": [1]}, ["new"]),
+            {"policies": {"candidates": ["old"]}},
+            ProblemsError,
+            "policies.candidates: expected nothing next to the argument `candidates`",
+        ),
+        (([], ["new"]), {"columns": {"action": "a"}}, ProblemsError, "columns: expected nothing next to batches"),
+        (([], ["new"]), {"reward": "spent"}, ProblemsError, "reward.field: expected nothing next to batches"),
         (("absent.csv", ["new"]), {}, InputError, "absent.csv"),
         (({"action": ["a"], "propensity": [3.0], "reward": [1], "new": [0.5]}, ["new"]), {}, InputError, "rejected"),
         (({"a": [1]}, ["new"]), {}, InputError, "action"),

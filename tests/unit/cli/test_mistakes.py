@@ -318,7 +318,7 @@ MISTAKES_IN_FILES: dict[str, tuple[str, str | bytes, str]] = {
     "an empty file": (
         "x.ndjson",
         "",
-        "error: no event was accepted: the files are empty\nhint: check the names of the",
+        "error: no event was accepted: there is none\nhint: check the names of files",
     ),
     "a gzip file that is cut": (
         "x.ndjson.gz",

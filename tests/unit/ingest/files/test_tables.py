@@ -614,7 +614,7 @@ def test_a_table_without_rows_has_no_events(tmp_path: Path, content: str) -> Non
     file = tmp_path / "x.csv"
     file.write_text(content)
     replay = Replay(configured(tmp_path, PLAIN))
-    with pytest.raises(InputError, match="no event was accepted: the files are empty"):
+    with pytest.raises(InputError, match="no event was accepted: there is none"):
         replay.read([str(file)])
 
 
