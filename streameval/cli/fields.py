@@ -179,8 +179,18 @@ def _paths(record: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Itera
         if value is None:
             continue
         yield prefix + name, value
-        if isinstance(value, dict) and depth < MAX_DEPTH:
-            yield from _paths(value, f"{prefix}{name}.", depth + 1)
+        for inner, item in _objects(value) if depth < MAX_DEPTH else ():
+            yield from _paths(item, f"{prefix}{name}.{inner}", depth + 1)
+
+
+def _objects(value: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the objects in a value, each with the steps to it: an object in a list is found by its first text."""
+    if isinstance(value, dict):
+        yield "", value
+    for item in value if isinstance(value, list) else ():
+        name = next((text for text in item.values() if isinstance(text, str)), "") if isinstance(item, dict) else ""
+        if name and "." not in name:
+            yield f"{name}.", item
 
 
 def proposed_columns(config: Config, records: Sequence[Mapping[str, Any]]) -> tuple[list[str], dict[str, str]]:

@@ -33,7 +33,8 @@ def _by_their_names(value: object) -> object:
 class ColumnNames(BaseModel):
     """Name the column of a table (Parquet, CSV), or the value in a JSON event, that holds each field.
 
-    A dot steps into an object: `choice.p`. A table may lack a column that has the default name of an optional field.
+    A dot steps into an object: `choice.p`, or to the object of this name in a list: `policies.new.p`. A table may lack
+    a column that has the default name of an optional field.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -300,12 +301,21 @@ def to_seconds(moment: Any) -> Any:
 
 
 def value_at(record: Mapping[str, Any], path: str) -> Any:
-    """Return the value at a path of a record, such as `choice.p`, or None if there is none."""
+    """Return the value at a path of a record, such as `choice.p`, or None if there is none.
+
+    In a list, a step leads to the first object that has the name as one of its values.
+
+    >>> value_at({"policies": [{"id": "old", "p": 0.5}, {"id": "new", "p": 0.25}]}, "policies.new.p")
+    0.25
+    """
     if path in record or "." not in path:
         return record.get(path)
     value: Any = record
     for name in path.split("."):
-        value = value.get(name) if isinstance(value, dict) else None
+        if isinstance(value, list):
+            value = next((item for item in value if isinstance(item, dict) and name in item.values()), None)
+        else:
+            value = value.get(name) if isinstance(value, dict) else None
     return value
 
 

@@ -30,6 +30,16 @@ LISTS = {"uuid": "e-0", "time": 1.7e9, "chosen": "a", "arms": ["a", "b"], "probs
 LISTS |= {"challenger_probs": [0.25, 0.75]}
 LISTS_COLUMNS = {"event_id": "uuid", "timestamp": "time", "action": "chosen", "actions": "arms"}
 LISTS_COLUMNS |= {"propensities": "probs", "reward": "click", "policies": {"challenger": "challenger_probs"}}
+ARRAYS = {
+    "id": "e-0",
+    "ts": 1.7e9,
+    "arm": "a",
+    "prob": 0.5,
+    "outcomes": [{"kind": "view"}, {"kind": "click", "value": 1}],
+}
+ARRAYS |= {"policies": [{"name": "old", "p": 0.5}, {"name": "challenger", "p": 0.25}]}
+ARRAYS_COLUMNS = {"event_id": "id", "timestamp": "ts", "action": "arm", "propensity": "prob"}
+ARRAYS_COLUMNS |= {"reward": "outcomes.click.value", "policies": {"challenger": "policies.challenger.p"}}
 SAVED = {"log.ndjson": json.dumps, "log.csv": lambda event: ",".join(str(value) for value in event.values())}
 
 
@@ -69,8 +79,9 @@ def proposed(err: str) -> dict[str, Any]:
         (FLAT, "log.csv", {name: path for name, path in FLAT_COLUMNS.items() if name != "event_id"}),
         (NESTED, "log.ndjson", NESTED_COLUMNS),
         (LISTS, "log.ndjson", LISTS_COLUMNS),
+        (ARRAYS, "log.ndjson", ARRAYS_COLUMNS),
     ],
-    ids=["flat", "csv", "nested", "lists"],
+    ids=["flat", "csv", "nested", "lists", "arrays"],
 )
 def test_columns_that_check_proposes_read_the_log(
     event: dict[str, Any], path: str, columns: dict[str, Any], run: Run

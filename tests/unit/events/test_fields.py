@@ -113,6 +113,16 @@ def test_events_with_other_names_are_the_same_events(
     assert contexts[0] == contexts[1]
 
 
+def test_values_in_a_list_of_objects_are_found_by_the_names_inside() -> None:
+    columns = {"policies": {"new": "policies.new.p"}}
+    listed = [{"id": "old", "p": 0.5}, "none", {"id": "new", "p": 0.25}]
+    gains = [{"kind": "view"}, {"kind": "click", "amount": 1}]
+    events = [PLAIN | {"policies": policies, "gains": gains} for policies in (listed, listed[:2], [], None)]
+    batch, rejected = read(json_decoder(columns, policies=["new"], reward_field="gains.click.amount"), events)
+    np.testing.assert_array_equal(batch.probabilities, [[0.25], [np.nan], [np.nan], [np.nan]])
+    assert (batch.reward.tolist(), rejected) == ([1.0] * 4, [])
+
+
 def test_standard_names_are_decoded_as_without_columns() -> None:
     same = {"event_id": "event_id", "action": "action", "reward": "reward"}
     assert type(json_decoder(same)) is JsonDecoder
