@@ -69,7 +69,7 @@ WARM_UP, WARM_UP_OF_ENGINE = 120.0, 200.0
 """Seconds of each run in which memory may rise. After a kill and after the outage that follows it, the daemon catches
 up in large portions, and the allocator keeps their memory."""
 MANY = 500
-"""Scrapes that are enough for a 99th percentile. If there are fewer, the 90th is used."""
+"""Scrapes that are enough for a 99th percentile. If there are fewer, the median is used."""
 LEAKED = 3
 """Open descriptors that a daemon may gain without a leak, because connections come and go."""
 SETTLING = 60.0
@@ -319,7 +319,7 @@ class Soak:
             "descriptors": self._descriptors(),
             "scrapes": len(scrapes),
             "load": round(float(np.mean([sample.load for sample in self.samples])), 2),
-            "scrape_seconds": round(float(np.quantile(scrapes, 0.99 if len(scrapes) >= MANY else 0.9)), 4),
+            "scrape_seconds": round(float(np.quantile(scrapes, 0.99 if len(scrapes) >= MANY else 0.5)), 4),
             "hours": round(len(seen) * float(np.median(np.diff([sample.at for sample in seen]))) / 3600, 4)
             if seen
             else 0.0,

@@ -20,7 +20,7 @@ from support.ports import free_port
 POLICIES = {"former": (0.8, 0.1, 0.1), "shipped": (0.1, 0.8, 0.1), "waiting": (0.1, 0.1, 0.8)}
 BEFORE, AFTER = (0.1, 0.5, 0.9), (0.9, 0.5, 0.1)
 """Mean rewards of the actions, before and after users change their minds."""
-PATIENCE = 120.0
+PATIENCE = 240.0
 
 
 class Shipping:
