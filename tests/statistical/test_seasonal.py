@@ -5,6 +5,7 @@ Intervals are `drift_aware`. Figures are from the fifth day on, and from the thi
 
 from __future__ import annotations
 
+import time
 from functools import cache
 
 import numpy as np
@@ -13,7 +14,6 @@ import pytest
 from streameval import Evaluator
 from streameval.ope.core import Mixture
 from streameval.ope.core.seasonal import SeasonText
-from support.factories import quickest
 from support.seasonal_worlds import PER_DAY, POLICIES, Looks, World, events, look
 
 AFTER = 4
@@ -81,9 +81,12 @@ def test_a_weekly_profile_knows_weekends(world: str, most: float) -> None:
 def test_a_season_costs_less_than_another_mixture() -> None:
     batch, _ = events(World("sine", 0.026).means(3, np.random.default_rng(1)), 50_000, np.random.default_rng(2))
 
-    def run(seasonal: SeasonText | None) -> None:
+    def cost(seasonal: SeasonText | None) -> float:
         evaluator = Evaluator(list(POLICIES), averages=[Mixture(seasonal=seasonal)], drift=None, promotion=None)
+        started = time.thread_time()
         for first in range(0, len(batch), 2_000):
             evaluator.update(batch[first : first + 2_000])
+        return time.thread_time() - started
 
-    assert quickest(lambda: run("24h")) <= 2.0 * quickest(lambda: run(None))
+    costs = [(cost("24h"), cost(None)) for _ in range(5)]  # in turns, because other tests only add time
+    assert min(with_season for with_season, _ in costs) <= 2.0 * min(without for _, without in costs), costs

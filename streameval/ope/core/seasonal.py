@@ -149,13 +149,13 @@ class SeasonState(msgspec.Struct):
 
     def course_now(self, season: Season) -> Course:
         """Return the profile at the time of the last block and in the next hours, [1 + hours, P, C]."""
-        return self.course_at(season, self._now() + HOUR * np.arange(1.0 + AHEAD))
+        course = self.profile_at(season, self._now() + HOUR * np.arange(1.0 + AHEAD))
+        return course._replace(is_known=course.is_known & ~np.isnan(self.clock[:, LAST, None]))
 
-    def course_at(self, season: Season, times: Array) -> Course:
-        """Return the profile at some times, [times, P, C]."""
+    def profile_at(self, season: Season, times: Array) -> Course:
+        """Return the profile at some times, even if the last block has none, [times, P, C]."""
         profile, variance = np.moveaxis(season.at(self.profile, times), -1, 0)
-        is_known = ~np.isnan(profile) & ~np.isnan(self.clock[:, LAST, None])
-        return Course(np.nan_to_num(profile), np.nan_to_num(variance), is_known)
+        return Course(np.nan_to_num(profile), np.nan_to_num(variance), ~np.isnan(profile))
 
     def _now(self) -> float:
         """Return the time of the last block, 0 if it is unknown."""
@@ -332,7 +332,15 @@ def follow(
     if np.isnan(numbers).all():
         state.clock[:, LAST] = np.nan
         return course, {}
-    firsts = {}
+    firsts, unfilled, is_timed = {}, 0, ~np.isnan(numbers)
+
+    def fill(end: int) -> None:
+        nonlocal unfilled
+        blocks = unfilled + np.flatnonzero(is_timed[unfilled:end])
+        for whole, part in zip(course, state.profile_at(season, reached[blocks]), strict=True):
+            whole[blocks] = part
+        unfilled = end
+
     squares = np.where(means.weight > 0, squares[..., None], 0.0)
     events = np.where(means.weight > 0, float(size), 0.0)
     rows = np.stack([means.weight, squares, means.weight * means.mean, events, np.zeros_like(events)], axis=-1)
@@ -342,25 +350,28 @@ def follow(
         state.clock[:, LAST] = reached[last - 1] if np.isfinite(numbers[first]) else np.nan
         if np.isnan(numbers[first]):
             continue
-        is_first = _turn(state, season, float(numbers[first]), means.noise[first])
-        if is_first.any():
-            firsts[int(first)] = is_first
+        ends = _ended(state, season, float(numbers[first]))
+        if ends.any():
+            fill(int(first))
+            is_first = _turn(state, season, ends, means.noise[first])
+            if is_first.any():
+                firsts[int(first)] = is_first
         _add(state, season, float(numbers[first]), rows[blocks])
-        for whole, part in zip(course, state.course_at(season, reached[blocks]), strict=True):
-            whole[blocks] = part
+    fill(len(numbers))
     return course, firsts
 
 
-def _turn(state: SeasonState, season: Season, number: float, noise: Array) -> Mask:
-    """Fit a new profile of the policies with a period that has ended before this bucket.
-
-    Returns the components with a profile that was unknown or flat before.
-    """
+def _ended(state: SeasonState, season: Season, number: float) -> Mask:
+    """Return the policies with a period that has ended before this bucket."""
     age, last = (np.floor((now - state.clock[:, FIRST]) / season.hours) for now in (number, state.clock[:, NEWEST]))
-    ends, before = age > last, _has_shape(state)
-    if ends.any():
-        fitted = _fit(state.sums[ends], noise[ends], season)
-        state.profile[ends] = np.where(np.isnan(fitted), state.profile[ends], fitted)
+    return np.asarray(age > last)
+
+
+def _turn(state: SeasonState, season: Season, ends: Mask, noise: Array) -> Mask:
+    """Fit a new profile of some policies, and return the components with one that was unknown or flat before."""
+    before = _has_shape(state)
+    fitted = _fit(state.sums[ends], noise[ends], season)
+    state.profile[ends] = np.where(np.isnan(fitted), state.profile[ends], fitted)
     return _has_shape(state) & ~before
 
 
