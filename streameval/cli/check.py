@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from streameval.cli.configuration import configuration_table
-from streameval.cli.fields import columns_hint, proposed_columns, records_of, values_by_name
+from streameval.cli.fields import columns_hint, proposed_columns, records_of, reward_columns_hint, values_by_name
 from streameval.cli.log_warnings import FORM_HINTS, MULTILINE_HINT, REJECTION_HINTS, remedy, spanning_rows
 from streameval.cli.replay import hourly_means
 from streameval.cli.terminal import console, say, silence_logs
@@ -26,7 +26,8 @@ from streameval.common.problems import did_you_mean
 from streameval.common.text import counted, duration_text
 from streameval.config.model import Config, DeadLetterFile, DeadLetterTopic, DecisionTopic
 from streameval.errors import InputError, SourceError, StreamevalError
-from streameval.events import EventBatch, Rejected, RewardDecoder
+from streameval.events import EventBatch, Rejected
+from streameval.events.fields import reward_decoder
 from streameval.events.origin import NO_IDENTITY, Origin
 from streameval.ingest.base import Source, SourceStatus
 from streameval.ingest.files.source import FileSettings
@@ -435,8 +436,11 @@ def check_rewards(config: Config) -> Iterator[Finding]:
     yield Finding("source.rewards", f"reached: {number} in {rewards.topic}")
     origin = Origin.from_parts(rewards.topic, [(0, range(len(sample.values)))])
     primary, *further = config.reward_fields
-    batch = RewardDecoder(primary.field, further).decode_batch(sample.values, origin)
+    decoder = reward_decoder(primary.field, further, dict(rewards.columns))
+    batch = decoder.decode_batch(sample.values, origin)
     yield from _usable("source.rewards", "reward", len(batch), batch.rejected)
+    if batch.rejected and (hint := reward_columns_hint(config, records_of(sample.values))):
+        yield Finding("source.rewards.columns", "most of the first rewards lack fields", "warning", hint)
     assert batch.origin.identity is not None
     has_id = np.zeros(len(batch), dtype=bool) if batch.reward_id is None else batch.reward_id != NO_IDENTITY
     alike = repeated_rows(batch.reward, batch.timestamp, has_id, batch.origin.identity) & ~has_id

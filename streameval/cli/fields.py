@@ -204,27 +204,41 @@ def proposed_columns(config: Config, records: Sequence[Mapping[str, Any]]) -> tu
     names = {field: getattr(columns, field) for field in LOOKS} | {"event_id": columns.event_id or "event_id"}
     names["reward"] = columns.reward or config.reward_fields[0].field
 
-    def is_there(name: str | list[str]) -> bool:
-        return isinstance(name, list) or len(values.get(name, ())) >= ENOUGH * len(records)
-
     policies = config.evaluator_config().logged_policies
-    absent = [name for name in policies if not is_there(columns.policies.get(name, POLICIES + name))]
-    lacking = [field for field in LOOKS if not is_there(names[field])]
+    paths = {POLICIES + name: columns.policies.get(name, POLICIES + name) for name in policies}
+    absent = [name.removeprefix(POLICIES) for name in _lacking(paths, values, len(records))]
+    lacking = _lacking(names, values, len(records))
     unused = {path: some for path, some in values.items() if path not in names.values()}
     found: dict[str, str] = {}
     for policy in absent:
         if (path := _of_policy(policy, unused)) is not None:
             found[POLICIES + policy] = path
             del unused[path]
-    for field in lacking:
-        if (path := _like(LOOKS[field], unused)) is not None:
-            found[field] = path
-            del unused[path]
+    found |= _alike(lacking, unused)
     has_lists = {"actions", "propensities"} & set(lacking) <= set(found)
     unneeded = {"propensity"} if has_lists or config.propensity is not None else set()
     unneeded |= {"reward"} if config.reward_topic is not None else set()
     missing = [field for field in lacking if LOOKS[field].is_required and field not in unneeded]
     return missing + [POLICIES + policy for policy in absent], found
+
+
+def _lacking(names: Mapping[str, str | list[str]], values: Mapping[str, Values], messages: int) -> list[str]:
+    """Return the fields that most messages do not have under their names."""
+
+    def is_there(name: str | list[str]) -> bool:
+        return isinstance(name, list) or len(values.get(name, ())) >= ENOUGH * messages
+
+    return [field for field, name in names.items() if not is_there(name)]
+
+
+def _alike(fields: Iterable[str], unused: dict[str, list[Any]]) -> dict[str, str]:
+    """Return the path that looks most like each field, and remove it from the unused ones."""
+    found = {}
+    for field in fields:
+        if (path := _like(LOOKS[field], unused)) is not None:
+            found[field] = path
+            del unused[path]
+    return found
 
 
 def _like(look: Look, values: Mapping[str, Values]) -> str | None:
@@ -278,8 +292,7 @@ def columns_hint(config: Config, missing: Sequence[str], proposed: Mapping[str, 
     """
     unlike, hints = [field for field in missing if field not in proposed], []
     if proposed:
-        likeness = ", ".join(f"'{path}' looks like {field}" for field, path in proposed.items())
-        hints.append(f"{likeness}; if so, copy into the configuration:\n{_yaml(config, proposed)}")
+        hints.append(_copying(proposed, {"columns": _section(config, proposed)}))
     if unlike:
         hints.append(f"{', '.join(unlike)}: log it, or name it in `columns`")
     if "reward" in unlike:
@@ -287,11 +300,34 @@ def columns_hint(config: Config, missing: Sequence[str], proposed: Mapping[str, 
     return "\n".join(hints)
 
 
-def _yaml(config: Config, proposed: Mapping[str, str]) -> str:
+def reward_columns_hint(config: Config, records: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return the names of fields that rewards seem to have, None if there are none.
+
+    Args:
+        config: the configuration, with a topic of rewards
+        records: the first messages of this topic
+    """
+    assert config.reward_topic is not None
+    columns = config.reward_topic.columns
+    names = {"timestamp": columns.timestamp or "timestamp", "event_id": columns.event_id or "event_id"}
+    names["reward"] = columns.reward or config.reward_fields[0].field
+    values = values_by_name(records)
+    unused = {path: some for path, some in values.items() if path not in names.values()}
+    found = _alike(_lacking(names, values, len(records)), unused)
+    own = columns.model_dump(exclude_none=True) | found
+    return _copying(found, {"source": {"rewards": {"columns": own}}}) if found else None
+
+
+def _copying(proposed: Mapping[str, str], section: Mapping[str, Any]) -> str:
+    likeness = ", ".join(f"'{path}' looks like {field}" for field, path in proposed.items())
+    text = yaml.safe_dump(dict(section), sort_keys=False, allow_unicode=True, width=math.inf).rstrip()
+    return f"{likeness}; if so, copy into the configuration:\n{text}"
+
+
+def _section(config: Config, proposed: Mapping[str, str]) -> dict[str, Any]:
     """Return the section `columns`, with the names that the configuration has already."""
     columns = config.columns.model_dump(exclude_defaults=True)
     policies = columns.pop("policies", {})
     columns |= {field: path for field, path in proposed.items() if not field.startswith(POLICIES)}
     policies |= {field.removeprefix(POLICIES): path for field, path in proposed.items() if field.startswith(POLICIES)}
-    columns |= {"policies": policies} if policies else {}
-    return str(yaml.safe_dump({"columns": columns}, sort_keys=False, allow_unicode=True, width=math.inf)).rstrip()
+    return columns | ({"policies": policies} if policies else {})

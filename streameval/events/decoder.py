@@ -298,9 +298,9 @@ class RewardDecoder:
 
     def __init__(self, reward_field: str = "reward", further: Sequence[RewardField] = ()) -> None:
         self._field, self._further = reward_field, tuple(further)
-        form = reward_type(reward_field, tuple(reward.field for reward in further))
-        self._decode = msgspec.json.Decoder(form).decode
-        self._refused = Diagnosis(form).decode_message
+        self._form = reward_type(reward_field, tuple(reward.field for reward in further))
+        self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(self._form).decode
+        self._refused = Diagnosis(self._form).decode_message
 
     def decode_batch(self, values: Iterable[bytes | None], origin: Origin) -> RewardBatch:
         """Decode messages with their partitions and offsets into columns."""

@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from streameval.events.batch import EventBatch
-from streameval.events.decoder import JsonDecoder
+from streameval.events.batch import EventBatch, RewardBatch
+from streameval.events.decoder import JsonDecoder, RewardDecoder
 from streameval.events.diagnosis import Diagnosis, read_fields, require_shallow
+from streameval.events.further_rewards import RewardField
 from streameval.events.origin import Origin
 from streameval.events.schema import derived
 from streameval.events.tables import ColumnNames, to_seconds, value_at, with_names
@@ -33,6 +34,33 @@ def json_decoder(columns: ColumnNames | Mapping[str, Any] | None = None, **optio
     rewards = [options.get("reward_field", "reward"), *(reward.field for reward in options.get("further", ()))]
     names = FieldNames.from_columns(ColumnNames.from_mapping(columns), rewards)
     return FieldDecoder(names, **options) if names else JsonDecoder(**options)
+
+
+def reward_decoder(
+    reward_field: str = "reward", further: Sequence[RewardField] = (), columns: Mapping[str, str | None] | None = None
+) -> RewardDecoder:
+    """Return the decoder of rewards that arrive as separate messages.
+
+    Args:
+        reward_field: the field with the reward
+        further: the further rewards
+        columns: the name of each of `event_id`, `timestamp`, `reward` and `reward_id`, None for its own
+
+    >>> message = b'{"request": {"id": "e-81"}, "timestamp": 1574553700.1, "clicked": 1}'
+    >>> decoder = reward_decoder(columns={"event_id": "request.id", "reward": "clicked"})
+    >>> decoder.decode_batch([message], Origin.from_parts("clicks", [(0, [10])])).reward
+    array([1.])
+    """
+    rewards = [reward_field, *(reward.field for reward in further)]
+    names = {field: field for field in rewards if "." in field}
+    for field, path in (columns or {}).items():
+        own = reward_field if field == "reward" else field
+        names |= {own: path} if path not in (None, own) else {}
+    return (
+        FieldRewardDecoder(FieldNames(names, {}), reward_field, further)
+        if names
+        else RewardDecoder(reward_field, further)
+    )
 
 
 @dataclass(frozen=True)
@@ -148,6 +176,30 @@ class FieldDecoder(JsonDecoder):
         if self._any_fields is not None:
             require_shallow(message)
         return msgspec.convert(self._event_of(msgspec.json.decode(message)), self._event_type)
+
+
+class FieldRewardDecoder(RewardDecoder):
+    """Decode rewards that name fields otherwise.
+
+    Args:
+        names: the fields with other names
+        reward_field: the field with the reward
+        further: the further rewards
+    """
+
+    def __init__(self, names: FieldNames, reward_field: str, further: Sequence[RewardField]) -> None:
+        super().__init__(reward_field, further)
+        self._names, event_of = names.fields, names.reader(read_fields(self._form))
+        renamed = names.renamed(self._form)
+        self._decode = (
+            (lambda message: msgspec.convert(event_of(msgspec.json.decode(message)), self._form))
+            if renamed is None
+            else msgspec.json.Decoder(renamed).decode
+        )
+        self._refused = Diagnosis(self._form, event_of=event_of).decode_message
+
+    def decode_batch(self, values: Iterable[bytes | None], origin: Origin) -> RewardBatch:
+        return with_names(super().decode_batch(values, origin), self._names)
 
 
 def _renamed(field: structs.FieldInfo, name: str) -> tuple[str, Any, Any]:

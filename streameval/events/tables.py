@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -15,13 +15,15 @@ from msgspec import structs
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from streameval.errors import InputError
-from streameval.events.batch import EventBatch
+from streameval.events.batch import EventBatch, RewardBatch
 from streameval.events.decoder import JsonDecoder
 from streameval.events.origin import Origin
 from streameval.events.validation import Fault
 
 Row: TypeAlias = Mapping[str, Any] | Fault
 """One event as Python values by field, or the reason why a row of a table is not an event."""
+
+Batch = TypeVar("Batch", EventBatch, RewardBatch)
 
 IDENTIFIERS = ("event_id", "action", "unit", "logging_policy")  # fields that are text in CSV
 
@@ -319,11 +321,11 @@ def value_at(record: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def with_names(batch: EventBatch, names: Mapping[str, str]) -> EventBatch:
+def with_names(batch: Batch, names: Mapping[str, str]) -> Batch:
     """Add the names of missing fields in the log to the details of rejected messages.
 
     Args:
-        batch: events and rejected messages
+        batch: events or rewards, and rejected messages
         names: the name of each field
     """
     others = {field: name for field, name in names.items() if name != field}

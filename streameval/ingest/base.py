@@ -371,6 +371,15 @@ BackfillStart: TypeAlias = Literal["earliest"] | int | datetime
 """Where a backfill starts: at the first message there is, at an offset of each partition, or at a time."""
 
 
+class RewardColumns(StrictModel):
+    """Name the values of reward messages. A dot steps into an object: `request.id`."""
+
+    event_id: str | None = Field(default=None, description="The event_id of the decision.")
+    timestamp: str | None = Field(default=None, description="The time of the reward.")
+    reward: str | None = Field(default=None, description="The reward; by default the one named in `reward.field`.")
+    reward_id: str | None = Field(default=None, description="What tells a reward from a copy.")
+
+
 class RewardTopic(StrictModel):
     """Configure a topic of rewards that come separately from their decisions.
 
@@ -385,6 +394,9 @@ class RewardTopic(StrictModel):
         default="first",
         description="Which of several rewards of a decision counts, or their sum (a reward sent twice then counts "
         "once if it has a `reward_id`, else twice).",
+    )
+    columns: RewardColumns = Field(
+        default=RewardColumns(), description="The names of fields in its messages, e.g. {event_id: requestId}."
     )
 
 

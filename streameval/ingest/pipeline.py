@@ -12,7 +12,8 @@ import numpy as np
 from msgspec import structs
 
 from streameval.common.arrays import Array, State, bytes_in, from_plain, require_fit
-from streameval.events import EventBatch, RewardBatch, RewardDecoder
+from streameval.events import EventBatch, RewardBatch
+from streameval.events.fields import reward_decoder
 from streameval.events.further_rewards import RewardField
 from streameval.events.origin import Origin
 from streameval.ingest.base import Records, StageSettings, TopicPartition
@@ -90,7 +91,8 @@ class EventPipeline:
         self.located = located
         self.events, self._settings = events, settings or StageSettings()
         self._reward_field, self._reward_range, self._further = reward_field, reward_range, tuple(further)
-        self._rewards = RewardDecoder(reward_field, self._further)
+        topic = self._settings.reward_topic
+        self._rewards = reward_decoder(reward_field, self._further, dict(topic.columns) if topic else None)
         self._clock = ReaderClock(self._settings.clock_tolerance)
         self._clipped_joined = self.repeated_events = 0
         self._duplicates = self._deduplication()

@@ -30,6 +30,7 @@ COLUMNS = {
     "propensity": "decision.prob",
     "policies": {"challenger": "decision.models.challenger"},
 }
+REWARD_COLUMNS = {"event_id": "of.id", "timestamp": "at", "reward": "click"}
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -54,7 +55,7 @@ def messages(chances: tuple[float, float], seed: int) -> tuple[list[bytes], list
         }
         decisions.append(json.dumps({"id": f"e{number}", "at": at, **choice}).encode())
         if clicked[number]:
-            rewards.append(json.dumps({"event_id": f"e{number}", "timestamp": at + LATE, "reward": 1}).encode())
+            rewards.append(json.dumps({"of": {"id": f"e{number}"}, "at": at + LATE, "click": 1}).encode())
     return decisions, rewards
 
 
@@ -62,7 +63,7 @@ def configuration(broker: Broker, surface: str, folder: Path) -> Path:
     source = {"kind": "kafka", **broker.connection.model_dump(exclude_defaults=True), "topic": f"{surface}-decisions"}
     content: dict[str, Any] = {
         "name": surface,
-        "source": {**source, "rewards": {"topic": f"{surface}-clicks", "window": "1h"}},
+        "source": {**source, "rewards": {"topic": f"{surface}-clicks", "window": "1h", "columns": REWARD_COLUMNS}},
         "columns": COLUMNS,
         "policies": {"candidates": ["challenger"]},
         "promotion": {"rule": "paired", "trust": {"stale_after": None}},
@@ -87,7 +88,9 @@ def surfaces(broker: Broker, tmp_path: Path) -> dict[str, Path]:
 
 
 def test_the_alert_is_about_one_of_two_surfaces(surfaces: dict[str, Path], tmp_path: Path) -> None:
-    assert "of the first 100 events 100 can be used" in streameval("check", str(surfaces["home"])).stdout
+    checked = streameval("check", str(surfaces["home"])).stdout
+    assert "of the first 100 events 100 can be used" in checked
+    assert "of the first 100 rewards 100 can be used" in checked
     with ExitStack() as stack:
         clients = {name: stack.enter_context(daemon(path, tmp_path / f"{name}.log")) for name, path in surfaces.items()}
         targets = [f"{client.base_url.host}:{client.base_url.port}" for client in clients.values()]

@@ -123,7 +123,7 @@ class KafkaSettings(KafkaTopic, LogSettings):
         return self.topic
 
     def identity(self) -> dict[str, Any]:
-        rewards = {} if self.rewards is None else self.rewards.model_dump(mode="json")
+        rewards = {} if self.rewards is None else self.rewards.model_dump(mode="json", exclude={"columns"})
         options = {"kind": self.kind, "topic": self.topic, "format": self.wire_format}
         return options | {f"rewards.{key}": value for key, value in rewards.items()}
 
@@ -156,7 +156,9 @@ class KafkaSettings(KafkaTopic, LogSettings):
 
     def event_order(self, partitions: int) -> EventOrder | None:
         limits: dict[str, Any] = {"max_lateness": self.max_lateness, "max_bytes": self.held_max_bytes}
-        rewards = None if self.rewards is None else RewardStore(**self.rewards.model_dump(), **limits)
+        rewards = (
+            None if self.rewards is None else RewardStore(**self.rewards.model_dump(exclude={"columns"}), **limits)
+        )
         if rewards is None and (self.order == "arrival" or (self.order is None and partitions == 1)):
             return None
         return EventOrder(self.topic, idle_timeout=self.idle_timeout, rewards=rewards, **limits)

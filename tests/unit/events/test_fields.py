@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from streameval.errors import InputError
 from streameval.events import EventBatch, JsonDecoder, Origin, RewardDecoder
-from streameval.events.fields import FieldDecoder, FieldNames, json_decoder
+from streameval.events.fields import FieldDecoder, FieldNames, json_decoder, reward_decoder
 from streameval.events.further_rewards import RewardField
 from streameval.events.segments import SegmentField
 from streameval.events.tables import ColumnNames
@@ -216,3 +216,39 @@ def test_the_rejection_of_another_form_names_the_option_that_reads_it() -> None:
         "action: missing: this is a page with clicks, which the option `ranking` reads",
         "event_id: missing: this is a line of Vowpal Wabbit, which the format `dsjson` reads",
     ]
+
+
+@pytest.mark.parametrize(
+    "columns", [{"event_id": "id", "timestamp": "at", "reward": "won"}, {"event_id": "of.id", "reward": "got.won"}]
+)
+def test_rewards_with_other_names_are_the_same_rewards(columns: dict[str, str]) -> None:
+    further = [RewardField("revenue", "revenue", 0.0, 100.0)]
+    plain = {"event_id": "e", "timestamp": 5, "reward": 1, "revenue": 2.5, "reward_id": "r"}
+    changes: list[dict[str, Any]] = [{}, {"timestamp": None}, {"event_id": None}, {"reward": None}, {"revenue": "x"}]
+    rewards = [plain | change for change in changes]
+    named = [nested({columns.get(field, field): value for field, value in reward.items()}) for reward in rewards]
+    origin = Origin.from_parts("clicks", [(0, range(len(rewards)))])
+    expected, actual = (
+        decoder.decode_batch([json.dumps(message).encode() for message in messages], origin)
+        for decoder, messages in (
+            (RewardDecoder("reward", further), rewards),
+            (reward_decoder("reward", further, columns), named),
+        )
+    )
+    assert len(actual) == 2
+    values = [(batch.reward.tolist(), batch.further and batch.further.values.tolist()) for batch in (actual, expected)]
+    assert repr(values[0]) == repr(values[1])  # nan is not itself
+    for one, other in zip(actual.rejected, expected.rejected, strict=True):
+        assert (one.reason, one.place, one.detail.split(": there is no")[0]) == (
+            other.reason,
+            other.place,
+            other.detail,
+        )
+    np.testing.assert_array_equal(actual.origin.identity, expected.origin.identity)
+    np.testing.assert_array_equal(actual.reward_id, expected.reward_id)
+
+
+def test_a_reward_in_an_object_is_read_by_its_field() -> None:
+    message = b'{"event_id": "e", "timestamp": 5, "outcome": {"clicks": 2}}'
+    batch = reward_decoder("outcome.clicks").decode_batch([message], Origin.from_parts("clicks", [(0, [0])]))
+    assert batch.reward.tolist() == [2.0]

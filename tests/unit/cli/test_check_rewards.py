@@ -1,4 +1,4 @@
-"""Test that `check` shows events and rewards among the first ones that were delivered more than once."""
+"""Test what `check` says about the first events and rewards: repeated ones, and rewards with other names of fields."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 
 from streameval.cli import check
 from streameval.config.model import Config
@@ -44,3 +45,15 @@ def test_equal_rewards_without_ids_are_shown_if_they_are_summed(
     sampled(monkeypatch, [msgspec.json.encode(reward), msgspec.json.encode(reward | {"reward": 2})] * 2)
     findings = list(check.check_rewards(configured(rewards={"topic": "r", "combine": combine})))
     assert sum("have the event_id, time and value of another one" in finding.message for finding in findings) == shown
+
+
+def test_names_of_rewards_are_proposed_and_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    rewards = [{"of": {"requestId": f"e-{number}"}, "createdAt": 1.7e9 + number, "clicked": 1} for number in range(9)]
+    sampled(monkeypatch, list(map(msgspec.json.encode, rewards)))
+    columns = {"timestamp": "createdAt", "event_id": "of.requestId", "reward": "clicked"}
+    *_, finding = check.check_rewards(configured(rewards={"topic": "r"}))
+    assert "'of.requestId' looks like event_id" in finding.hint
+    section = yaml.safe_load(finding.hint[finding.hint.index("source:") :])
+    assert section == {"source": {"rewards": {"columns": columns}}}
+    findings = list(check.check_rewards(configured(rewards={"topic": "r", "columns": columns})))
+    assert [finding.message for finding in findings][1:] == ["of the first 9 rewards 9 can be used"]
