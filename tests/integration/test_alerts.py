@@ -170,6 +170,7 @@ def test_the_message_gives_the_size_and_a_link(story: Story) -> None:
     annotations = call.alert["annotations"]
     assert annotations["summary"].startswith("better: Ship challenger: it earns at least 0.0")
     assert "challenger earns at least 0.0" in annotations["description"]
+    assert "var-name=better" in annotations["dashboard_url"]
     assert "var-policy=challenger" in annotations["dashboard_url"]
     assert annotations["runbook_url"].endswith("StreamevalCandidateBeatsProduction.md")
 
