@@ -43,13 +43,17 @@ def named(panel: Panel) -> str:
     return f"{panel.dashboard}: {panel.title}"
 
 
+def everything_shown(board: dict[str, Any]) -> list[str]:
+    """Return the expressions of panels and annotations."""
+    panel_queries = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
+    return [*panel_queries, *annotations(board)]
+
+
 def everything_asked(board: dict[str, Any]) -> list[str]:
     """Return the expressions of panels, annotations and variables."""
-    panel_queries = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
     asked = [variable["query"]["query"] for variable in variables(board).values() if variable["type"] == "query"]
     return [
-        *panel_queries,
-        *annotations(board),
+        *everything_shown(board),
         *(re.sub(r"label_values\((.*), \w+\)", r"\1", query) for query in asked),
     ]
 
@@ -101,6 +105,7 @@ def test_links_choose_the_shown_estimates() -> None:
     assert list(variables(MAIN)) == [
         "datasource",
         "job",
+        "name",
         "instance",
         "policy",
         "reward",
@@ -108,7 +113,17 @@ def test_links_choose_the_shown_estimates() -> None:
         "average",
         "period",
     ]
-    assert list(variables(PIPELINE)) == ["datasource", "job", "instance"]
+    assert list(variables(PIPELINE)) == ["datasource", "job", "name", "instance"]
+
+
+@pytest.mark.parametrize("board", DASHBOARDS.values(), ids=DASHBOARDS)
+def test_a_dashboard_shows_one_name_only(board: dict[str, Any]) -> None:
+    name, instance = (variables(board)[variable] for variable in ("name", "instance"))
+    assert (name["multi"], name["includeAll"]) == (False, False)
+    assert 'name="$name"' in instance["query"]["query"]
+    for expression in everything_shown(board):
+        series = re.findall(r"\b(?:streameval_\w+|process_\w+|ALERTS)\b(?:\{(.*?)\})?", expression)
+        assert all(re.search(r'\b(instance=~"\$instance"|name=")', selector) for selector in series), expression
 
 
 def test_promotions_drift_and_restarts_are_marked() -> None:
@@ -144,6 +159,15 @@ def test_a_check_that_has_failed_stays_named_and_others_are_not(tmp_path: Path) 
     }
     expected = {0: {"all checks": 1}, 3: {"all checks": 1, "reward_range": 1}}
     assert_counts(tmp_path, asked_by("Trust checks"), "check", series, expected)
+
+
+def test_alerts_about_another_name_are_not_shown(tmp_path: Path) -> None:
+    firing = {"StreamevalDown": "home", "StreamevalNotReady": "search", "StreamevalAbsent": ""}
+    series = {
+        f'ALERTS{{alertname="{alert}", alertstate="firing", name="{name}"}}': "1" for alert, name in firing.items()
+    }
+    (asked,) = (filled_in(panel.queries[0], {"name": "home"}) for panel in PANELS if panel.title == "Alerts")
+    assert_counts(tmp_path, asked, "alertname", series, {0: {"StreamevalDown": 1, "StreamevalAbsent": 1}})
 
 
 def test_none_is_shown_only_where_there_is_nothing(tmp_path: Path) -> None:
@@ -199,6 +223,7 @@ def test_alerts_link_to_dashboards_and_variables_that_exist(alert: dict[str, Any
     link = urlsplit(re.sub(r"\{\{.*?\}\}", "value", alert["annotations"]["dashboard_url"]))
     chosen = {name.removeprefix("var-") for name in parse_qs(link.query)}
     assert chosen <= set(variables(DASHBOARDS[Path(link.path).name]))
+    assert ("name" in chosen) == ("$labels.name" in alert["annotations"]["summary"])
 
 
 def test_provisioned_parts_fit_together() -> None:

@@ -39,14 +39,15 @@ def _running() -> Placed:
         Query(f"streameval_ready{{{INSTANCE}}}", "{{instance}}"),
         texts={"0": ("not ready", "red"), "1": ("ready", "green")},
     )
+    firing = 'ALERTS{alertname=~"Streameval.*", alertstate="firing"'
     alerts = states(
         About(
             "Alerts",
-            "Alerts that fired, over time. Each has a runbook with its name in deploy/runbooks/.",
+            "Alerts of $name that fired, over time, and StreamevalAbsent. Each has a runbook in deploy/runbooks/.",
             "bool_yes_no",
         ),
         Query(
-            or_none('max by (alertname) (ALERTS{alertname=~"Streameval.*", alertstate="firing"})', "alertname"),
+            or_none(f'max by (alertname) ({firing}, name="$name"}} or {firing}, name=""}})', "alertname"),
             "{{alertname}}",
         ),
         texts={"0": ("quiet", "green"), "1": ("firing", "red")},

@@ -39,11 +39,12 @@ def one(name: str, label: str, values_of: str, first: str) -> dashboard.QueryVar
 
 
 def instance_variables() -> list[dashboard.DatasourceVariable | dashboard.QueryVariable]:
-    """Return the variables for data source, job and instance."""
+    """Return the variables for data source, job, name and instance. One name keeps policies of two surfaces apart."""
     return [
         datasource(),
         several("job", "Job", "label_values(streameval_ready, job)"),
-        several("instance", "Instance", 'label_values(streameval_ready{job=~"$job"}, instance)'),
+        _variable("name", "Name", 'label_values(streameval_build_info{job=~"$job"}, name)'),
+        several("instance", "Instance", 'label_values(streameval_build_info{job=~"$job", name="$name"}, instance)'),
     ]
 
 

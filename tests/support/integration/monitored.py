@@ -57,6 +57,7 @@ UNUSED = {
 AVERAGES = ["cumulative", *ADAPTIVE, "mixture"]
 """Averages of all daemons. With the default span, the drift rate would be known after 50,000 events."""
 CHOSEN = {
+    "name": "decisions",
     "policy": "candidate-1",
     "reward": "reward",
     "estimator": "stratified_dr",
@@ -92,6 +93,7 @@ def monitored_daemons(folder: Path) -> Iterator[httpx.Client]:
         addresses = []
         for name, settings in named.items():
             common = {
+                "name": name,
                 "averages": AVERAGES,
                 "http": {"port": 0, "token_file": str(token)},
                 "dead_letters": {"kind": "file", "path": str(folder / f"rejected {name}.ndjson")},
