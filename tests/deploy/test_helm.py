@@ -284,7 +284,10 @@ def test_the_switches_remove_what_needs_an_operator_or_a_network_plugin(helm: He
         ({"surfaces": [{"name": "Home"}]}, "name"),
         ({"surfaces": [{"name": "home", "replicass": 2}]}, "replicass"),
         ({"surfaces": [{"name": "home", "replicas": "2"}]}, "replicas"),
-        ({"surfaces": [{"name": "home"}, {"name": "home"}]}, "home is the name of two"),
+        ({"surfaces": [{"name": "home"}, {"name": "home"}]}, "streameval-home would be the name of two objects"),
+        ({"surfaces": [{"name": "a"}, {"name": "a-pods"}]}, "streameval-a-pods would be the name of two objects"),
+        ({"surfaces": [{"name": "a-pods"}, {"name": "a"}]}, "streameval-a-pods would be the name of two objects"),
+        ({"surfaces": [{"name": "dashboards"}]}, "streameval-dashboards would be the name of two objects"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
