@@ -229,7 +229,7 @@ def _figure(trace: Trace, title: str, config: Config) -> Figure:
     from streameval.cli.plots import ReplayPlot  # needs matplotlib
 
     margin = config.promotion.margin if config.promotion else None
-    return ReplayPlot(Path(), list(trace.pairs), title, {}, margin).figure(trace)
+    return ReplayPlot(list(trace.pairs), title, {}, margin).figure(trace)
 
 
 def _logged(candidates: Candidates) -> list[str]:

@@ -61,7 +61,6 @@ class ReplayPlot:
     """Draw the values and lifts of policies over time, and when promotion rules would have promoted.
 
     Args:
-        path: the file to write, with the suffix of PNG, SVG or PDF
         choices: pairs of an estimator and an average, of which the first one in the Report is drawn
         title: the title
         truth: true values as `read_truth` returns them, drawn as dashed lines
@@ -69,20 +68,11 @@ class ReplayPlot:
         by_rule: also draw a strip for each candidate and rule
     """
 
-    path: Path
     choices: Sequence[tuple[str, str]]
     title: str
     truth: Mapping[str, Array] = field(default_factory=dict)
     margin: float | None = None
     by_rule: bool = False
-
-    def draw(self, trace: Trace) -> None:
-        """Write the figure.
-
-        Raises:
-            InputError: The trace has fewer than two points, or the file cannot be written.
-        """
-        save(self.figure(trace), self.path)
 
     def figure(self, trace: Trace) -> Figure:
         """Return the figure.

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from streameval.cli.accuracy import error_rows, error_table, score
 from streameval.cli.arguments import candidate_names, split_config_and_files
 from streameval.cli.log_warnings import MAX_DETAIL, MIN_SHARE, LogCounts, Rejections, missing_warnings, trust_warnings
-from streameval.cli.plots import ReplayPlot, check_path
+from streameval.cli.plots import ReplayPlot, check_path, save
 from streameval.cli.results import answer_lines
 from streameval.cli.tables import decisions_table, result_tables
 from streameval.cli.terminal import console, progress_of_bytes, say, silence_logs, warn, warning
@@ -98,8 +98,8 @@ def run_replay(
     replay.update = _updates(replay, trace if trace.pairs else None, means)
     report = replay.read(files, events_format)
     trace.finish(report)
-    if figure:
-        figure.draw(trace)
+    if plot and figure:
+        save(figure.figure(trace), plot.path)
     if as_json:
         sys.stdout.write(report.to_json(indent=2).decode() + "\n")
     else:
@@ -185,7 +185,6 @@ def _figure(
     pairs = choices(config.evaluator_config(), options.estimator, options.average)
     check_path(options.path)
     return ReplayPlot(
-        options.path,
         pairs,
         options.title or ", ".join(Path(file).name for file in files),
         truth,

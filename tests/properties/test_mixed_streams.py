@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -139,7 +138,7 @@ def test_one_full_event_among_plain_ones_changes_no_decision(log: Log, index: in
 
 
 def test_one_event_does_not_decide_the_estimator_shown_first(log: Log) -> None:
-    picture = ReplayPlot(Path("plot.png"), [("stratified_dr", "mixture"), ("stratified_ips", "mixture")], None, {})
+    picture = ReplayPlot([("stratified_dr", "mixture"), ("stratified_ips", "mixture")], None, {})
     for batch, shown in ((log.mixed(full_at(0)), "stratified_ips"), (log.full, "stratified_dr")):
         report = evaluated(batch).report()
         assert chosen(report, {}) == (shown, "mixture")

@@ -13,7 +13,7 @@ from matplotlib.image import imread
 from msgspec.structs import replace
 
 from streameval import Evaluator
-from streameval.cli.plots import ReplayPlot, check_path
+from streameval.cli.plots import ReplayPlot, check_path, save
 from streameval.cli.replay import choices
 from streameval.cli.trace import Trace, read_truth
 from streameval.config.loading import parse_yaml
@@ -127,16 +127,13 @@ def test_curves_hold_the_values_of_one_estimator_and_average() -> None:
     np.testing.assert_allclose(value, 1.8 * curves["logging"][0])
 
 
-def picture(path: Path, **options: Any) -> ReplayPlot:
-    return ReplayPlot(path, [("ips", "window")], "Two candidates", **options)
+def picture(**options: Any) -> ReplayPlot:
+    return ReplayPlot([("ips", "window")], "Two candidates", **options)
 
 
-def texts(monkeypatch: pytest.MonkeyPatch, drawing: ReplayPlot, trace: Trace) -> tuple[Figure, list[str]]:
+def texts(drawing: ReplayPlot, trace: Trace) -> tuple[Figure, list[str]]:
     """Return the figure and the words in it."""
-    figures: list[Figure] = []
-    monkeypatch.setattr("streameval.cli.plots.save", lambda figure, path: figures.append(figure))
-    drawing.draw(trace)
-    (figure,) = figures
+    figure = drawing.figure(trace)
     figure.set_dpi(40)
     figure.canvas.draw()
     axes, labels = figure.axes[0], [text.get_text() for legend in figure.legends for text in legend.get_texts()]
@@ -150,41 +147,39 @@ def texts(monkeypatch: pytest.MonkeyPatch, drawing: ReplayPlot, trace: Trace) ->
 
 def test_a_png_is_written_and_not_empty(tmp_path: Path) -> None:
     path = tmp_path / "plot.png"
-    picture(path).draw(traced(1_000))
+    save(picture().figure(traced(1_000)), path)
     pixels = imread(path)
     assert pixels.shape[:2] == (1184, 1536)
     assert 0.02 < np.mean(pixels[..., :3].min(axis=2) < 0.9) < 0.5
 
 
 @pytest.mark.parametrize("events", [100, 300, 3_000, 40_000])
-def test_any_length_of_time_has_an_axis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: int) -> None:
-    figure, _ = texts(monkeypatch, picture(tmp_path / "p.png"), traced(events, Trace(PAIRS, every=events // 10)))
+def test_any_length_of_time_has_an_axis(events: int) -> None:
+    figure, _ = texts(picture(), traced(events, Trace(PAIRS, every=events // 10)))
     assert 2 <= len(figure.axes[-1].get_xticklabels()) <= 12
 
 
-def test_a_week_is_drawn_by_day_beside_the_hours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_week_is_drawn_by_day_beside_the_hours() -> None:
     trace = traced(2 * 1_440)
     assert trace.last is not None
     day = Profile(DAY, 8.0, 2, (0.1,) * 24, (0.01,) * 24, (1 / 24,) * 24, (None,) * 24)
     week = Profile(WEEK, 1.1, 2, (0.1,) * 6 + (None,), (0.01,) * 6 + (None,), (1 / 6,) * 6 + (0.0,), (0.1,) * 7)
     decision = replace(trace.last.promotion[0], profiles=(day, week))
     trace.last = replace(trace.last, promotion=(decision,))
-    figure, _ = texts(monkeypatch, picture(tmp_path / "p.png"), trace)
+    figure, _ = texts(picture(), trace)
     titles = [axes.get_title(loc="left") for axes in figure.axes[2:]]
     assert titles == ["lift by hour of the day (UTC)", "lift by day of the week (UTC)"]
     assert figure.axes[3].get_xticklabels()[0].get_text() == "Mon"
 
 
 def test_the_file_ending_selects_the_format(tmp_path: Path) -> None:
-    picture(tmp_path / "plot.svg").draw(traced(300))
+    save(picture().figure(traced(300)), tmp_path / "plot.svg")
     assert (tmp_path / "plot.svg").read_bytes().startswith(b"<?xml")
 
 
-def test_the_legend_lists_lines_by_falling_value_and_axes_are_labelled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_legend_lists_lines_by_falling_value_and_axes_are_labelled() -> None:
     trace = traced(1_000)
-    figure, words = texts(monkeypatch, picture(tmp_path / "p.png"), trace)
+    figure, words = texts(picture(), trace)
     last = {policy: float(value[-1]) for policy, (value, _, _) in trace.curves("ips", "window").items()}
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == [f"{policy}  {last[policy]:.4f}" for policy in ("better", "logging", "worse")]
@@ -196,18 +191,16 @@ def test_the_legend_lists_lines_by_falling_value_and_axes_are_labelled(
     assert len({line.get_color() for line in figure.axes[0].lines}) == 3
 
 
-def test_without_times_the_axis_counts_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    figure, words = texts(
-        monkeypatch, picture(tmp_path / "p.png"), traced(2_000, Trace(PAIRS, every=200), timestamp=False)
-    )
+def test_without_times_the_axis_counts_events() -> None:
+    figure, words = texts(picture(), traced(2_000, Trace(PAIRS, every=200), timestamp=False))
     assert "events" in words
     assert "2,000" in [label.get_text() for label in figure.axes[-1].get_xticklabels()]
 
 
-def test_the_truth_is_dashed_in_the_colour_of_its_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_truth_is_dashed_in_the_colour_of_its_policy() -> None:
     true_values = np.array([[0.0, 1_000.0], [0.8, 1.0]])
-    drawing = picture(tmp_path / "p.png", truth={"better": true_values, "not drawn": true_values})
-    figure, words = texts(monkeypatch, drawing, traced(1_000))
+    drawing = picture(truth={"better": true_values, "not drawn": true_values})
+    figure, words = texts(drawing, traced(1_000))
     *solid, dashed = figure.axes[0].lines
     assert len(solid) == 3
     assert dashed.get_color() == solid[0].get_color()
@@ -226,17 +219,17 @@ def test_curves_of_several_rewards_show_the_primary_one_to_the_end() -> None:
     assert np.abs(np.diff(curves["challenger"][0])).max() < 0.2
 
 
-def test_wide_intervals_at_the_start_do_not_set_the_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wide_intervals_at_the_start_do_not_set_the_scale() -> None:
     trace = traced(20_000, Trace(PAIRS, every=500))
-    figure, _ = texts(monkeypatch, ReplayPlot(tmp_path / "p.png", [("ips", "cumulative")], ""), trace)
+    figure, _ = texts(ReplayPlot([("ips", "cumulative")], ""), trace)
     low, high = figure.axes[0].get_ylim()
     assert low >= 0
     assert high < 1.0
 
 
-def test_too_few_events_are_bad_input(tmp_path: Path) -> None:
+def test_too_few_events_are_bad_input() -> None:
     with pytest.raises(InputError, match="nothing to plot: 30 events, but a plot has one point per 50"):
-        picture(tmp_path / "p.png").draw(traced(30))
+        picture().figure(traced(30))
 
 
 def test_a_figure_that_cannot_be_drawn_is_refused_before_the_replay(tmp_path: Path) -> None:
@@ -306,10 +299,10 @@ def test_estimates_outside_the_plan_are_refused_before_a_long_replay() -> None:
         chosen("policies: {candidates: [a]}", "snips", "mixture")
 
 
-def test_the_first_choice_that_the_reports_contain_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawing = ReplayPlot(tmp_path / "p.png", [("stratified_dr", "mixture"), ("ips", "window")], "")
-    _, words = texts(monkeypatch, drawing, traced(1_000))
+def test_the_first_choice_that_the_reports_contain_is_drawn() -> None:
+    drawing = ReplayPlot([("stratified_dr", "mixture"), ("ips", "window")], "")
+    _, words = texts(drawing, traced(1_000))
     assert any("ips on window" in word for word in words)
     with pytest.raises(InputError, match="there are no estimates by snips on window") as caught:
-        ReplayPlot(tmp_path / "p.png", [("snips", "window")], "").draw(traced(1_000))
+        ReplayPlot([("snips", "window")], "").figure(traced(1_000))
     assert caught.value.hint == "choose one of ips on cumulative, ips on window"

@@ -139,19 +139,16 @@ def test_decisions_are_not_drawn_without_rules(files: Path, capfd: pytest.Captur
     assert "\nhint: " in outcome.err
 
 
-def drawn(monkeypatch: pytest.MonkeyPatch, trace: Trace, by_rule: bool = True, **truth: Any) -> Figure:
+def drawn(trace: Trace, by_rule: bool = True, **truth: Any) -> Figure:
     """Draw a trace."""
-    figures: list[Figure] = []
-    monkeypatch.setattr("streameval.cli.plots.save", lambda figure, path: figures.append(figure))
-    ReplayPlot(Path("plot.png"), CHOICES, "A log", truth, margin=0.0, by_rule=by_rule).draw(trace)
-    (figure,) = figures
+    figure = ReplayPlot(CHOICES, "A log", truth, margin=0.0, by_rule=by_rule).figure(trace)
     figure.set_dpi(40)
     figure.canvas.draw()
     return figure
 
 
-def test_each_candidate_has_a_strip_for_each_rule(monkeypatch: pytest.MonkeyPatch, long_trace: Trace) -> None:
-    strips = drawn(monkeypatch, long_trace).axes[2]
+def test_each_candidate_has_a_strip_for_each_rule(long_trace: Trace) -> None:
+    strips = drawn(long_trace).axes[2]
     labels = [label.get_text() for label in strips.get_yticklabels()]
     shares = dict(zip(labels, (text.get_text() for text in strips.texts), strict=True))
     assert shares.keys() == {f"{policy}: {rule}" for policy in TARGETS for rule in RULES}
@@ -159,26 +156,24 @@ def test_each_candidate_has_a_strip_for_each_rule(monkeypatch: pytest.MonkeyPatc
     assert all(shares[f"worse: {rule}"] == "never" for rule in RULES)
 
 
-def test_strips_of_more_candidates_than_colours_are_left_out(
-    monkeypatch: pytest.MonkeyPatch, long_trace: Trace
-) -> None:
+def test_strips_of_more_candidates_than_colours_are_left_out(long_trace: Trace) -> None:
     report = long_trace.last
     assert report is not None
     rows = tuple(msgspec.structs.replace(report.promotion[0], policy=f"candidate-{number}") for number in range(30))
     trace = copy(long_trace)
     trace.last = msgspec.structs.replace(report, promotion=rows)
-    figure = drawn(monkeypatch, trace)
+    figure = drawn(trace)
     assert len(figure.axes[2].get_yticklabels()) == 8
     assert any("22 candidates left out" in " ".join(text.get_text().split()) for text in figure.findobj(Text))
 
 
-def test_strips_are_dark_from_transition_to_transition(monkeypatch: pytest.MonkeyPatch, long_trace: Trace) -> None:
+def test_strips_are_dark_from_transition_to_transition(long_trace: Trace) -> None:
     trace = long_trace
     report = trace.last
     assert report is not None
     (fired,) = [row for row in report.promotion if (row.policy, row.rule) == ("better", "paired")]
     assert fired.times == 1, "the test expects one stretch that lasts"
-    strips = drawn(monkeypatch, trace).axes[2]
+    strips = drawn(trace).axes[2]
     spans = [path.get_extents() for bars in strips.collections for path in bars.get_paths()]
     track, dark = [span for span in spans if span.y1 < 0.5]
     share = (dark.x0 - track.x0) / (track.x1 - track.x0)
@@ -193,21 +188,19 @@ def first_point(trace: Trace) -> int:
     return trace.kept[0].events
 
 
-def test_the_truth_of_the_lift_is_dashed(monkeypatch: pytest.MonkeyPatch, long_trace: Trace) -> None:
+def test_the_truth_of_the_lift_is_dashed(long_trace: Trace) -> None:
     truth = {
         "logging": np.array([[0.0, 6_000.0], [0.2, 0.2]]),
         "better": np.array([[0.0, 6_000.0], [0.5, 0.3]]),
     }
-    lifts = drawn(monkeypatch, long_trace, **truth).axes[1]
+    lifts = drawn(long_trace, **truth).axes[1]
     dashed = [line for line in lifts.lines if line.get_linestyle() == "--"]
     assert [round(float(line.get_ydata()[-1]), 3) for line in dashed] == [0.1]
 
 
-def test_values_stand_above_lifts_with_the_margin_and_marks_of_promotion(
-    monkeypatch: pytest.MonkeyPatch, long_trace: Trace
-) -> None:
+def test_values_stand_above_lifts_with_the_margin_and_marks_of_promotion(long_trace: Trace) -> None:
     trace = long_trace
-    figure = drawn(monkeypatch, trace, by_rule=False)
+    figure = drawn(trace, by_rule=False)
     values, lifts = figure.axes
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert titles == ["reward per event", "lift over logging, line: margin 0"]
@@ -223,8 +216,8 @@ def test_values_stand_above_lifts_with_the_margin_and_marks_of_promotion(
 
 
 @pytest.mark.parametrize("days", [1, 3])
-def test_lifts_by_hour_are_the_last_panel_from_two_days_on(monkeypatch: pytest.MonkeyPatch, days: int) -> None:
-    figure = drawn(monkeypatch, traced(days * 1_440, rules=("periodic",)), by_rule=False)
+def test_lifts_by_hour_are_the_last_panel_from_two_days_on(days: int) -> None:
+    figure = drawn(traced(days * 1_440, rules=("periodic",)), by_rule=False)
     values, lifts, *hours = figure.axes
     assert [axes.get_title(loc="left") for axes in hours] == ["lift by hour of the day (UTC)"] * (days > 1)
     assert (values.get_xlabel(), lifts.get_xlabel()) == ("", "event time (UTC)")
@@ -234,25 +227,20 @@ def test_lifts_by_hour_are_the_last_panel_from_two_days_on(monkeypatch: pytest.M
         assert len(axes.patches) == 24
 
 
-def test_a_candidate_that_ceases_to_be_promotable_gets_an_open_mark(
-    monkeypatch: pytest.MonkeyPatch, long_trace: Trace
-) -> None:
+def test_a_candidate_that_ceases_to_be_promotable_gets_an_open_mark(long_trace: Trace) -> None:
     assert long_trace.last is not None
     end = Transition("better", "paired", 5_000, None, False, 0.1)
     ended = replace(long_trace, transitions={*long_trace.transitions, end})
-    marks = [line for line in drawn(monkeypatch, ended, by_rule=False).axes[1].lines if line.get_marker() in "^v"]
+    marks = [line for line in drawn(ended, by_rule=False).axes[1].lines if line.get_marker() in "^v"]
     assert [mark.get_marker() for mark in marks] == ["^", "v"]
     assert marks[1].get_markerfacecolor() == "white"
 
 
-def test_without_promotion_lifts_have_neither_margin_nor_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_promotion_lifts_have_neither_margin_nor_marks() -> None:
     evaluator, trace = Evaluator(list(TARGETS), promotion=None), Trace(CHOICES)
     trace.update(evaluator, batch(1_000))
     trace.finish(evaluator.report())
-    figures: list[Figure] = []
-    monkeypatch.setattr("streameval.cli.plots.save", lambda figure, path: figures.append(figure))
-    ReplayPlot(Path("plot.png"), CHOICES, "A log").draw(trace)
-    lifts = figures[0].axes[1]
+    lifts = ReplayPlot(CHOICES, "A log").figure(trace).axes[1]
     assert lifts.get_title(loc="left") == "lift over logging"
     assert len(lifts.lines) == 2
 
@@ -261,7 +249,7 @@ def test_a_log_too_short_to_draw_is_an_error() -> None:
     trace = traced(60)
     trace.kept = trace.kept[:1]
     with pytest.raises(InputError, match="nothing to plot"):
-        ReplayPlot(Path("plot.png"), CHOICES, "A log", margin=0.0).draw(trace)
+        ReplayPlot(CHOICES, "A log", margin=0.0).figure(trace)
 
 
 @pytest.mark.parametrize(
