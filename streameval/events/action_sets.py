@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from itertools import chain, count
 from typing import Any, ClassVar, Self
 
@@ -359,12 +360,44 @@ class ActionNames(Columns):
         return cls(tuple(state["names"]), state["chosen"])
 
 
+class Deferred(Sequence[Mapping[str, Any]]):
+    """Read the fields of n events at their first use. Afterwards what they were read from is free.
+
+    Args:
+        events: the number of events
+        read: return the fields of each event
+    """
+
+    def __init__(self, events: int, read: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
+        self._events, self._read = events, read
+
+    @cached_property
+    def _values(self) -> list[Mapping[str, Any]]:
+        values = list(self._read())
+        del self._read
+        return values
+
+    def __len__(self) -> int:
+        return self._events
+
+    def __getitem__(self, event: Any) -> Any:
+        return self._values[event]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (self._values,)
+
+
+UNREADABLE = "unreadable"
+"""The field with the `Fault` of an event with other fields that cannot be read."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RawFields(Columns):
     """Hold fields of n events as Python values, for policies and reward models in code.
 
     Attributes:
-        values: [n] by field: the `context` of the event, the names of its `actions`, and scores, None = not logged
+        values: [n] by field: the `context` of the event, the names of its `actions`, and scores, None = not logged.
+            Arrays have no names
     """
 
     values: Sequence[Mapping[str, Any]]
@@ -390,26 +423,38 @@ class RawFields(Columns):
         """Return an assumed size in bytes: 1000 per event."""
         return 1000 * len(self.values)
 
+    def read(self) -> RawFields:
+        """Return the fields, read now if they are deferred."""
+        return RawFields(list(self.values))
+
     def take(self, events: slice | Index) -> RawFields:
         """Return the fields of these events, in this order."""
-        if isinstance(events, slice):
-            return RawFields(self.values[events])
-        return RawFields([self.values[event] for event in events.tolist()])
+        values, rows = self.values, np.arange(len(self.values))[events]
+        return RawFields._of([self], len(rows), lambda: [values[row] for row in rows.tolist()])
 
     @classmethod
     def joined(cls, parts: Sequence[RawFields | None], events: Sequence[int]) -> RawFields:
         """Concatenate. Events of batches without fields have none."""
         complete = [cls.none(number) if part is None else part for part, number in zip(parts, events, strict=True)]
-        return cls([fields for part in complete for fields in part.values])
+        return cls._of(complete, sum(events), lambda: [fields for part in complete for fields in part.values])
+
+    @classmethod
+    def _of(cls, parts: Sequence[RawFields], events: int, read: Callable[[], list[Mapping[str, Any]]]) -> RawFields:
+        """Return the fields that `read` takes from the parts, at their first use if a part is deferred."""
+        return cls(Deferred(events, read) if any(isinstance(part.values, Deferred) for part in parts) else read())
 
     def to_state(self) -> str:
         """Return the fields as JSON, as msgpack has no integers of more than 64 bits."""
-        return json.dumps(self.values, default=msgspec.to_builtins)
+        return json.dumps(list(self.values), default=_to_json)
 
     @classmethod
     def from_state(cls, state: str) -> RawFields:
         """Restore from `to_state`."""
         return cls(json.loads(state))
+
+
+def _to_json(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else msgspec.to_builtins(value, enc_hook=str)
 
 
 def cumulative_offsets(sizes: Index) -> Index:

@@ -25,7 +25,15 @@ from streameval.events.action_sets import ActionNames, ActionSets, Features, Ind
 from streameval.events.batch import EventBatch
 from streameval.events.decoder import JsonDecoder
 from streameval.events.origin import Origin, fingerprints, name_fingerprints
-from streameval.events.tables import IDENTIFIERS, ColumnNames, Row, TableLayout, to_seconds, without_nan
+from streameval.events.tables import (
+    IDENTIFIERS,
+    ColumnNames,
+    Row,
+    TableLayout,
+    to_seconds,
+    with_deferred_rows,
+    without_nan,
+)
 from streameval.events.validation import MAX_FEATURES
 
 NUMBERS = ("integer", "float")
@@ -68,13 +76,23 @@ def from_frame(frame: Any, columns: ColumnNames, decoder: JsonDecoder) -> EventB
         raise InputError(f"the frame cannot become an Arrow table: {error}", hint=hint) from error
     layout = TableLayout.from_names("the frame", table.column_names, columns, decoder, timed=False)
     arrays, rows = table_columns(table, layout)
-    return decode_columns(arrays, rows, layout, decoder, Origin.from_parts("frame", [(0, range(table.num_rows))]))
+    origin = Origin.from_parts("frame", [(0, range(table.num_rows))])
+    return with_deferred_rows(decode_columns(arrays, rows, layout, decoder, origin), deferred_rows(table, layout))
 
 
 def table_columns(table: Any, layout: TableLayout) -> tuple[list[Column], Callable[[Index], list[Row]]]:
     """Return one array per field of the layout, and a function that returns some rows as Python values."""
     columns = [_json_array(table.column(field.column)) for field in layout.fields]
     return columns, partial(_python_rows, columns, layout)
+
+
+def deferred_rows(table: Any, layout: TableLayout) -> Callable[[Index], list[Row]] | None:
+    """Return a function that returns some rows with their raw fields, None if the layout has none."""
+    deferred = layout.deferred
+    if deferred is None:
+        return None
+    kept = table.select(deferred.columns)
+    return lambda indices: table_columns(kept, deferred)[1](indices)
 
 
 def _python_rows(columns: Sequence[Column], layout: TableLayout, indices: Index) -> list[Row]:

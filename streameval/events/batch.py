@@ -13,10 +13,19 @@ from numpy.typing import ArrayLike
 from streameval.common.arrays import Array, Mask, State, from_plain, require_fit, to_plain, within
 from streameval.common.text import counted
 from streameval.errors import InputError
-from streameval.events.action_sets import ActionNames, ActionSets, Columns, Index, RawFields, ScoredOutcomes
+from streameval.events.action_sets import (
+    ActionNames,
+    ActionSets,
+    Columns,
+    Deferred,
+    Index,
+    RawFields,
+    ScoredOutcomes,
+)
 from streameval.events.from_arrays import (
     choice_columns,
     column,
+    contexts_of,
     further_reward_columns,
     identifier_column,
     named_actions,
@@ -126,7 +135,7 @@ class EventBatch(Batch):
         rankings: the pages of rankings with clicks. `probabilities` are then 1 for the policies that a page has, and
             `reward` is the number of clicks. None for other events
         actions: the names of the logged actions, None if not requested
-        raw_fields: fields as Python values, for policies and reward models in code, None if not requested
+        raw_fields: fields as Python values, for policies and reward models in code, None if there are none
         unit: [n] fingerprint of the event's user or session, 0 without, None if no event has a unit
         logging_policy: [n] fingerprint of the name of the policy that chose the action, like `unit`
         further: the further rewards, None if there is one reward
@@ -182,6 +191,15 @@ class EventBatch(Batch):
             raise ValueError(f"a batch is cut into consecutive events, not by steps of {step}")
         batch = self.take(slice(start, max(start, stop)))
         return batch if start == 0 else replace(batch, rejected=())
+
+    def with_deferred_fields(self, read: Callable[[], Sequence[Mapping[str, Any]]]) -> EventBatch:
+        """Add `raw_fields` that are read at their first use, if an event lists actions, as code needs.
+
+        Args:
+            read: return the fields of each event
+        """
+        has_lists = self.action_sets is not None or self.slates is not None or self.rankings is not None
+        return replace(self, raw_fields=RawFields(Deferred(len(self), read))) if has_lists else self
 
     def trimmed(self) -> EventBatch:
         """Drop optional columns that no event fills, as if the events had been decoded without the others."""
@@ -363,6 +381,7 @@ class EventBatch(Batch):
         slate_logging: Literal["factored", "uniform_ranking"] = "factored",
         rewards: Mapping[str, ArrayLike] | None = None,
         segments: Mapping[str, Sequence[Any]] | None = None,
+        context: Iterable[Any] | None = None,
     ) -> EventBatch:
         """Build a batch from arrays, which are copied.
 
@@ -383,6 +402,7 @@ class EventBatch(Batch):
             slate_logging: how the logging policy filled the slots: independently, or by a uniformly drawn ranking
             rewards: further rewards by name, [n] or [n, l] of slots, NaN = missing, then possible in `reward`, too
             segments: [n] values of segments by name: text, whole numbers or truth values, None = the event lacks it
+            context: [n] the context of each event, a mapping or another value, for policies and reward models in code
 
         Raises:
             ValueError: An array has the wrong shape, or an event breaks a rule. Names the first such row.
@@ -416,6 +436,7 @@ class EventBatch(Batch):
             logging_policy=None if logging_policy is None else identifier_column("logging_policy", logging_policy, n),
             further=further,
             segments=None if segments is None else SegmentColumns.from_columns(segments, n),
+            raw_fields=None if context is None else RawFields([{"context": one} for one in contexts_of(context, n)]),
         )
         return batch._without_faults(estimated)
 
@@ -455,7 +476,7 @@ class EventBatch(Batch):
             policies: policies in columns of their own names
             reward_field: the field of the reward
             reward_range: smallest and largest reward. Other rows are rejected
-            scores: fields that policies in Python read. If not None, they also see contexts and the names of actions
+            scores: fields with scores that policies read, such as `softmax`
             segments: by name, the field of each segment: a column, or `context.NAME` for a column in `context`
             estimated: whether propensities are estimated, so that the frame needs none
 
@@ -474,6 +495,7 @@ class EventBatch(Batch):
         fields = [SegmentField(name, field) for name, field in (segments or {}).items()]
         raw_fields = () if estimated and scores is None else scores
         options: dict[str, Any] = {"segments": fields, "named": estimated, "estimated": estimated}
+        options["deferred"] = JsonDecoder([], reward_field, scores=()) if raw_fields is None else None
         decoder = JsonDecoder(list(names.policies), reward_field, reward_range, raw_fields, **options)
         return replace(decode_frame(frame, names, decoder), origin=None)
 

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from streameval.common.arrays import Array
-from streameval.events.action_sets import ActionNames, RawFields
+from streameval.events.action_sets import UNREADABLE, ActionNames, RawFields
 from streameval.events.batch import EventBatch, RewardBatch
 from streameval.events.columns import (
     compact_columns,
@@ -73,6 +73,7 @@ class JsonDecoder:
         segments: the fields that split estimates
         named: whether to add the names of the logged actions
         estimated: whether propensities are estimated. Logged ones are then ignored
+        deferred: the decoder of `raw_fields` that are decoded at their first use, without `scores` only
 
     Attributes:
         clipped_events: events so far with a number beyond its range by rounding alone
@@ -98,6 +99,7 @@ class JsonDecoder:
         segments: Sequence[SegmentField] = (),
         named: bool = False,
         estimated: bool = False,
+        deferred: JsonDecoder | None = None,
     ) -> None:
         self.policies = None if policies is None else tuple(policies)
         self.reward_field = reward_field
@@ -105,6 +107,7 @@ class JsonDecoder:
         self.scores = None if scores is None else tuple(scores)
         self.rewarded, self.identified, self.named, self.estimated = rewarded, identified, named, estimated
         self.further, self.segments = tuple(further), tuple(segments)
+        self.deferred = deferred
         self.clipped_events = 0
         fields = tuple(reward.field for reward in self.further)
         roots = tuple(segment.root for segment in self.segments)
@@ -149,7 +152,20 @@ class JsonDecoder:
         """
         messages, faults = list(values), dict[int, Fault]()
         events, batch = self._columns(_read(messages, self._decode, self._refused, faults), faults)
-        return self._with_origin(batch, events, messages, faults, origin)
+        batch = self._with_origin(batch, events, messages, faults, origin)
+        if self.deferred is None:
+            return batch
+        kept = [message for index, message in enumerate(messages) if index not in faults] if faults else messages
+        return batch.with_deferred_fields(partial(self.deferred.raw_values, kept))
+
+    def raw_values(self, messages: Messages) -> list[Mapping[str, Any]]:
+        """Return the raw fields of each message, or its fault."""
+        faults = dict[int, Fault]()
+        events = _read(messages, self._decode, self._refused, faults)
+        values = list(RawFields.from_events(events, self._score_attributes).values)
+        for index, fault in sorted(faults.items()):
+            values.insert(index, {UNREADABLE: fault})
+        return values
 
     def decode_rows(
         self,
@@ -244,6 +260,7 @@ class RankingDecoder(JsonDecoder):
         named: whether batches have `raw_fields`, for reward models that need the names of items
         identified: whether to add the fingerprint of the `event_id` to events with an origin
         max_items: the number of items that a page may show. Pages with more are rejected
+        deferred: as of `JsonDecoder`
 
     >>> page = b'"ranking": {"shown": ["a", "b", "c"], "clicked": ["b"]}, "policies": {"new": {"ranks": {"b": 1}}}'
     >>> batch = RankingDecoder(["new"]).decode_batch([b'{"event_id": 1, "timestamp": 0, ' + page + b"}", b"{}"])
@@ -258,8 +275,10 @@ class RankingDecoder(JsonDecoder):
         named: bool = False,
         identified: bool = False,
         max_items: int = MAX_ITEMS,
+        deferred: JsonDecoder | None = None,
     ) -> None:
-        super().__init__(policies, scores=() if named else None, rewarded=False, identified=identified)
+        scores = () if named else None
+        super().__init__(policies, scores=scores, rewarded=False, identified=identified, deferred=deferred)
         self.with_propensities, self.max_items = with_propensities, max_items
         form = ranking_type(self.policies, named)
         self._decode = self._decoder_of(form)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -92,6 +93,19 @@ def identifier_column(field: str, names: Sequence[Identifier | None] | ArrayLike
         if type(name) in others:
             raise ValueError(f"row {row}: {field}: expected a string or an integer, found {name!r}")
     return name_fingerprints(objects.tolist())
+
+
+def contexts_of(context: Iterable[Any], n: int) -> list[Any]:
+    """Return the context of each event.
+
+    Raises:
+        ValueError: There are not `n` of them.
+    """
+    values: list[Any] = context.tolist() if hasattr(context, "tolist") else list(context)
+    if len(values) != n or isinstance(context, Mapping):
+        found = f"a {type(context).__name__} of {len(values)}"
+        raise ValueError(f"context: expected {n} values, one mapping or other value per event, found {found}")
+    return values
 
 
 def choice_columns(

@@ -15,6 +15,7 @@ from msgspec import structs
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from streameval.errors import InputError
+from streameval.events.action_sets import UNREADABLE, Index
 from streameval.events.batch import EventBatch, RewardBatch
 from streameval.events.decoder import JsonDecoder
 from streameval.events.origin import Origin
@@ -25,6 +26,7 @@ Row: TypeAlias = Mapping[str, Any] | Fault
 
 Batch = TypeVar("Batch", EventBatch, RewardBatch)
 
+RAW_FIELDS = ("context", "actions", "action")  # a list of actions for all rows is text if the chosen actions are
 IDENTIFIERS = ("event_id", "action", "unit", "logging_policy")  # fields that are text in CSV
 
 
@@ -110,11 +112,13 @@ class TableLayout:
         fields: one per column that is read. Two fields may share a column
         actions: the actions of every row, if the configuration lists them
         placeholders: values of required fields without a column. An empty `event_id` equals no other one.
+        deferred: the layout of `raw_fields` that are read at their first use, if any
     """
 
     fields: Sequence[TableField]
     actions: Sequence[str | int] | None
     placeholders: Mapping[str, Any]
+    deferred: TableLayout | None = None
 
     @classmethod
     def from_names(
@@ -133,7 +137,11 @@ class TableLayout:
             InputError: A required column is missing, or two columns have its name.
         """
         wanted = _wanted_fields(columns, decoder, timed)
-        for field in wanted:
+        actions = _fixed_actions(columns)
+        has_lists = actions is not None or columns.actions in names  # others need no raw fields
+        others = _wanted_fields(columns, decoder.deferred, timed) if has_lists and decoder.deferred else []
+        others = [field for field in others if field.field in RAW_FIELDS]
+        for field in (*wanted, *others):
             if field.is_required and field.column not in names:
                 raise InputError(
                     f"{path} has no column '{field.column}' for {field.entry or field.field}; "
@@ -152,7 +160,8 @@ class TableLayout:
             )
         placeholders = {"event_id": "", "timestamp": 0.0}
         absent = {name: value for name, value in placeholders.items() if name not in present}
-        return cls(fields, _fixed_actions(columns), absent)
+        others = [field for field in others if field.column in names]
+        return cls(fields, actions, absent, cls(others, actions, {}) if others else None)
 
     @classmethod
     def from_records(cls, columns: ColumnNames, decoder: JsonDecoder) -> TableLayout:
@@ -163,6 +172,11 @@ class TableLayout:
     def columns(self) -> list[str]:
         """Names of the columns that are read, without repeats."""
         return list(dict.fromkeys(field.column for field in self.fields))
+
+    @property
+    def all_columns(self) -> list[str]:
+        """Names of the columns that are read, also at the first use of raw fields, without repeats."""
+        return list(dict.fromkeys([*self.columns, *(self.deferred.columns if self.deferred else ())]))
 
     def json_values(self, values: Iterable[Any]) -> list[Any]:
         """Convert one value per field to types of JSON, with null for NaN as a time and inside of lists and mappings.
@@ -204,6 +218,23 @@ class TableLayout:
         """Replace the timestamps by NaN if the table has no column of timestamps."""
         is_timed = "timestamp" not in self.placeholders
         return batch if is_timed else replace(batch, timestamp=np.full(len(batch), np.nan))
+
+
+def with_deferred_rows(batch: EventBatch, rows: Callable[[Index], Sequence[Row]] | None) -> EventBatch:
+    """Add raw fields that are read at their first use.
+
+    Args:
+        batch: the events and the rejected rows of consecutive rows
+        rows: return rows by index, None = add no fields
+    """
+    if rows is None:
+        return batch
+    kept = np.delete(np.arange(len(batch) + len(batch.rejected)), [message.place for message in batch.rejected])
+    return batch.with_deferred_fields(lambda: [_raw_values(row) for row in rows(kept)])
+
+
+def _raw_values(row: Row) -> Mapping[str, Any]:
+    return {UNREADABLE: row} if isinstance(row, Fault) else {name: row.get(name) for name in ("context", "actions")}
 
 
 def _fixed_actions(columns: ColumnNames) -> Sequence[str | int] | None:

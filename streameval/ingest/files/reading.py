@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -47,7 +47,7 @@ def read_events(
         batch_size: maximum number of events in a batch
         format: `json`, `csv`, `parquet`, `rankings` with clicks in JSON, or `dsjson` for the decision logs of Vowpal
             Wabbit, None = by the suffix, else by the content
-        scores: fields that policies in Python read. If not None, they also see contexts and the names of actions
+        scores: fields with scores that policies read, such as `softmax`
         segments: by name, the field of each segment, e.g. `{"country": "context.country"}`
         estimated: whether propensities are estimated. Events then need none, and logged ones are ignored
 
@@ -59,6 +59,12 @@ def read_events(
     fields = [SegmentField(name, field) for name, field in (segments or {}).items()]
     raw_fields = () if estimated and scores is None else scores
     options: dict[str, Any] = {"segments": fields, "named": estimated, "estimated": estimated}
+
+    def decoder(form: Callable[..., JsonDecoder], policies: Sequence[str] | None) -> JsonDecoder:
+        own = {"reward_field": reward_field, "reward_range": reward_range, "scores": raw_fields, **options}
+        deferred = form(policies=[], reward_field=reward_field, scores=()) if raw_fields is None else None
+        return form(policies=policies, deferred=deferred, **own)
+
     files = [os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     for file in files:
         check(file)
@@ -67,22 +73,15 @@ def read_events(
         if written not in ("csv", "parquet"):
             events: JsonDecoder
             if written == "rankings":
-                events = RankingDecoder(policies, named=scores is not None)
+                events = RankingDecoder(policies, deferred=RankingDecoder([], named=True))
             else:
-                form = DsjsonDecoder if written == "dsjson" else partial(json_decoder, columns)
-                events = form(
-                    policies=policies,
-                    reward_field=reward_field,
-                    reward_range=reward_range,
-                    scores=raw_fields,
-                    **options,
-                )
+                events = decoder(DsjsonDecoder if written == "dsjson" else partial(json_decoder, columns), policies)
             yield from map(events.decode_batch, read_lines(file, batch=batch_size))
             continue
         if policies is None and not names.policies:
             hint = 'name them, e.g. read_events(..., policies=["challenger"]); policies=[] reads none'
             raise InputError(f"{file} is a table, and no column of a policy is named", hint=hint)
-        rows = JsonDecoder(list(names.policies), reward_field, reward_range, raw_fields, **options)
+        rows = decoder(JsonDecoder, list(names.policies))
         for batch in read_table(
             file, written, names, rows, lambda read, total: None, timed=False, batch_rows=batch_size
         ):

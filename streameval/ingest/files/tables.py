@@ -19,7 +19,7 @@ from streameval.events.action_sets import Index
 from streameval.events.diagnosis import DECODE_ERRORS, refusal
 from streameval.events.origin import Origin
 from streameval.events.records import read_cell
-from streameval.events.tables import ColumnNames, Row, TableLayout, has_no_zone
+from streameval.events.tables import ColumnNames, Row, TableLayout, has_no_zone, with_deferred_rows
 from streameval.ingest.files.csv_rows import CsvRow, delimiter_of, next_row
 from streameval.ingest.files.lines import check
 from streameval.ingest.files.source import Advance, read_lines
@@ -45,6 +45,7 @@ class TableChunk(NamedTuple):
         rows: return rows by index as Python values
         columns: one Arrow array per field, None if rows must be read one by one
         spanning: number of rows that take several lines
+        deferred: return rows by index with their raw fields, None if the layout has none
     """
 
     layout: TableLayout
@@ -52,6 +53,7 @@ class TableChunk(NamedTuple):
     rows: Callable[[Index], Sequence[Row]]
     columns: Sequence[Any] | None = None
     spanning: int = 0
+    deferred: Callable[[Index], Sequence[Row]] | None = None
 
 
 def read_table(
@@ -82,17 +84,18 @@ def read_table(
     """
     first, layout_of = 1, partial(TableLayout.from_names, path, columns=columns, decoder=decoder, timed=timed)
     chunks = _read_chunks(path, kind, layout_of, advance, batch_rows, decoder.reads_columns)
-    for layout, size, rows, arrays, spanning in chunks:
+    for layout, size, rows, arrays, spanning, deferred in chunks:
         if spanning:
             spans(spanning)
         origin = Origin.from_parts(path, [(0, range(first, first + size))])
         first += size
         if arrays is None:
-            yield layout.decode_rows(rows(np.arange(size)), decoder, origin)
+            batch = layout.decode_rows(rows(np.arange(size)), decoder, origin)
         else:
             from streameval.events.arrow import decode_columns  # needs pyarrow, which has made the arrays
 
-            yield decode_columns(arrays, rows, layout, decoder, origin)
+            batch = decode_columns(arrays, rows, layout, decoder, origin)
+        yield with_deferred_rows(batch, deferred)
 
 
 def read_rows(
@@ -183,7 +186,7 @@ def _parquet_chunks(file: Any, layout: TableLayout, batch_rows: int) -> Iterator
 
     Parquet repeats equal values without storing them, so that a list of a gigabyte takes a few bytes of a file.
     """
-    from streameval.events.arrow import table_columns  # needs pyarrow, which has opened the file
+    from streameval.events.arrow import deferred_rows, table_columns  # needs pyarrow, which has opened the file
 
     values = [_values_of_row(file.metadata.row_group(group), layout) for group in range(file.num_row_groups)]
     for is_heavy, some in groupby(range(len(values)), key=lambda group: values[group] > MAX_ROW_VALUES):
@@ -195,15 +198,15 @@ def _parquet_chunks(file: Any, layout: TableLayout, batch_rows: int) -> Iterator
                 yield TableChunk(layout, len(faults), lambda indices, faults=faults: faults[: len(indices)])  # type: ignore[misc]
             continue
         most = int(MAX_BATCH_VALUES // max(1.0, *(values[group] for group in groups)))
-        for batch in file.iter_batches(batch_size=min(batch_rows, most), row_groups=groups, columns=layout.columns):
+        for batch in file.iter_batches(batch_size=min(batch_rows, most), row_groups=groups, columns=layout.all_columns):
             columns, rows = table_columns(batch, layout)
-            yield TableChunk(layout, batch.num_rows, rows, columns)
+            yield TableChunk(layout, batch.num_rows, rows, columns, deferred=deferred_rows(batch, layout))
 
 
 def _values_of_row(group: Any, layout: TableLayout) -> float:
     """Return the mean number of values of a row, in the column of a row group that has the most."""
     columns = [group.column(number) for number in range(group.num_columns)]
-    wanted = tuple(f"{name}." for name in layout.columns)
+    wanted = tuple(f"{name}." for name in layout.all_columns)
     values = [column.num_values for column in columns if f"{column.path_in_schema}.".startswith(wanted)]
     return float(max(values, default=0) / max(1, group.num_rows))
 
@@ -257,10 +260,12 @@ def _read_csv(
                 row = next_row(lines, refill, delimiter)
                 spanning += row.lines > 1
                 some.append(_checked(row, len(header)))
-            yield TableChunk(layout, len(some), partial(_rows_of_cells, some, header, layout), spanning=spanning)
+            size, rows = len(some), partial(_rows_of_cells, some, header)
         else:
             lines.clear()
-            yield TableChunk(layout, len(block), partial(_rows_of_lines, block, header, layout, delimiter), columns)
+            size, rows = len(block), partial(_rows_of_lines, block, header, delimiter)
+        deferred = None if layout.deferred is None else partial(rows, layout.deferred)
+        yield TableChunk(layout, size, partial(rows, layout), columns, spanning, deferred)
 
 
 def _checked(row: CsvRow, width: int) -> Cells:
@@ -274,7 +279,7 @@ def _checked(row: CsvRow, width: int) -> Cells:
 
 
 def _rows_of_lines(
-    lines: Sequence[bytes], header: Sequence[str], layout: TableLayout, delimiter: str, indices: Index
+    lines: Sequence[bytes], header: Sequence[str], delimiter: str, layout: TableLayout, indices: Index
 ) -> list[Row]:
     """Return rows by index, from lines that are one row each."""
     wanted = deque(lines[index] for index in indices.tolist())

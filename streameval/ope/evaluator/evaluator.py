@@ -529,9 +529,9 @@ class Evaluator:
             return
         batch, faults = fill(batch.with_policies(self.config.columns), self._computed)
         self._count_failures(faults, self.accepted - len(batch) + 1)
-        raw_fields = batch.raw_fields if weighing.keeps_raw_fields(self.config, self._grids) else None
+        kept = batch.raw_fields if weighing.keeps_raw_fields(self.config, self._grids) else None
         split = self.config.columns_of(batch)
-        self._pending.append(replace(batch, raw_fields=raw_fields, segments=split, rejected=()))
+        self._pending.append(replace(batch, raw_fields=kept and kept.read(), segments=split, rejected=()))
         self._pending_events += len(batch)
         if self._pending_events >= self._batch_events:
             self._process_pending(self._batch_events)

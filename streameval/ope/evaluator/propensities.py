@@ -305,9 +305,10 @@ def choices(settings: EstimatedPropensity, events: EventBatch) -> LoggedChoices:
     if events.actions is not None:
         is_known = events.actions.chosen >= 0
         action[is_known] = fingerprints(events.actions.names)[events.actions.chosen[is_known]]
-    if sets is not None and events.raw_fields is None:  # arrays: actions are their positions
-        listed = np.flatnonzero(sets.index >= 0)
-        action[listed] = fingerprints(sets.index[listed].tolist())
+    names = fingerprints(_names(events, sizes))
+    if sets is not None and events.actions is None:
+        listed, logged = sets.logged
+        action[listed] = names[logged]
     context = np.full(number, NO_IDENTITY)
     for field in settings.fields:
         values = NO_IDENTITY if events.segments is None else events.segments.column(field.name)
@@ -315,7 +316,7 @@ def choices(settings: EstimatedPropensity, events: EventBatch) -> LoggedChoices:
     rows = np.maximum(sizes, 1)
     owner = np.repeat(np.arange(number), rows)
     options = np.full(len(owner), NO_IDENTITY)
-    options[(sizes > 0)[owner]] = fingerprints(_names(events, sizes)) if sizes.any() else NO_IDENTITY
+    options[(sizes > 0)[owner]] = names
     weight = event_weight(events)
     raw_fields = () if events.raw_fields is None else events.raw_fields.values
     action = action if single else np.full(number, NO_IDENTITY)

@@ -14,6 +14,7 @@ from streameval.common.arrays import Array, probabilities_within
 from streameval.common.component import Configurable, strict
 from streameval.common.text import counted
 from streameval.events import ActionSets, EventBatch, Fault, RawFields
+from streameval.events.action_sets import UNREADABLE
 from streameval.events.schema import NOISE
 from streameval.events.slates import SlateColumns, as_one_action
 from streameval.events.validation import tolerance
@@ -203,7 +204,7 @@ def _fill_slates(
 ) -> tuple[EventBatch, Faults]:
     """Fill in the answers for each slot by itself."""
     owner = slates.owner
-    slot_fields = RawFields([{"context": raw_fields.values[event].get("context")} for event in owner.tolist()])
+    slot_fields = RawFields([_fields_of_slot(raw_fields.values[event]) for event in owner.tolist()])
     per_slot, actions, slot_faults = _ask_all(asks, batch.policies, slates.probabilities, slates.actions, slot_fields)
     slates = replace(slates, probabilities=per_slot, actions=actions)
     is_slate = slates.sizes > 0
@@ -214,6 +215,10 @@ def _fill_slates(
     _, whole = as_one_action(slates)
     probabilities = np.where(is_slate, whole.T, batch.probabilities.T).T
     return replace(batch, slates=slates, probabilities=probabilities), faults
+
+
+def _fields_of_slot(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: fields[name] for name in ("context", UNREADABLE) if name in fields}
 
 
 def _checked(ask: Ask, sets: ActionSets, raw_fields: RawFields) -> tuple[Array, dict[int, Fault]]:

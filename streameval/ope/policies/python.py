@@ -16,6 +16,7 @@ from streameval.common.foreign_code import CodeError, foreign_code, numbers
 from streameval.common.text import counted
 from streameval.errors import ConfigError
 from streameval.events import ActionSets, Fault, RawFields
+from streameval.events.action_sets import UNREADABLE, Index
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,8 @@ class Decisions:
     features: Sequence[Array | None]
 
 
-NO_CONTEXT = "; the event has no context: batches keep contexts if they are read with scores=()"
+NO_CONTEXT = "; the event has no context: name its columns, e.g. columns={'context': ['country']}"
+NO_CONTEXTS = "; the event has no context: give contexts to EventBatch.from_arrays(context=...)"
 Policy: TypeAlias = Callable[[Decisions], Sequence[ArrayLike]]
 
 
@@ -80,11 +82,13 @@ def find(target: str) -> Callable[..., Any]:
 
 def ask_policy(policy: Policy, sets: ActionSets, raw_fields: RawFields) -> tuple[Array, dict[int, Fault]]:
     """Return the distributions of a policy over the rows of the sets, and the reason for each event without one."""
-    rows, faults = np.full(len(sets.propensities), np.nan), {}
-    waiting = [np.flatnonzero(sets.sizes)]
+    rows, events = np.full(len(sets.propensities), np.nan), np.flatnonzero(sets.sizes)
+    unreadable = {event: raw_fields.values[event].get(UNREADABLE) for event in events.tolist()}
+    faults = {event: Fault(*fault) for event, fault in unreadable.items() if fault}
+    waiting = [np.setdiff1d(events, list(faults), assume_unique=True)]
     while waiting:
         events = waiting.pop()
-        answers = _answers(policy, decisions_of(sets, raw_fields, events)) if len(events) else []
+        answers = _answers(policy, sets, raw_fields, events) if len(events) else []
         if len(answers) != len(events):  # some event is at fault, so search by halves
             waiting += [events[: len(events) // 2], events[len(events) // 2 :]]
             continue
@@ -95,17 +99,18 @@ def ask_policy(policy: Policy, sets: ActionSets, raw_fields: RawFields) -> tuple
     return rows, faults
 
 
-def _answers(policy: Policy, decisions: Decisions) -> Sequence[Any]:
+def _answers(policy: Policy, sets: ActionSets, raw_fields: RawFields, numbers: Index) -> Sequence[Any]:
     """Return the answers of a policy, one for each event.
 
     If it fails for one of several events, there are none, or another number of them.
     """
-    events = len(decisions.actions)
+    decisions, events = decisions_of(sets, raw_fields, numbers), len(numbers)
     try:
         with foreign_code():
             answers = list(islice(policy(decisions), events + 1))  # an iterator may never end
     except CodeError as error:
-        hint = "" if any(decisions.contexts) else NO_CONTEXT
+        hint = NO_CONTEXT if "context" in raw_fields.values[numbers[0]] else NO_CONTEXTS
+        hint = "" if any(decisions.contexts) else hint
         return [Fault("raised", f"{error}{hint}")] if events == 1 else []
     if events == 1 and len(answers) != 1:
         return [Fault("malformed", f"{'2 or more' if answers else 0} distributions for 1 event")]

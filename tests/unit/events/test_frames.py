@@ -225,7 +225,7 @@ def test_action_sets_in_columns_equal_rows_read_one_by_one(absent: str, good: fl
         | {"policies": {name: _plain_cell(rows[name][index]) for name in policies}}
         for index, cells in enumerate(zip(*rows.values(), strict=True))
     ]
-    expected = JsonDecoder(policies, reward_range=(0.0, 1.0)).decode_rows(one_by_one)
+    expected = JsonDecoder(policies, reward_range=(0.0, 1.0), scores=()).decode_rows(one_by_one)
     assert [(rejection.place, rejection.reason, rejection.detail) for rejection in batch.rejected] == [
         (rejection.place, rejection.reason, rejection.detail) for rejection in expected.rejected
     ]

@@ -231,7 +231,7 @@ def test_files_of_rankings_are_read_by_their_format(tmp_path: Path) -> None:
     path = tmp_path / "pages.ndjson"
     path.write_bytes(b"\n".join([page(0), page(1), b"{}"]))
     (batch,) = read_events(path, policies=["challenger"], format="rankings")
-    assert equal(batch, decoded(page(0), page(1)))
+    assert equal(batch, decoded(page(0), page(1), named=True))
     assert len(batch.rejected) == 1
 
 

@@ -386,10 +386,3 @@ def test_a_function_is_a_candidate() -> None:
     assert continued.report().get("p", "ips", "cumulative") == own
     with pytest.raises(StateError, match="the state holds the policy 'p', which is code"):
         Evaluator.from_state(evaluator.state(), candidates={"p": lambda decisions: decisions.contexts})
-
-
-def test_a_function_without_contexts_is_told_how_to_get_them() -> None:
-    evaluator = Evaluator({"p": lambda decisions: [context["likes"] for context in decisions.contexts]})
-    evaluator.update(JsonDecoder([]).decode_batch([choice()]))
-    (failure,) = counts(evaluator.report(), "p").failures
-    assert "batches keep contexts if they are read with scores=()" in failure.example
