@@ -397,7 +397,7 @@ class RawFields(Columns):
 
     Attributes:
         values: [n] by field: the `context` of the event, the names of its `actions`, and scores, None = not logged.
-            Arrays have no names
+            Slates have the names of actions by slot, as `slots`. Arrays have no names
     """
 
     values: Sequence[Mapping[str, Any]]
@@ -411,7 +411,11 @@ class RawFields(Columns):
             scores: the attribute of each field with scores
         """
         fields = {"context": "context", "actions": "actions", **scores}
-        return cls([{field: getattr(event, name) for field, name in fields.items()} for event in events])
+        values = [{field: getattr(event, name) for field, name in fields.items()} for event in events]
+        for logged, event in zip(values, events, strict=True):
+            if slots := getattr(event, "slots", None):
+                logged["slots"] = [slot.actions for slot in slots]
+        return cls(values)
 
     @classmethod
     def none(cls, events: int) -> RawFields:

@@ -204,7 +204,8 @@ def _fill_slates(
 ) -> tuple[EventBatch, Faults]:
     """Fill in the answers for each slot by itself."""
     owner = slates.owner
-    slot_fields = RawFields([_fields_of_slot(raw_fields.values[event]) for event in owner.tolist()])
+    slots = zip(owner.tolist(), (np.arange(len(owner)) - slates.offsets[owner]).tolist(), strict=True)
+    slot_fields = RawFields([_fields_of_slot(raw_fields.values[event], slot) for event, slot in slots])
     per_slot, actions, slot_faults = _ask_all(asks, batch.policies, slates.probabilities, slates.actions, slot_fields)
     slates = replace(slates, probabilities=per_slot, actions=actions)
     is_slate = slates.sizes > 0
@@ -217,8 +218,9 @@ def _fill_slates(
     return replace(batch, slates=slates, probabilities=probabilities), faults
 
 
-def _fields_of_slot(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {name: fields[name] for name in ("context", UNREADABLE) if name in fields}
+def _fields_of_slot(fields: Mapping[str, Any], slot: int) -> Mapping[str, Any]:
+    shared = {name: fields[name] for name in ("context", UNREADABLE) if name in fields}
+    return shared | {"actions": fields["slots"][slot]} if "slots" in fields else shared
 
 
 def _checked(ask: Ask, sets: ActionSets, raw_fields: RawFields) -> tuple[Array, dict[int, Fault]]:

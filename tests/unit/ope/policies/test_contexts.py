@@ -175,6 +175,28 @@ def test_a_function_sees_the_lines_of_vowpal_wabbit(tmp_path: Path) -> None:
     assert mine == baseline != 0
 
 
+def test_slots_of_slates_have_the_names_of_their_actions(tmp_path: Path) -> None:
+    slots = [
+        {name: event[name] for name in ("action", "actions", "propensities")} | {"policies": {"logged": row}}
+        for event, row in zip(EVENTS, PROBABILITIES, strict=True)
+    ]
+    shared = ("event_id", "timestamp", "reward", "context")
+    lines = [
+        {name: event[name] for name in shared} | {"slots": slots[number : number + 2]}
+        for number, event in enumerate(EVENTS[:-1])
+    ]
+    (tmp_path / "slates.ndjson").write_text("\n".join(map(json.dumps, lines)))
+    seen: list[tuple[int, list[str]]] = []
+
+    def function(decisions: Decisions) -> list[list[float]]:
+        pairs = list(zip(decisions.contexts, decisions.actions, strict=True))
+        seen.extend((context["age"], names) for context, names in pairs)
+        return [[1 / 3] * 3] * len(pairs)
+
+    lifts(read_events(tmp_path / "slates.ndjson", policies=["logged"]), function)
+    assert seen == [(number, EVENTS[number + slot]["actions"]) for number in range(39) for slot in (0, 1)]
+
+
 def test_slots_of_slates_have_the_context_of_their_event() -> None:
     arrays = EventBatch.from_arrays(
         reward=[1.0, 0.0],
