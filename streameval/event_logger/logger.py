@@ -348,7 +348,7 @@ class EventLogger:
         return Counts(writer.written, waiting, dropped, writer.invalid, writer.failed)
 
     def flush(self, timeout: float = 10.0) -> bool:
-        """Wait until no message is buffered or unacknowledged.
+        """Wait until no message is buffered or unacknowledged, and the buffer is free again.
 
         Args:
             timeout: the longest wait, in seconds
@@ -357,9 +357,13 @@ class EventLogger:
             Whether all messages have been written, or refused.
         """
         until = time.monotonic() + timeout
-        while self.counts.waiting and time.monotonic() < until:
+        while not self._is_empty() and time.monotonic() < until:
             time.sleep(PAUSE_SECONDS)
         return not self.counts.waiting
+
+    def _is_empty(self) -> bool:
+        """Return whether nothing waits. Messages are counted as written before they leave the buffer."""
+        return not self.counts.waiting and (self._is_closed or not self._worker.status().waiting)
 
     def close(self, timeout: float = 10.0) -> None:
         """Write buffered messages, and drop later ones.
