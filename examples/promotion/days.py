@@ -38,7 +38,7 @@ EVENING = np.where((HOURS >= 18) & (HOURS < 22), 1.0, 0.0)
 SINE = np.sin(2 * np.pi * (HOURS - 12) / DAY)
 ACTIONS, FAVOURITE, BASE = 10, 0.45, 0.2
 """Actions, logged evenly, the probability of a candidate's favourite one, and the usual probability of a reward."""
-RUNS = 20
+RUNS = 40
 """Runs of a world, and streams of each kind without differences."""
 LOSER, WINNER = 0, 1
 NAMES = ("loser", "winner")
