@@ -451,11 +451,13 @@ def show(
 @app.command()
 def schema(
     name: Annotated[
-        Literal["event", "ranking", "reward", "report", "decisions", "versions"],
-        typer.Argument(help="event, ranking, reward (one that arrives later), report, decisions or versions."),
+        Literal["event", "ranking", "reward", "candidates", "report", "decisions", "versions"],
+        typer.Argument(
+            help="event, ranking, reward or candidates (which arrive later), report, decisions or versions."
+        ),
     ] = "event",
 ) -> None:
-    """Print a JSON Schema: of an event, a ranking with clicks, a reward that arrives later, a Report or a decision.
+    """Print a JSON Schema: of an event, a ranking with clicks, what arrives later, a Report or a decision.
 
     The package has them as files, in streameval/config/schemas.
 
