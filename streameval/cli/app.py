@@ -172,6 +172,13 @@ def replay(
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with 1 if an estimate fails a trust check, after the output.")
     ] = False,
+    scores: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Probabilities that the log lacks: NDJSON as in `schema candidates`, or CSV or Parquet with event_id.",
+        ),
+    ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(metavar="FILE.png", help="Plot values, lifts, promotions and lifts by hour."),
@@ -210,6 +217,7 @@ def replay(
         everything=everything,
         decisions=decisions,
         strict=strict,
+        scores=scores,
     )
 
 
