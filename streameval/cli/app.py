@@ -172,6 +172,13 @@ def replay(
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with 1 if an estimate fails a trust check, after the output.")
     ] = False,
+    scores: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Probabilities that the log lacks: NDJSON as in `schema candidates`, or CSV or Parquet with event_id.",
+        ),
+    ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(metavar="FILE.png", help="Plot values, lifts, promotions and lifts by hour."),
@@ -210,6 +217,7 @@ def replay(
         everything=everything,
         decisions=decisions,
         strict=strict,
+        scores=scores,
     )
 
 
@@ -451,11 +459,13 @@ def show(
 @app.command()
 def schema(
     name: Annotated[
-        Literal["event", "ranking", "reward", "report", "decisions", "versions"],
-        typer.Argument(help="event, ranking, reward (one that arrives later), report, decisions or versions."),
+        Literal["event", "ranking", "reward", "candidates", "report", "decisions", "versions"],
+        typer.Argument(
+            help="event, ranking, reward or candidates (which arrive later), report, decisions or versions."
+        ),
     ] = "event",
 ) -> None:
-    """Print a JSON Schema: of an event, a ranking with clicks, a reward that arrives later, a Report or a decision.
+    """Print a JSON Schema: of an event, a ranking with clicks, what arrives later, a Report or a decision.
 
     The package has them as files, in streameval/config/schemas.
 

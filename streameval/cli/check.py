@@ -6,7 +6,7 @@ import math
 import socket
 import ssl
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -26,7 +26,7 @@ from streameval.common.problems import did_you_mean
 from streameval.common.text import counted, duration_text
 from streameval.config.model import Config, DeadLetterFile, DeadLetterTopic, DecisionTopic
 from streameval.errors import InputError, SourceError, StreamevalError
-from streameval.events import EventBatch, Rejected
+from streameval.events import EventBatch, Rejected, RewardBatch, RewardDecoder
 from streameval.events.fields import reward_decoder
 from streameval.events.origin import NO_IDENTITY, Origin
 from streameval.ingest.base import Source, SourceStatus
@@ -167,7 +167,9 @@ def check_surroundings(config: Config) -> Iterator[Finding]:
         findings += _tried("source.format", schema_findings(config, source))
     yield from findings
     if not exit_code(findings):
-        yield from _tried("source", chain(check_events(config), check_rewards(config), _cycle(config)))
+        yield from _tried(
+            "source", chain(check_events(config), check_rewards(config), check_scores(config), _cycle(config))
+        )
 
 
 def _tried(part: str, findings: Iterator[Finding]) -> Iterator[Finding]:
@@ -211,7 +213,8 @@ def _cluster(config: Config, source: KafkaSettings) -> Iterator[Finding]:
     except ClientError as error:
         detail = f"the source cannot be reached: cannot read from {source.address}: {error}"
         raise SourceError(detail, hint=UNREACHED_HINT) from None
-    for option, topic in zip(("source.topic", "source.rewards.topic"), source.topics, strict=False):
+    joined = [f"source.{name}.topic" for name in ("rewards", "candidates") if getattr(source, name) is not None]
+    for option, topic in zip(("source.topic", *joined), source.topics, strict=True):
         if topic not in topics:
             shown = ", ".join(sorted(topics)[:MAX_TOPICS])
             listed = f"this user sees {shown}" if shown else "this user sees no topic"
@@ -410,6 +413,8 @@ def _lacking(config: Config, events: EventBatch) -> Iterator[Finding]:
     if events.scored is not None:
         has_values[events.scored.owner] = np.isfinite(events.scored.outcomes) | ~events.scored.revealed[:, None]
     for policy, present in zip(events.policies, has_values.T, strict=True):
+        if config.candidates_topic is not None:
+            continue  # it may come later
         if not present.any():
             message = f"none of these events has a probability of the policy '{policy}'"
             yield Finding("policies", message, "warning", "check its name")
@@ -426,19 +431,27 @@ def _lacking(config: Config, events: EventBatch) -> Iterator[Finding]:
         yield Finding("estimators", str(missing), "error" if missing.is_lost else "warning", missing.hint)
 
 
+def _first_joined(
+    source: KafkaSettings, part: Literal["rewards", "candidates"], topic: str, decoder: RewardDecoder
+) -> Generator[Finding, None, tuple[Probe, RewardBatch]]:
+    """Read and return the first messages of a topic that is joined to decisions, and yield how many can be used."""
+    noun = "reward" if part == "rewards" else "score"
+    sample = probe(source.for_check().model_copy(update={"topic": topic}).open())
+    number = f"an unknown number of {noun}s" if sample.held is None else counted(sample.held, noun)
+    yield Finding(f"source.{part}", f"reached: {number} in {topic}")
+    batch = decoder.decode_batch(sample.values, Origin.from_parts(topic, [(0, range(len(sample.values)))]))
+    yield from _usable(f"source.{part}", noun, len(batch), batch.rejected)
+    return sample, batch
+
+
 def check_rewards(config: Config) -> Iterator[Finding]:
     """Yield the number of rewards that arrive separately, and the defects of the first ones."""
     source, rewards = config.required_source(), config.reward_topic
     if rewards is None or not isinstance(source, KafkaSettings):
         return
-    sample = probe(source.model_copy(update={"topic": rewards.topic, "start": "earliest", "rewards": None}).open())
-    number = "an unknown number of rewards" if sample.held is None else counted(sample.held, "reward")
-    yield Finding("source.rewards", f"reached: {number} in {rewards.topic}")
-    origin = Origin.from_parts(rewards.topic, [(0, range(len(sample.values)))])
     primary, *further = config.reward_fields
     decoder = reward_decoder(primary.field, further, dict(rewards.columns))
-    batch = decoder.decode_batch(sample.values, origin)
-    yield from _usable("source.rewards", "reward", len(batch), batch.rejected)
+    sample, batch = yield from _first_joined(source, "rewards", rewards.topic, decoder)
     if batch.rejected and (hint := reward_columns_hint(config, records_of(sample.values))):
         yield Finding("source.rewards.columns", "most of the first rewards lack fields", "warning", hint)
     assert batch.origin.identity is not None
@@ -448,6 +461,19 @@ def check_rewards(config: Config) -> Iterator[Finding]:
         message = f"{np.count_nonzero(alike)} of the first rewards have the event_id, time and value of another one"
         hint = "log a reward_id with each reward: of several messages with the same one, one counts"
         yield Finding("source.rewards", message, "warning", hint)
+
+
+def check_scores(config: Config) -> Iterator[Finding]:
+    """Yield the number of scores of candidates that arrive separately, and the defects of the first ones."""
+    source, topic = config.required_source(), config.candidates_topic
+    if topic is None or not isinstance(source, KafkaSettings):
+        return
+    policies = config.evaluator_config().logged_policies
+    decoder = reward_decoder(columns=dict(topic.columns), policies=policies)
+    _, batch = yield from _first_joined(source, "candidates", topic.topic, decoder)
+    if len(batch) and batch.further is not None and np.isnan(batch.further.values).all():
+        message = f"none of the first scores has a probability of {', '.join(policies)}"
+        yield Finding("source.candidates", message, "warning", "check the names in `policies` of the messages")
 
 
 def _cycle(config: Config) -> Iterator[Finding]:

@@ -77,6 +77,7 @@ def compare(
     columns: Mapping[str, Any] | None = None,
     segments: str | Sequence[str] | Mapping[str, Any] = (),
     reward: str | Mapping[str, Any] | None = None,
+    scores: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Comparison:
     """Estimate from logged events whether each candidate earns more than production.
@@ -95,6 +96,9 @@ def compare(
         segments: fields that split the lift, or one, e.g. `"context.country"`. The 20 most frequent values are found
             in the data, in a file among the first 20,000 events. Or segments by name, as in the configuration
         reward: the field of the reward, or its settings, e.g. `{"field": "revenue", "max": 200}`
+        scores: a file with probabilities that the data lack, joined by `event_id`: NDJSON (`streameval schema
+            candidates`), or CSV or Parquet with a column for each candidate. `columns` must name the `event_id` of a
+            frame
         options: other sections of the configuration, e.g. `promotion="paired"` or `estimators=["snips"]`. From
             `source`, only `format`, `duplicates` and `multiline` count, for files
 
@@ -128,7 +132,7 @@ def compare(
     )
     trace = Trace(choices(config.evaluator_config(), None, None))
     is_read_once = isinstance(known.batches, Iterator)
-    replay = _replayed(config, known, trace if is_read_once else None)
+    replay = _replayed(config, known, trace if is_read_once else None, scores)
     report = replay.report()
     for warning in _whole(replay.warnings(report)):
         warnings.warn(warning, stacklevel=2)
@@ -138,7 +142,7 @@ def compare(
 
     def figure() -> Figure:
         if trace.last is None:
-            _replayed(config, known, trace)
+            _replayed(config, known, trace, scores)
             trace.finish(report)
         return _figure(trace, ", ".join(Path(file).name for file in known.files), config)
 
@@ -211,9 +215,9 @@ def _whole(lines: Iterable[str]) -> list[str]:
     return found
 
 
-def _replayed(config: Config, known: _Known, trace: Trace | None) -> Replay:
+def _replayed(config: Config, known: _Known, trace: Trace | None, scores: str | os.PathLike[str] | None) -> Replay:
     """Read the data, and record the estimates over them in a trace if there is one."""
-    replay = Replay(config, timed=False)
+    replay = Replay(config, timed=False, scores=None if scores is None else os.fspath(scores))
     if trace is not None:
         replay.update = lambda batch: trace.update(replay.evaluator, batch, replay.share)
     if known.frame is not None:

@@ -207,6 +207,7 @@ def proposed_columns(config: Config, records: Sequence[Mapping[str, Any]]) -> tu
     policies = config.evaluator_config().logged_policies
     paths = {POLICIES + name: columns.policies.get(name, POLICIES + name) for name in policies}
     absent = [name.removeprefix(POLICIES) for name in _lacking(paths, values, len(records))]
+    absent = [] if config.candidates_topic is not None else absent  # they may come later
     lacking = _lacking(names, values, len(records))
     unused = {path: some for path, some in values.items() if path not in names.values()}
     found: dict[str, str] = {}

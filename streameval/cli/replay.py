@@ -19,6 +19,7 @@ from streameval.cli.arguments import candidate_names, split_config_and_files
 from streameval.cli.log_warnings import MAX_DETAIL, MIN_SHARE, LogCounts, Rejections, missing_warnings, trust_warnings
 from streameval.cli.plots import ReplayPlot, check_path, save
 from streameval.cli.results import answer_lines
+from streameval.cli.scores import ScoreFile
 from streameval.cli.tables import decisions_table, result_tables
 from streameval.cli.terminal import console, progress_of_bytes, say, silence_logs, warn, warning
 from streameval.cli.trace import Trace, read_truth
@@ -78,6 +79,7 @@ def run_replay(
     everything: bool,
     decisions: bool,
     strict: bool,
+    scores: Path | None = None,
 ) -> None:
     """Estimate from files of events, and print the results.
 
@@ -93,7 +95,9 @@ def run_replay(
     true_values = read_truth(truth) if truth else {}
     figure = None if plot is None else _figure(config, files, plot, true_values, decisions)
     trace = Trace(list(config.evaluator_config().pairs) if true_values else figure.choices if figure else ())
-    replay = Replay(config, timed=candidates is None, multiline=multiline)
+    replay = Replay(
+        config, timed=candidates is None, multiline=multiline, scores=None if scores is None else str(scores)
+    )
     means = None if as_json else hourly_means(replay.evaluator.config)
     replay.update = _updates(replay, trace if trace.pairs else None, means)
     report = replay.read(files, events_format)
@@ -222,6 +226,7 @@ class Replay:
         evaluator: the evaluator, by default a new one
         timed: rows of tables must have a timestamp
         multiline: rows of CSV may take several lines, also if the source does not say so
+        scores: a file with probabilities that the events lack
 
     Attributes:
         update: takes each batch. By default it updates the evaluator
@@ -229,9 +234,15 @@ class Replay:
     """
 
     def __init__(
-        self, config: Config, evaluator: Evaluator | None = None, timed: bool = True, multiline: bool = False
+        self,
+        config: Config,
+        evaluator: Evaluator | None = None,
+        timed: bool = True,
+        multiline: bool = False,
+        scores: str | None = None,
     ) -> None:
-        self.config, self._timed = config, timed
+        self._scores = None if scores is None else ScoreFile(scores, config)
+        self.config, self._timed = config if self._scores is None else self._scores.without_columns(config), timed
         self.evaluator = evaluator or Evaluator.from_config(config.evaluator_config())
         self.update: Callable[[EventBatch], object] = self.evaluator.update
         self.share: float | None = None
@@ -303,6 +314,7 @@ class Replay:
         self._counts.clipped += int(np.count_nonzero(are_clipped))
         self._counts.add(batch)
         batch = self._without_copies(batch.with_rewards_in(*self._counts.reward_range, self._further))
+        batch = batch if self._scores is None else self._scores.join(batch)
         batch = replace(batch, origin=None)
         self._rejections.add(batch.rejected)
         if len(batch) and self._missing is None:
@@ -342,6 +354,7 @@ class Replay:
     def warnings(self, report: Report) -> Iterator[str]:
         """Yield lines about rejections, failing policies, missing fields, other defects and failed trust checks."""
         yield from self._rejections.lines(report.events.accepted)
+        yield from () if self._scores is None else self._scores.warnings()
         for policy in report.policies:
             for failure in policy.failures:
                 what = f"has no distribution for {counted(failure.count, 'event')}"

@@ -123,8 +123,9 @@ def _facts(values: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if values["watermark"] is not None:
         watermark = utc_time(values["watermark"])
         yield "watermark", f"{watermark}, {values['released_early']:,} events released before their turn"
-    if values["rewards"] is not None:
-        yield "rewards", ", ".join(f"{count:,} {fate}" for fate, count in values["rewards"].items())
+    for part in ("rewards", "scores"):
+        if values[part] is not None:
+            yield part, ", ".join(f"{count:,} {fate}" for fate, count in values[part].items())
     yield "evaluates", f"{', '.join(values['policies'])}: {counted(values['events']['accepted'], 'event')}"
     yield "configuration", ", ".join(f"{key} {value}" for key, value in values["fingerprint"].items())
 

@@ -71,6 +71,10 @@ def engine_problems(
     if source.rewards is not None:
         hint = "join rewards before they are written to the topic, or leave engine out: no executor sees both topics"
         yield Problem(("source", "rewards"), expecting("nothing next to engine", "a topic of rewards"), hint)
+    if source.candidates is not None:
+        hint = "join scores before they are written to the topic, or leave engine out: no executor sees both topics"
+        message = expecting("nothing next to engine", "a topic of candidates")
+        yield Problem(("source", "candidates"), message, hint)
     if source.duplicates:
         hint = "remove copies before they reach the topic, or leave engine out: no executor sees all copies of an event"
         yield Problem(("source", "duplicates"), expecting("'off' next to engine", f"{source.duplicates}"), hint)

@@ -28,7 +28,7 @@ from streameval.events.further_rewards import RewardField
 from streameval.events.schema import event_type
 from streameval.events.segments import SegmentField
 from streameval.events.tables import ColumnNames
-from streameval.ingest.base import ExistingFile, RewardTopic
+from streameval.ingest.base import CandidatesTopic, ExistingFile, RewardTopic
 from streameval.ingest.files.source import FileSettings
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.simulated import LIST_WORLD, SimulatedSettings
@@ -256,6 +256,11 @@ class Config(EvaluatorOptions):
         return None if self.source is None else self.source.reward_topic
 
     @property
+    def candidates_topic(self) -> CandidatesTopic | None:
+        """Return the topic of probabilities of candidates that come separately from the decisions."""
+        return None if self.source is None else self.source.candidates_topic
+
+    @property
     def reward_fields(self) -> list[RewardField]:
         """Return the fields and ranges of all rewards, the goal first."""
         if not self.rewards:
@@ -295,7 +300,7 @@ class Config(EvaluatorOptions):
                 reward_field=goal.field,
                 reward_range=None if is_log else (goal.low, goal.high),
                 scores=config.scores,
-                identified=joined or self._identified(is_log),
+                identified=joined or self.candidates_topic is not None or self._identified(is_log),
                 named=config.names_actions,
                 **options,
             )
@@ -307,7 +312,7 @@ class Config(EvaluatorOptions):
         return is_log or (self.source is not None and self.source.dedupe_window > 0)
 
     def evaluator_config(self) -> EvaluatorConfig:
-        """Return the configuration of the evaluator. Events that wait for their rewards do not count as stale.
+        """Return the configuration of the evaluator. Events that wait for rewards or scores do not count as stale.
 
         Raises:
             ConfigError: It needs a room of the evaluator that was removed.
@@ -317,9 +322,10 @@ class Config(EvaluatorOptions):
         return evaluator_config
 
     def _evaluator_config(self) -> EvaluatorConfig:
-        options, promotion, topic = self, self.promotion, self.reward_topic
-        if promotion is not None and topic is not None and promotion.trust.stale_after is not None:
-            trust = replace(promotion.trust, stale_after=promotion.trust.stale_after + topic.window)
+        options, promotion = self, self.promotion
+        windows = [topic.window for topic in (self.reward_topic, self.candidates_topic) if topic is not None]
+        if promotion is not None and windows and promotion.trust.stale_after is not None:
+            trust = replace(promotion.trust, stale_after=promotion.trust.stale_after + max(windows))
             options = self.model_copy(update={"promotion": replace(promotion, trust=trust)})
         rewards = [reward.reward(name) for name, reward in self.rewards.items()]
         return EvaluatorConfig.from_options(
@@ -439,8 +445,9 @@ def _ranking_problems(config: Config) -> Iterator[Problem]:
         if isinstance(config.source, SimulatedSettings) and config.source.world == LIST_WORLD:
             hint = "write ranking: {metric: dcg, examination: swaps}"
             yield Problem(("ranking",), expecting("a metric of the simulated rankings", "nothing"), hint)
-    elif config.written != "json" or config.reward_topic is not None:
-        actual = f"the format {config.written}" if config.reward_topic is None else "a topic of rewards"
+    elif config.written != "json" or config.reward_topic or config.candidates_topic:
+        joined = "a topic of rewards" if config.reward_topic else "a topic of candidates"
+        actual = f"the format {config.written}" if config.written != "json" else joined
         hint = "write each page with its clicks as one event"
         yield Problem(("ranking",), expecting("events in JSON that have their clicks", actual), hint)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from streameval.events.dsjson import DsjsonDecoder
     from streameval.events.origin import Origin, fingerprints
     from streameval.events.rankings import ranking_schema
-    from streameval.events.schema import Event, json_schema, reward_schema
+    from streameval.events.schema import Event, json_schema, reward_schema, score_schema
     from streameval.events.validation import REASONS, Fault, Rejected
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "fingerprints",
     "json_schema",
     "reward_schema",
+    "score_schema",
     "ranking_schema",
 ]
 

@@ -21,6 +21,7 @@ from streameval.events.action_sets import (
     Index,
     RawFields,
     ScoredOutcomes,
+    reconcile,
 )
 from streameval.events.from_arrays import (
     choice_columns,
@@ -363,6 +364,19 @@ class EventBatch(Batch):
         if wanted == self.policies:
             return self
         return replace(self.select_policies(self.policies, wanted), policies=wanted)
+
+    def with_scores(self, probabilities: Array) -> EventBatch:
+        """Fill missing probabilities of policies [n, P] by these, in choices of single actions. NaN fills nothing."""
+        single = np.ones(len(self), dtype=bool)
+        for part in (self.slates, self.scored):
+            single &= True if part is None else part.sizes == 0
+        is_filled = np.isnan(self.probabilities) & single[:, None]
+        values = np.where(is_filled, probabilities, self.probabilities).T.copy().T
+        sets = self.action_sets
+        if sets is not None:
+            sets = replace(sets, probabilities=sets.probabilities.T.copy().T)
+            reconcile(sets, values, sets.probabilities)
+        return replace(self, probabilities=values, action_sets=sets)
 
     @classmethod
     def from_arrays(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any, TypeAlias, cast
 
 import msgspec
@@ -34,7 +35,7 @@ from streameval.events.diagnosis import (
 from streameval.events.further_rewards import FurtherRewards, RewardField
 from streameval.events.origin import Origin, fingerprints, name_fingerprints
 from streameval.events.rankings import MAX_ITEMS, page_fault, propensities_fault, ranking_columns, ranking_type
-from streameval.events.schema import attributes, event_type, reward_type
+from streameval.events.schema import attributes, event_type, policy_cells, reward_type, score_type
 from streameval.events.segments import SegmentField, read_segments
 from streameval.events.validation import (
     BrokenRule,
@@ -43,6 +44,7 @@ from streameval.events.validation import (
     finite,
     first_faults,
     list_fault,
+    probabilities_rule,
     rejection,
     seconds_rule,
 )
@@ -308,6 +310,7 @@ class RewardDecoder:
     Args:
         reward_field: the field with the reward
         further: the further rewards. A message then has at least one of all rewards
+        policies: read probabilities of these policies in place of rewards. They are the further rewards of the batch
 
     >>> message = b'{"event_id": "e-81", "timestamp": 1574553700.1, "revenue": 2.5}'
     >>> rewards = RewardDecoder("revenue").decode_batch([message, b"{}"], Origin.from_parts("orders", [(0, [10, 11])]))
@@ -315,21 +318,25 @@ class RewardDecoder:
     (array([2.5]), 'missing_field', ('orders', 0, 11))
     """
 
-    def __init__(self, reward_field: str = "reward", further: Sequence[RewardField] = ()) -> None:
-        self._field, self._further = reward_field, tuple(further)
+    def __init__(
+        self,
+        reward_field: str = "reward",
+        further: Sequence[RewardField] = (),
+        policies: Sequence[str] | None = None,
+    ) -> None:
+        self._field, self._further, self.policies = reward_field, tuple(further), policies
         self._form = reward_type(reward_field, tuple(reward.field for reward in further))
+        if policies is not None:
+            self._form = score_type(tuple(policies))
         self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(self._form).decode
-        self._refused = Diagnosis(self._form).decode_message
+        self._refused = Diagnosis(self._form, policies).decode_message
 
     def decode_batch(self, values: Iterable[bytes | None], origin: Origin) -> RewardBatch:
         """Decode messages with their partitions and offsets into columns."""
         messages, faults = list(values), dict[int, Fault]()
         rewards = _read(messages, self._decode, self._refused, faults)
-        amounts, times = (
-            floats_or([message.reward for message in rewards], np.nan),
-            seconds([message.timestamp for message in rewards]),
-        )
-        further = further_rewards(self._further, rewards) if self._further else None
+        times = seconds([message.timestamp for message in rewards])
+        amounts, further = self._columns(rewards)
         broken = first_faults((*self._rules(amounts, further), seconds_rule(times)))
         rows = np.delete(np.arange(len(rewards)), list(broken))
         kept_rewards = _without(rewards, broken, faults)
@@ -344,7 +351,19 @@ class RewardDecoder:
             name_fingerprints([getattr(message, "reward_id", None) for message in kept_rewards]),
         )
 
+    def _columns(self, messages: Sequence[Any]) -> tuple[Array, FurtherRewards | None]:
+        if self.policies is None:
+            amounts = floats_or([message.reward for message in messages], np.nan)
+            return amounts, further_rewards(self._further, messages) if self._further else None
+        cells = chain.from_iterable(policy_cells(message.policies) for message in messages)
+        values = floats_or(list(cells), np.nan).reshape(len(messages), len(self.policies))
+        return np.full(len(messages), np.nan), FurtherRewards(tuple(self.policies), values)
+
     def _rules(self, rewards: Array, further: FurtherRewards | None) -> Iterator[BrokenRule]:
+        if self.policies is not None and further is not None:
+            yield from further.infinite()
+            yield probabilities_rule(self.policies, further.values)
+            return
         if further is None:
             yield finite("reward", rewards, ~np.isfinite(rewards))
             return

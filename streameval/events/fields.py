@@ -37,7 +37,10 @@ def json_decoder(columns: ColumnNames | Mapping[str, Any] | None = None, **optio
 
 
 def reward_decoder(
-    reward_field: str = "reward", further: Sequence[RewardField] = (), columns: Mapping[str, str | None] | None = None
+    reward_field: str = "reward",
+    further: Sequence[RewardField] = (),
+    columns: Mapping[str, str | None] | None = None,
+    policies: Sequence[str] | None = None,
 ) -> RewardDecoder:
     """Return the decoder of rewards that arrive as separate messages.
 
@@ -45,6 +48,7 @@ def reward_decoder(
         reward_field: the field with the reward
         further: the further rewards
         columns: the name of each of `event_id`, `timestamp`, `reward` and `reward_id`, None for its own
+        policies: read probabilities of these policies in place of rewards
 
     >>> message = b'{"request": {"id": "e-81"}, "timestamp": 1574553700.1, "clicked": 1}'
     >>> decoder = reward_decoder(columns={"event_id": "request.id", "reward": "clicked"})
@@ -57,9 +61,9 @@ def reward_decoder(
         own = reward_field if field == "reward" else field
         names |= {own: path} if path not in (None, own) else {}
     return (
-        FieldRewardDecoder(FieldNames(names, {}), reward_field, further)
+        FieldRewardDecoder(FieldNames(names, {}), reward_field, further, policies)
         if names
-        else RewardDecoder(reward_field, further)
+        else RewardDecoder(reward_field, further, policies)
     )
 
 
@@ -183,12 +187,11 @@ class FieldRewardDecoder(RewardDecoder):
 
     Args:
         names: the fields with other names
-        reward_field: the field with the reward
-        further: the further rewards
+        options: as of `RewardDecoder`
     """
 
-    def __init__(self, names: FieldNames, reward_field: str, further: Sequence[RewardField]) -> None:
-        super().__init__(reward_field, further)
+    def __init__(self, names: FieldNames, *options: Any) -> None:
+        super().__init__(*options)
         self._names, event_of = names.fields, names.reader(read_fields(self._form))
         renamed = names.renamed(self._form)
         self._decode = (
@@ -196,7 +199,7 @@ class FieldRewardDecoder(RewardDecoder):
             if renamed is None
             else msgspec.json.Decoder(renamed).decode
         )
-        self._refused = Diagnosis(self._form, event_of=event_of).decode_message
+        self._refused = Diagnosis(self._form, self.policies, event_of=event_of).decode_message
 
     def decode_batch(self, values: Iterable[bytes | None], origin: Origin) -> RewardBatch:
         return with_names(super().decode_batch(values, origin), self._names)

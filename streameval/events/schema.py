@@ -44,6 +44,10 @@ OpenPolicies: TypeAlias = Annotated[
         "up to rounding to six digits. A policy that is absent or null is missing for this event only."
     ),
 ]
+LateScores: TypeAlias = Annotated[
+    dict[str, Probability | None],
+    described("By policy name: the probability of the action that was logged. Null means absent."),
+]
 ActionList: TypeAlias = Annotated[
     list[Identifier] | None, described("The actions to choose from, without duplicates.", minItems=1, uniqueItems=True)
 ]
@@ -250,6 +254,18 @@ def reward_type(reward_field: str, further_fields: tuple[str, ...] = ()) -> type
     return msgspec.defstruct("RewardMessage", fields, frozen=True, gc=False, module=__name__)
 
 
+@lru_cache(maxsize=16)
+def score_type(policies: tuple[str, ...] | None) -> type[msgspec.Struct]:
+    """Return the type of a message with probabilities of candidates that arrive separately.
+
+    Args:
+        policies: names to decode, None = any
+    """
+    cells: Any = LateScores if policies is None else policies_type(policies, float | None)
+    fields: list[Any] = [("event_id", Identifier), ("timestamp", Timestamp), ("policies", cells)]
+    return msgspec.defstruct("ScoreMessage", fields, frozen=True, gc=False, module=__name__)
+
+
 def policies_type(names: Sequence[str], cell: Any = PolicyCell, absent: Any = NAN) -> type[msgspec.Struct]:
     """Return a struct type with one cell per policy, in this order.
 
@@ -327,3 +343,10 @@ def reward_schema(reward_field: str = "reward") -> dict[str, Any]:
         "title": "Reward",
         "description": "The reward of an earlier decision with the same `event_id`.",
     }
+
+
+def score_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of probabilities of candidates in a message of their own."""
+    description = "What candidates would have done in an earlier decision with the same `event_id`."
+    _, components = msgspec.json.schema_components([score_type(None)])
+    return {**DRAFT, **components["ScoreMessage"], "title": "Candidates", "description": description}

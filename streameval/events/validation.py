@@ -328,7 +328,7 @@ def choice_rules(
         yield unknown, "unknown_action", lambda row: f"action: not one of the {sets.sizes[row]} `actions`"
     yield np.isnan(propensity), "missing_field", lambda row: "propensity: missing, as is `propensities`"
     yield unit_interval_rule("propensity", propensity)
-    yield _probabilities(policies, probabilities)
+    yield probabilities_rule(policies, probabilities)
     if sets is not None:
         yield from _set_rules(sets, policies, propensity)
 
@@ -372,7 +372,8 @@ def _event_rule(rule: BrokenRule, rows: Ragged, name: Callable[[int, int], str])
     return np.bincount(rows.owner[broken], minlength=len(rows.offsets) - 1) > 0, reason, detail
 
 
-def _probabilities(policies: Sequence[str], probabilities: Array) -> BrokenRule:
+def probabilities_rule(policies: Sequence[str], probabilities: Array) -> BrokenRule:
+    """Require probabilities [n, P] of policies in [0, 1], NaN if missing."""
     broken = (probabilities < 0.0) | (probabilities > 1.0 + NOISE)
     return policy_rule(
         "probability_range",

@@ -380,15 +380,39 @@ class RewardColumns(StrictModel):
     reward_id: str | None = Field(default=None, description="What tells a reward from a copy.")
 
 
-class RewardTopic(StrictModel):
+class JoinedTopic(StrictModel):
+    """Configure a topic of messages that are joined to their decisions."""
+
+    topic: str = Field(min_length=1, description="The topic of the messages, in the same cluster.")
+    window: Seconds = Field(default=600.0, description="How long after a decision its messages count.")
+
+
+class ScoreColumns(StrictModel):
+    """Name the values of messages with probabilities of candidates. A dot steps into an object: `request.id`."""
+
+    event_id: str | None = Field(default=None, description="The event_id of the decision.")
+    timestamp: str | None = Field(default=None, description="The time of the message.")
+
+
+class CandidatesTopic(JoinedTopic):
+    """Configure a topic of probabilities of candidates that come separately from the decisions.
+
+    >>> CandidatesTopic(topic="scores", window="10m").window
+    600.0
+    """
+
+    columns: ScoreColumns = Field(
+        default=ScoreColumns(), description="The names of fields in its messages, e.g. {event_id: requestId}."
+    )
+
+
+class RewardTopic(JoinedTopic):
     """Configure a topic of rewards that come separately from their decisions.
 
     >>> RewardTopic(topic="clicks", window="30m").window
     1800.0
     """
 
-    topic: str = Field(min_length=1, description="The topic whose messages are rewards, in the same cluster.")
-    window: Seconds = Field(default=600.0, description="How long after a decision its rewards count.")
     default: float = Field(default=0.0, description="The reward of a decision without a reward message.")
     combine: Literal["first", "sum", "last"] = Field(
         default="first",
@@ -416,6 +440,11 @@ class StageSettings(StrictModel):
     @property
     def reward_topic(self) -> RewardTopic | None:
         """Return the topic of rewards that come separately from their decisions."""
+        return None
+
+    @property
+    def candidates_topic(self) -> CandidatesTopic | None:
+        """Return the topic of probabilities of candidates that come separately from the decisions."""
         return None
 
     def event_order(self, partitions: int) -> EventOrder | None:

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import structs
 
 from streameval.common.arrays import Array, State, bytes_in, from_plain, require_fit
-from streameval.events import EventBatch, RewardBatch
+from streameval.events import EventBatch, RewardBatch, RewardDecoder
 from streameval.events.fields import reward_decoder
 from streameval.events.further_rewards import RewardField
 from streameval.events.origin import Origin
@@ -31,6 +31,10 @@ ID_BUFFERS = {
     "later_duplicates": "the same, in event-time order",
 }
 """What the buffers in a state hold, for people."""
+SCORE_BUFFERS = {
+    "waiting": "scores whose event has not arrived",
+    "released": "ids of counted events, to recognise late scores",
+}
 
 WATCHED_IDS = 100_000
 """Latest events among which a repeated id is recognised, although it counts."""
@@ -93,6 +97,7 @@ class EventPipeline:
         self._reward_field, self._reward_range, self._further = reward_field, reward_range, tuple(further)
         topic = self._settings.reward_topic
         self._rewards = reward_decoder(reward_field, self._further, dict(topic.columns) if topic else None)
+        self._scores: RewardDecoder | None = None
         self._clock = ReaderClock(self._settings.clock_tolerance)
         self._clipped_joined = self.repeated_events = 0
         self._duplicates = self._deduplication()
@@ -167,7 +172,7 @@ class EventPipeline:
 
     def _finished(self, batch: EventBatch) -> EventBatch:
         """Return the events that count, from events in their order."""
-        if self._settings.reward_topic is not None:  # decoders count the other rewards
+        if self._settings.reward_topic or self._settings.candidates_topic:  # decoders count the other numbers
             batch, are_clipped = batch.clipped(self._reward_range, self._further)
             self._clipped_joined += int(np.count_nonzero(are_clipped))
         batch = batch.with_rewards_in(*self._reward_range, self._further)
@@ -185,7 +190,7 @@ class EventPipeline:
 
     def drop_policies(self, policies: Collection[str]) -> None:
         """Remove policies from buffered events: they have been retrained since."""
-        self._held.drop_policies(policies)
+        (self._left if self._order is None else self._order).drop_policies(policies)
 
     def flush(self) -> EventBatch:
         """Return all buffered events: nothing more will come."""
@@ -252,19 +257,30 @@ class EventPipeline:
         return Deduplication(window) if window else None
 
     def _decode(self, records: Sequence[Records]) -> tuple[EventBatch, list[RewardBatch]]:
-        """Decode the events, and the rewards that come separately."""
-        topic = None if self._settings.reward_topic is None else self._settings.reward_topic.topic
-        decisions = [part for part in records if part.topic != topic]
+        """Decode the events, and what comes separately."""
+        joined = self._joined_decoders()
+        decisions = [part for part in records if part.topic not in joined]
         rewards = [
-            _with_unreadable(self._rewards.decode_batch(part.values, _origin([part])), [part])
+            _with_unreadable(joined[part.topic].decode_batch(part.values, _origin([part])), [part])
             for part in records
-            if part.topic == topic
+            if part.topic in joined
         ]
         if not decisions:
             return EventBatch.concat([]), rewards
         origin = _origin(decisions) if self._is_located or self.events.identified else None
         values = list(chain.from_iterable(part.values for part in decisions))
         return _with_unreadable(_decoded(self.events, values, origin), decisions), rewards
+
+    def _joined_decoders(self) -> dict[str, RewardDecoder]:
+        """Return the decoder of each topic with messages that are joined to events."""
+        rewards, scores = self._settings.reward_topic, self._settings.candidates_topic
+        decoders = {} if rewards is None else {rewards.topic: self._rewards}
+        if scores is not None:
+            policies = getattr(self.events, "policies", ())  # a reload changes them
+            if self._scores is None or self._scores.policies != policies:
+                self._scores = reward_decoder(columns=dict(scores.columns), policies=policies)
+            decoders[scores.topic] = self._scores
+        return decoders
 
 
 class SecondReading(EventPipeline):
@@ -311,15 +327,17 @@ def describe_state(state: State) -> State:
         `waiting`: a row per buffer that is not empty, with `what`, `count`, `oldest` and `newest` (epoch seconds;
         None without times) and `bytes`. `watermark`: the event time up to which everything has come, None if
         events count as they arrive. `released_early`: the number of events released before the watermark.
-        `rewards`: the counts of separate rewards by outcome.
+        `rewards`, `scores`: the counts of separate rewards and scores by outcome.
     """
     order = state[ORDER]
-    rewards, watermark = order.get("rewards"), order.get("watermark", -math.inf)
+    watermark = order.get("watermark", -math.inf)
+    stores = [(order.get("rewards"), REWARD_BUFFERS), (order.get("scores"), SCORE_BUFFERS)]
     held = [EventBatch.from_state(events).timestamp for events in order["held"]]
     waiting = [_described("buffered events", order["held"], held)]
-    for name, what in REWARD_BUFFERS.items() if rewards else ():
-        runs = from_plain(rewards[name]["runs"])
-        waiting.append(_described(what, rewards[name], [run["timestamp"] for run in runs]))
+    for store, buffers in stores:
+        for name, what in buffers.items() if store else ():
+            runs = from_plain(store[name]["runs"])
+            waiting.append(_described(what, store[name], [run["timestamp"] for run in runs]))
     for name, what in ID_BUFFERS.items():
         if state[name] is not None:
             ids = from_plain(state[name]["remembered"])
@@ -328,7 +346,7 @@ def describe_state(state: State) -> State:
         "waiting": [row for row in waiting if row["count"]],
         "watermark": watermark if math.isfinite(watermark) else None,
         "released_early": order.get("released_early", 0),
-        "rewards": rewards and rewards["counts"],
+        **{name: order.get(name) and order[name]["counts"] for name in ("rewards", "scores")},
     }
 
 

@@ -164,9 +164,14 @@ def _policy_failures(status: DaemonStatus) -> Iterator[Series]:
         yield from (((*labels, failure.reason), failure.count) for failure in policy.failures)
 
 
-def _rewards(status: DaemonStatus) -> Iterable[Series]:
-    rewards = status.buffered.rewards if status.buffered else None
-    return [((name,), getattr(rewards, name)) for name in ("joined", "late", "unmatched")] if rewards else []
+def _outcomes(part: str) -> Callable[[DaemonStatus], Iterable[Series]]:
+    """Return the counts of `rewards` or `scores` that come separately."""
+
+    def series(status: DaemonStatus) -> Iterable[Series]:
+        counts = getattr(status.buffered, part, None)
+        return [((name,), getattr(counts, name)) for name in ("joined", "late", "unmatched")] if counts else []
+
+    return series
 
 
 def _lateness(status: DaemonStatus) -> Iterable[Series]:
@@ -239,8 +244,9 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
         ("policy",),
         lambda status: (((policy,), backfill) for backfill in status.backfills for policy in backfill.policies),
     ),
-    "rewards": (("outcome",), _rewards),
-    "joining": ((), lambda status: [((), status.buffered)] if _rewards(status) else []),
+    "rewards": (("outcome",), _outcomes("rewards")),
+    "scores": (("outcome",), _outcomes("scores")),
+    "joining": ((), lambda status: [((), status.buffered)] if status.buffered and status.buffered.window else []),
     "propensities": (("kind",), _propensities),
     "propensity_models": (("model",), _model("propensity_model")),
     "engine": ((), lambda status: [((), status.engine)] if status.engine else []),

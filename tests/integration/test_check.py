@@ -35,11 +35,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[EmbeddedBroker]:
     """Run a cluster with one event and one reward."""
-    with EmbeddedBroker({"clicks": 1, "rewards": 1, "rejected": 1, "empty": 1, "nonsense": 1}) as running:
+    with EmbeddedBroker({"clicks": 1, "rewards": 1, "rejected": 1, "empty": 1, "nonsense": 1, "scores": 1}) as running:
         not_late = {**EVENT, "timestamp": time.time() + 60.0}  # however slow the machine
         produce([json.dumps(not_late).encode()], "clicks", running.connection)
         produce([b'{"event_id": "e-0", "timestamp": 1700000001, "reward": 1}'], "rewards", running.connection)
         produce([b"{"], "nonsense", running.connection)
+        score = {"event_id": "e-0", "timestamp": 1700000001, "policies": {"challenger": 0.5}}
+        produce([json.dumps(score).encode()], "scores", running.connection)
         yield running
 
 
@@ -50,10 +52,11 @@ def write_config(cluster: EmbeddedBroker, options: dict[str, Any], **sections: A
 
 
 def test_check_tries_all_that_run_uses_and_creates_nothing(run: Run, cluster: EmbeddedBroker) -> None:
-    write_config(cluster, {"rewards": {"topic": "rewards"}}, dead_letters={"kind": "kafka", "topic": "others"})
+    joined = {"rewards": {"topic": "rewards"}, "candidates": {"topic": "scores"}}
+    write_config(cluster, joined, dead_letters={"kind": "kafka", "topic": "others"})
     outcome = run("check", "c.yaml")
     assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.out.splitlines()[-7:] == [
+    assert outcome.out.splitlines()[-9:] == [
         "any free port is used",
         "state can be used for snapshots",
         "dead_letters.topic: the topic 'others' does not exist; `run` creates it",
@@ -61,6 +64,8 @@ def test_check_tries_all_that_run_uses_and_creates_nothing(run: Run, cluster: Em
         "of the first 1 event 1 can be used",
         "reached: 1 reward in rewards",
         "of the first 1 reward 1 can be used",
+        "reached: 1 score in scores",
+        "of the first 1 score 1 can be used",
     ]
     assert not Path("state").exists()
 
@@ -77,7 +82,7 @@ MISTAKES_IN_TOPICS: dict[str, tuple[dict[str, Any], dict[str, Any], int, str]] =
         {},
         1,
         "error: source.topic: the topic 'impressions' does not exist\n"
-        "hint: create it, or correct source.topic; this user sees clicks, empty, nonsense, rejected, rewards\n",
+        "hint: create it, or correct source.topic; this user sees clicks, empty, nonsense, rejected, rewards, scores\n",
     ),
     "the topic of rewards is misspelt": (
         {"rewards": {"topic": "reward"}},
@@ -90,6 +95,24 @@ MISTAKES_IN_TOPICS: dict[str, tuple[dict[str, Any], dict[str, Any], int, str]] =
         {},
         1,
         "error: none of the first rewards can be used, e.g. malformed: not JSON",
+    ),
+    "the topic of scores is misspelt": (
+        {"candidates": {"topic": "score"}},
+        {},
+        1,
+        "error: source.candidates.topic: the topic 'score' does not exist\nhint: did you mean 'scores'?\n",
+    ),
+    "the topic of scores holds none": (
+        {"candidates": {"topic": "nonsense"}},
+        {},
+        1,
+        "error: none of the first scores can be used, e.g. malformed: not JSON",
+    ),
+    "the topic of scores has other names": (
+        {"candidates": {"topic": "scores"}},
+        {"policies": {"candidates": ["contender"]}},
+        0,
+        "warning: none of the first scores has a probability of contender",
     ),
     "the topic holds no events": (
         {"topic": "nonsense"},

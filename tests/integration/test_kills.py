@@ -5,6 +5,7 @@ Counts are exact, and so are sums, except for rounding.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import random
@@ -28,6 +29,7 @@ from kafka import KafkaProducer
 from streameval.config.model import Config
 from streameval.ingest.base import Offsets
 from streameval.ingest.kafka.settings import KafkaSettings
+from streameval.ingest.pipeline import describe_state
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.service.snapshots import MAX_SNAPSHOTS, WRITING, read_snapshot
 from support.disk import STEPS
@@ -52,6 +54,9 @@ partitions are not read at the same pace, least of all by runs that are killed.
 """
 KILLS = 14
 """In each run of one client in one order: 28 of each client, and as many in each order."""
+FEWER_KILLS = 5
+MOST_LATE = 540.0
+"""Seconds from a decision to its score."""
 KILLED_WITHIN, STOPPED_AT = 0.7, 0.8
 """Shares of the log in which all kills fall, and after which a daemon is stopped."""
 SLEEP = 12.0
@@ -131,9 +136,9 @@ class KafkaPythonProducer(TransactionalProducer):
         self._producer.close(PATIENCE)
 
 
-def message(number: int, timestamp: float, propensity: float, reward: float, early: float, late: float) -> bytes:
+def message(number: int, timestamp: float, propensity: float, reward: float, early: float, late: float | None) -> bytes:
     """Make an event with these FIELDS."""
-    policies = f'{{"early":{early},"late":{late}}}'
+    policies = f'{{"early":{early}}}' if late is None else f'{{"early":{early},"late":{late}}}'
     return (
         f'{{"event_id":"e-{number}","timestamp":{timestamp},"action":"a","propensity":{propensity},'
         f'"reward":{reward},"policies":{policies}}}'
@@ -142,12 +147,17 @@ def message(number: int, timestamp: float, propensity: float, reward: float, ear
 
 @dataclass(frozen=True)
 class Log:
-    """Hold a topic full of events, and their sums."""
+    """Hold a topic full of events, and their sums. With `apart`, a topic of scores has the probabilities of `late`."""
 
     broker: Broker
     topic: str
     events: int
     producers: tuple[type[TransactionalProducer], ...]
+    apart: bool = False
+
+    @property
+    def scores(self) -> str:
+        return f"{self.topic}-scores"
 
     @cached_property
     def columns(self) -> dict[str, np.ndarray]:
@@ -168,7 +178,8 @@ class Log:
     def length(self) -> int:
         """Return the number of messages, with aborted transactions and markers."""
         with closing(Consumer({"bootstrap.servers": self.broker.bootstrap, "group.id": "none"})) as consumer:
-            partitions = [TopicPartition(self.topic, number) for number in range(PARTITIONS)]
+            topics = (self.topic, self.scores) if self.apart else (self.topic,)
+            partitions = [TopicPartition(topic, number) for topic in topics for number in range(PARTITIONS)]
             return sum(consumer.get_watermark_offsets(partition, PATIENCE)[1] for partition in partitions)
 
     def fill(self) -> None:
@@ -185,15 +196,33 @@ class Log:
             client.commit()
         for client in clients:
             client.close()
+        if self.apart:
+            self._fill_scores()
+
+    def _fill_scores(self) -> None:
+        """Write scores up to nine minutes after their decisions, out of order, and some of them twice."""
+        rng, producer = np.random.default_rng(8), Producer({"bootstrap.servers": self.broker.bootstrap})
+        number = np.append(np.arange(self.events), np.arange(0, self.events, DUPLICATED))
+        dated = self.columns["timestamp"][number] + rng.uniform(0, MOST_LATE, len(number)).round(3)
+        partition = rng.integers(0, PARTITIONS, len(number)).tolist()
+        for row in np.argsort(dated + rng.uniform(0, 1.5, len(number))).tolist():
+            late = float(self.columns["late"][number[row]])
+            score = {"event_id": f"e-{number[row]}", "timestamp": float(dated[row]), "policies": {"late": late}}
+            producer.produce(self.scores, json.dumps(score).encode(), partition=partition[row])
+            producer.poll(0)
+        assert producer.flush(PATIENCE) == 0
 
     def _send(self, client: TransactionalProducer, rows: list[tuple[int, tuple[Any, ...]]]) -> None:
         for number, (partition, *fields) in rows:
-            client.send(partition, message(number, *fields))
+            client.send(partition, message(number, *fields[:-1], None if self.apart else fields[-1]))
 
     def config(self, **source: Any) -> dict[str, Any]:
         address = {"kind": "kafka", "bootstrap_servers": self.broker.bootstrap, "topic": self.topic}
         return {
-            "source": address | {"duplicates": WINDOW, "max_lateness": "2s", "idle_timeout": "5s"} | source,
+            "source": address
+            | {"duplicates": WINDOW, "max_lateness": "2s", "idle_timeout": "5s"}
+            | ({"candidates": {"topic": self.scores, "window": "10m"}} if self.apart else {})
+            | source,
             "policies": {"candidates": ["early", "late"]},
             "estimators": ["ips", "snips"],
             "averages": ["cumulative", {"kind": "window", "tau": 50_000}, {"kind": "decay", "half_life": 5_000}],
@@ -232,9 +261,10 @@ def _sent_again(event: tuple[int, Any]) -> tuple[int, Any]:
     return number, ((partition + moves) % PARTITIONS, *fields)
 
 
-def filled(broker: Broker, events: int, *producers: type[TransactionalProducer]) -> Log:
-    log = Log(broker, f"kills-{uuid4().hex[:8]}", events, producers)
-    broker.create_topic(log.topic, PARTITIONS)
+def filled(broker: Broker, events: int, *producers: type[TransactionalProducer], apart: bool = False) -> Log:
+    log = Log(broker, f"kills-{uuid4().hex[:8]}", events, producers, apart)
+    for topic in (log.topic, log.scores) if apart else (log.topic,):
+        broker.create_topic(topic, PARTITIONS)
     log.fill()
     return log
 
@@ -249,6 +279,11 @@ def log(broker: Broker) -> Log:
 @pytest.fixture(scope="module")
 def shorter(broker: Broker) -> Log:
     return filled(broker, FEWER, ConfluentProducer)
+
+
+@pytest.fixture(scope="module")
+def scored(broker: Broker) -> Log:
+    return filled(broker, FEWER, ConfluentProducer, apart=True)
 
 
 @pytest.fixture(scope="module")
@@ -281,12 +316,13 @@ from streameval.ingest.kafka.source import KafkaSource
 from streameval.service.snapshots import SnapshotStore
 
 signal, turns, least = (int(sys.argv.pop()) for _ in range(3))
-poll, maybe_write, read, drawn = KafkaSource.poll, SnapshotStore.maybe_write, 0, turns
+poll, maybe_write, read_by, read, drawn = KafkaSource.poll, SnapshotStore.maybe_write, {}, 0, turns
 
 def counted(source, timeout):
     global read
     records = poll(source, timeout)
-    read = sum(source.positions.values())
+    read_by[source] = sum(source.positions.values())
+    read = sum(read_by.values())
     return records
 
 def write_or_signal(writer, document):
@@ -315,11 +351,11 @@ def read_in(runs: DaemonRuns) -> int:
     return sum(sum(Offsets.from_state(state).positions.values()) for state in states)
 
 
-def kill_again_and_again(log: Log, runs: DaemonRuns, chance: random.Random) -> None:
+def kill_again_and_again(log: Log, runs: DaemonRuns, chance: random.Random, kills: int = KILLS) -> None:
     """Let one run after another add its share of the messages to a snapshot, and be killed soon after."""
-    for kill in range(KILLS):
+    for kill in range(kills):
         before = read_in(runs)
-        least = round(KILLED_WITHIN * log.length * (kill + chance.random()) / KILLS)
+        least = round(KILLED_WITHIN * log.length * (kill + chance.random()) / kills)
         runs.start(str(max(least, before + 1)), str(chance.randrange(10)), str(signal.SIGKILL.value))
         assert runs.process is not None
         assert runs.process.wait(PATIENCE) == -signal.SIGKILL, runs.log.read_text()
@@ -356,6 +392,17 @@ def test_in_the_order_of_arrival_counts_are_exact_and_sums_are_right_after_kills
     runs = DaemonRuns(tmp_path / "disturbed", config, SIGNALLED)
     kill_again_and_again(log, runs, random.Random(2))
     assert_every_event_once(runs.finish(EVENTS, "0", "-1", "0"), log)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("client", CLIENTS)
+def test_after_kills_scores_count_as_if_the_log_carried_them(scored: Log, tmp_path: Path, client: str) -> None:
+    runs = DaemonRuns(tmp_path / "scored", scored.config(order="event_time", client=client), SIGNALLED)
+    kill_again_and_again(scored, runs, random.Random(4), FEWER_KILLS)
+    assert_every_event_once(runs.finish(FEWER, "0", "-1", "0"), scored)
+    assert_same(final_state(runs.state), scored.state_in_order_of_time)
+    pipeline = describe_state(read_snapshot(runs.snapshots()[-1]).pipeline)
+    assert pipeline["scores"] == {"joined": FEWER + FEWER // DUPLICATED, "late": 0, "unmatched": 0}
 
 
 def tear(path: Path, chance: random.Random) -> None:

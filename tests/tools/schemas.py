@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from streameval.events import json_schema, ranking_schema, reward_schema
+from streameval.events import json_schema, ranking_schema, reward_schema, score_schema
 from streameval.ope.report import Report
 from streameval.service.decisions import DecisionMessage, VersionMessage
 from support.paths import ROOT
@@ -15,6 +15,7 @@ SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
     "event": json_schema,
     "ranking": ranking_schema,
     "reward": reward_schema,
+    "candidates": score_schema,
     "report": Report.json_schema,
     "decisions": DecisionMessage.json_schema,
     "versions": VersionMessage.json_schema,

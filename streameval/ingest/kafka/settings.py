@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -16,6 +17,8 @@ from streameval.ingest.base import (
     JSON_FORMATS,
     BackfillReader,
     BackfillStart,
+    CandidatesTopic,
+    JoinedTopic,
     LogSettings,
     Offsets,
     RewardTopic,
@@ -58,7 +61,7 @@ def reader_of(settings: AvroFormat | ProtobufFormat | DescribedProtobuf) -> Sche
 
 
 class KafkaSettings(KafkaTopic, LogSettings):
-    """Read events from a Kafka topic, alone or with a topic of rewards."""
+    """Read events from a Kafka topic, alone or with topics of rewards and of candidates' probabilities."""
 
     keeps_position: ClassVar[bool] = True
 
@@ -101,14 +104,25 @@ class KafkaSettings(KafkaTopic, LogSettings):
     rewards: RewardTopic | None = Field(
         None, description="A topic of delayed rewards in JSON, joined to their decisions by event_id."
     )
+    candidates: CandidatesTopic | None = Field(
+        None,
+        description="A topic of probabilities in JSON that production does not log, joined to decisions by event_id.",
+    )
 
     @model_validator(mode="after")
-    def _rewards_can_be_joined(self) -> KafkaSettings:
-        if self.rewards is not None and self.rewards.topic == self.topic:
-            raise ValueError("rewards must be in another topic than the decisions")
-        if self.rewards is not None and self.order == "arrival":
-            raise ValueError("rewards are joined in event time: order cannot be arrival")
+    def _topics_can_be_joined(self) -> KafkaSettings:
+        if len(set(self.topics)) < len(self.topics):
+            own = ", each in its own" if len(self.topics) > 2 else ""
+            raise ValueError(f"{self._joined} must be in another topic than the decisions{own}")
+        if self._joined and self.order == "arrival":
+            raise ValueError(f"{self._joined} are joined in event time: order cannot be arrival")
         return self
+
+    @property
+    def _joined(self) -> str:
+        """Return what is joined to decisions, for people."""
+        names = {"rewards": self.rewards, "candidates": self.candidates}
+        return " and ".join(name for name, topic in names.items() if topic is not None)
 
     @property
     def longest_wait(self) -> float:
@@ -123,9 +137,11 @@ class KafkaSettings(KafkaTopic, LogSettings):
         return self.topic
 
     def identity(self) -> dict[str, Any]:
-        rewards = {} if self.rewards is None else self.rewards.model_dump(mode="json", exclude={"columns"})
         options = {"kind": self.kind, "topic": self.topic, "format": self.wire_format}
-        return options | {f"rewards.{key}": value for key, value in rewards.items()}
+        for name, topic in (("rewards", self.rewards), ("candidates", self.candidates)):
+            joined = {} if topic is None else topic.model_dump(mode="json", exclude={"columns"})
+            options |= {f"{name}.{key}": value for key, value in joined.items()}
+        return options
 
     def open(self, offsets: SourceOffsets | None = None) -> Source:
         from streameval.ingest.kafka.source import KafkaSource, MultiSource
@@ -151,20 +167,30 @@ class KafkaSettings(KafkaTopic, LogSettings):
         return self.rewards
 
     @property
+    def candidates_topic(self) -> CandidatesTopic | None:
+        return self.candidates
+
+    @property
     def topics(self) -> tuple[str, ...]:
-        return (self.topic,) if self.rewards is None else (self.topic, self.rewards.topic)
+        joined: tuple[JoinedTopic | None, ...] = (self.rewards, self.candidates)
+        return (self.topic, *(topic.topic for topic in joined if topic is not None))
 
     def event_order(self, partitions: int) -> EventOrder | None:
         limits: dict[str, Any] = {"max_lateness": self.max_lateness, "max_bytes": self.held_max_bytes}
         rewards = (
             None if self.rewards is None else RewardStore(**self.rewards.model_dump(exclude={"columns"}), **limits)
         )
-        if rewards is None and (self.order == "arrival" or (self.order is None and partitions == 1)):
+        joined: dict[str, Any] = {"default": math.nan, "combine": "first", "by_name": True, **limits}
+        scores = None
+        if self.candidates is not None:
+            scores = RewardStore(self.candidates.topic, window=self.candidates.window, **joined)
+        is_joined = rewards is not None or scores is not None
+        if not is_joined and (self.order == "arrival" or (self.order is None and partitions == 1)):
             return None
-        return EventOrder(self.topic, idle_timeout=self.idle_timeout, rewards=rewards, **limits)
+        return EventOrder(self.topic, idle_timeout=self.idle_timeout, rewards=rewards, scores=scores, **limits)
 
     def for_check(self) -> KafkaSettings:
-        return self.model_copy(update={"start": "earliest", "rewards": None})
+        return self.model_copy(update={"start": "earliest", "rewards": None, "candidates": None})
 
     def backfill_start(self, text: str) -> BackfillStart:
         if text == "earliest" or text.isdecimal():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -38,9 +39,11 @@ class BufferStatus:
         lateness: by partition, the most seconds by which recent events came after the watermark
         rewards: counts of separate rewards by outcome
         repeats: counts of separate rewards that seem to have been delivered more than once
-        window: seconds that an event waits for its rewards
+        window: seconds that an event waits for its rewards and scores
         unmatched_share: the share of recent rewards without a decision
         max_lateness: seconds that an event waits for others of its partition
+        scores: counts of separate probabilities of candidates by outcome
+        unmatched_scores: the share of recent probabilities without a decision
     """
 
     events: int
@@ -53,6 +56,8 @@ class BufferStatus:
     window: float = 0.0
     unmatched_share: float | None = None
     max_lateness: float = 0.0
+    scores: RewardCounts | None = None
+    unmatched_scores: float | None = None
 
     @property
     def sufficient_lateness(self) -> int:
@@ -70,7 +75,8 @@ class EventOrder:
     With `rewards`, an event is a decision. It waits until the partitions of the rewards have also passed the end of its
     window, and then gets the rewards of that topic. A reward in its own message is ignored. A decision that comes when
     its rewards have been dropped is too late, and is rejected. When rewards come long after many decisions, `ahead`
-    leaves decisions in the log.
+    leaves decisions in the log. With `scores`, it gets probabilities of candidates from another topic in the same way,
+    and is missing for candidates without one. With both, it waits for the longer window.
 
     Args:
         topic: the topic of the events
@@ -78,6 +84,7 @@ class EventOrder:
         idle_timeout: seconds that an event waits for a partition without anything to read
         max_bytes: memory for events and rewards
         rewards: joins the rewards of another topic, or None if events have their own rewards
+        scores: joins the probabilities of another topic, or None if events have their own
 
     Attributes:
         patience: the longest wait for events while their partition has nothing else to read, in seconds
@@ -91,12 +98,15 @@ class EventOrder:
         idle_timeout: float,
         max_bytes: int,
         rewards: RewardStore | None = None,
+        scores: RewardStore | None = None,
     ) -> None:
         self.held = HeldEvents()
         self.late = self.released_early = 0
-        self._rewards, self._max_bytes, self.patience = rewards, max_bytes, max_lateness + idle_timeout
-        self._window = 0.0 if rewards is None else rewards.window
-        waits = {topic: 0.0} if rewards is None else {topic: 0.0, rewards.topic: rewards.window + MICROSECOND}
+        self._rewards, self._scores, self._max_bytes = rewards, scores, max_bytes
+        self._stores = {store.topic: store for store in (rewards, scores) if store is not None}
+        self.patience = max_lateness + idle_timeout
+        self._window = max((store.window for store in self._stores.values()), default=0.0)
+        waits = {topic: 0.0} | {store.topic: store.window + MICROSECOND for store in self._stores.values()}
         self.max_lateness = max_lateness
         self._watermarks = Watermarks(waits, max_lateness, idle_timeout)
         # events up to the first of these times were due because all before the second one seemed to have come
@@ -107,7 +117,7 @@ class EventOrder:
     @property
     def nbytes(self) -> int:
         """Return the memory of all that is buffered."""
-        return self.held.nbytes + (0 if self._rewards is None else self._rewards.nbytes)
+        return self.held.nbytes + sum(store.nbytes for store in self._stores.values())
 
     @property
     def watermark(self) -> float:
@@ -132,7 +142,7 @@ class EventOrder:
 
         Args:
             batch: the events, in the order of each partition
-            rewards: the rewards, in the order of each partition
+            rewards: the rewards, and the probabilities that come separately, in the order of each partition
             ended: by partition, when its end was asked for, in epoch seconds: after everything passed so far had been
                 read. An answer counts once, so that an answer from before a long pause does not make a partition count
                 as idle during the pause
@@ -162,7 +172,7 @@ class EventOrder:
             batch.timestamp < self._swept,
             "too_late",
             lambda row: (
-                f"timestamp: {batch.timestamp[row]:.6f} is far behind the others: its rewards have been dropped"
+                f"timestamp: {batch.timestamp[row]:.6f} is far behind the others: what belongs to it was dropped"
             ),
         )
         if len(batch):
@@ -174,9 +184,8 @@ class EventOrder:
 
     def _add_rewards(self, rewards: RewardBatch) -> tuple[Rejected, ...]:
         """Keep rewards, and return the messages that are none."""
-        assert self._rewards is not None, "the order must have been made with rewards"
         self._watermarks.advance(rewards.origin, rewards.timestamp)
-        self._rewards.add(rewards)
+        self._stores[rewards.origin.topic].add(rewards)
         return rewards.rejected
 
     def redate(self, latest: float, now: float) -> int:
@@ -189,7 +198,13 @@ class EventOrder:
             self._last_at_end = NEVER
         if self._swept > latest:
             self._swept = now - self._window - self.patience
-        return self.held.redate(latest, now) + (0 if self._rewards is None else self._rewards.redate(latest, now))
+        return self.held.redate(latest, now) + sum(store.redate(latest, now) for store in self._stores.values())
+
+    def drop_policies(self, policies: Collection[str]) -> None:
+        """Remove policies from what is buffered."""
+        self.held.drop_policies(policies)
+        for store in self._stores.values():
+            store.drop(policies)
 
     def flush(self) -> EventBatch:
         """Return all buffered events: nothing more will come."""
@@ -216,6 +231,8 @@ class EventOrder:
             self._window,
             None if self._rewards is None else self._rewards.unmatched_share,
             self.max_lateness,
+            None if self._scores is None else self._scores.counts,
+            None if self._scores is None else self._scores.unmatched_share,
         )
 
     def state(self) -> State:
@@ -229,6 +246,7 @@ class EventOrder:
             "released_early": self.released_early,
             "swept": self._swept,
             "rewards": None if self._rewards is None else self._rewards.state(),
+            **({} if self._scores is None else {"scores": self._scores.state()}),
         }
 
     def restore(self, state: State) -> None:
@@ -238,6 +256,8 @@ class EventOrder:
         self.late, self.released_early, self._swept = state["late"], state["released_early"], state["swept"]
         if self._rewards is not None:
             self._rewards.restore(state["rewards"])
+        if self._scores is not None:
+            self._scores.restore(state["scores"])
 
     def _relieve(self) -> EventBatch:
         """Release the older half: the buffer is overfull."""
@@ -248,25 +268,31 @@ class EventOrder:
             released = self._joined(self.held.take(middle))
             self.released_early += len(released)
             rejected = self._sweep(middle)
-        if self._rewards is not None and self._rewards.nbytes > self._max_bytes:
-            rejected += self._rewards.reject_older_half()
+        for store in self._stores.values():
+            if store.nbytes > self._max_bytes:
+                rejected += store.reject_older_half()
         return _rejecting(released, rejected)
 
     def _joined(self, events: EventBatch) -> EventBatch:
-        """Return events that are released now with their rewards."""
-        if self._rewards is None or not len(events):
+        """Return events that are released now with their rewards and probabilities."""
+        if not self._stores or not len(events):
             return events
         assert events.origin is not None, "events must be decoded with their origin"
         assert events.origin.identity is not None, "events must be decoded as `identified`"
-        reward, further = self._rewards.join(events.origin.identity, events.timestamp, events.further)
-        return replace(events, reward=reward, further=further)
+        identity, timestamp, further = events.origin.identity, events.timestamp, events.further
+        if self._scores is not None:
+            events = events.with_scores(self._scores.join(identity, timestamp, events.policies)[1:].T)
+        if self._rewards is not None:
+            rewards = self._rewards.join(identity, timestamp, () if further is None else further.names)
+            events = replace(events, reward=rewards[0], further=further and replace(further, values=rewards[1:].T))
+        return events
 
     def _sweep(self, before: float) -> tuple[Rejected, ...]:
         """Drop rewards for which no decision will come, now that decisions before this time have been released."""
-        if self._rewards is None or before <= self._swept:
+        if not self._stores or before <= self._swept:
             return ()
         self._swept = before
-        return self._rewards.sweep(before)
+        return tuple(chain.from_iterable(store.sweep(before) for store in self._stores.values()))
 
 
 def _rejecting(batch: EventBatch, rejected: tuple[Rejected, ...]) -> EventBatch:

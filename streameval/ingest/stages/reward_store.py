@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 
@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from streameval.common.arrays import Array, Mask, State, from_plain, to_plain
 from streameval.events import Rejected, RewardBatch
 from streameval.events.action_sets import Index
-from streameval.events.further_rewards import FurtherRewards
-from streameval.events.origin import NO_IDENTITY, Identity
+from streameval.events.origin import NO_IDENTITY, Identity, fingerprints
 from streameval.ope.promotion import ArrivalState, fold_arrivals, rejected_share, start_arrivals
 
 Column: TypeAlias = NDArray[Any]
@@ -147,7 +146,8 @@ class RewardCounts:
 class RewardStore:
     """Join rewards to decisions by their ids, and remember released decisions to recognise late rewards.
 
-    A reward takes 50 bytes, a remembered decision 16. A message with several rewards has a row for each.
+    A reward takes 50 bytes, a remembered decision 16. A message with several rewards has a row for each. Probabilities
+    of candidates that come separately are joined in the same way: a message has a row for each policy that it names.
 
     Args:
         topic: the topic of the rewards
@@ -157,6 +157,7 @@ class RewardStore:
         max_lateness: a reward may be dated up to this many seconds before its decision, because clocks differ. It waits
             for a decision that comes after it
         max_bytes: memory for the decisions and rewards that wait. Released decisions take up to a quarter as much
+        by_name: tell rewards of a message apart by their names, which may change while they wait, not by their order
     """
 
     def __init__(
@@ -168,8 +169,9 @@ class RewardStore:
         combine: Literal["first", "sum", "last"],
         max_lateness: float,
         max_bytes: float,
+        by_name: bool = False,
     ) -> None:
-        self.topic, self.window = topic, window
+        self.topic, self.window, self._by_name = topic, window, by_name
         self._default, self._combine = default, combine
         self._max_lateness, self._max_remembered_bytes = max_lateness, REMEMBERED_SHARE * max_bytes
         self._waiting, self._released = SortedRuns(), SortedRuns()
@@ -190,7 +192,7 @@ class RewardStore:
         self.count(unmatched=len(rewards) - len(named))
         identity = named.origin.identity
         assert identity is not None
-        values = named.reward[:, None]
+        values, keys = named.reward[:, None], self._keys(() if named.further is None else named.further.names)
         if named.further is not None:
             values = np.column_stack([values, named.further.values])
         message, which_reward = np.nonzero(~np.isnan(values))
@@ -203,9 +205,18 @@ class RewardStore:
         no_ids = np.full(len(named), NO_IDENTITY)
         columns |= {"reward_id": no_ids if named.reward_id is None else named.reward_id}
         waiting: Run = {name: column[message] for name, column in columns.items()}
-        waiting |= {"reward": values[message, which_reward], "which": which_reward.astype(np.int8)}
+        waiting |= {"reward": values[message, which_reward], "which": keys[which_reward]}
         self._waiting.add(waiting)
         self._newest = max(self._newest, float(named.timestamp.max(initial=-math.inf)))
+
+    def _keys(self, names: Sequence[str]) -> Column:
+        """Return what tells the rewards of a message apart: a key for the first one, and for each further name."""
+        return fingerprints(["", *names]) if self._by_name else np.arange(1 + len(names), dtype=np.int8)
+
+    def drop(self, names: Collection[str]) -> None:
+        """Drop the waiting rewards with these names, if rewards have names here."""
+        if self._by_name:
+            self._waiting.take(lambda run: np.isin(run["which"], fingerprints(list(names))))
 
     def redate(self, latest: float, now: float) -> int:
         """Date the rewards after `latest` at `now`, and return their number."""
@@ -218,15 +229,13 @@ class RewardStore:
             count += int(np.count_nonzero(ahead))
         return count
 
-    def join(
-        self, identity: Identity, timestamp: Array, further: FurtherRewards | None = None
-    ) -> tuple[Array, FurtherRewards | None]:
-        """Return the rewards of decisions that are released now, [n], and their further rewards.
+    def join(self, identity: Identity, timestamp: Array, names: Sequence[str] = ()) -> Array:
+        """Return the rewards of decisions that are released now, [1 + names, n].
 
         Args:
             identity: [n] the fingerprints of the ids of the decisions
             timestamp: [n] the times of the decisions
-            further: the further rewards in the decisions themselves, which do not count
+            names: of the further rewards
         """
         self._first = min(self._first, float(timestamp.min(initial=math.inf)))
         which, joined = [], []
@@ -245,13 +254,13 @@ class RewardStore:
         self._released.add({"identity": identity, "timestamp": timestamp})
         if self._released.nbytes > self._max_remembered_bytes:
             self._forget(self._released.median_time())
-        columns = np.full((1 if further is None else 1 + len(further.names), len(identity)), self._default)
+        columns = np.full((1 + len(names), len(identity)), self._default)
         if which:
             decisions, rewards = self._without_repeated(np.concatenate(which), _concatenated(joined))
-            for index, column in enumerate(columns):
-                rows = rewards["which"] == index
+            for key, column in zip(self._keys(names), columns, strict=True):
+                rows = rewards["which"] == key
                 self._combine_into(column, decisions[rows], {name: values[rows] for name, values in rewards.items()})
-        return columns[0], further and replace(further, values=columns[1:].T)
+        return columns
 
     def _without_repeated(self, decisions: Index, rewards: Run) -> tuple[Index, Run]:
         """Return the rewards of decisions in their order, each id once, and count what is delivered more than once."""
@@ -307,10 +316,11 @@ class RewardStore:
         earlier = unmatched & (gone["timestamp"] <= self._first + self._remembered)
         self.count(0, len(late), int(np.count_nonzero(unmatched)), int(np.count_nonzero(earlier)))
         reason = f"more than {self.window:g} s after its decision, or after the decision had been counted"
+        what = "score" if self._by_name else "reward"
         columns = [gone[name][late].tolist() for name in ("reward", "timestamp", "partition", "offset")]
         return tuple(
             Rejected(
-                "too_late", f"reward: {reward:.10g} at {timestamp:.6f} is {reason}", b"", origin=(self.topic, *position)
+                "too_late", f"{what}: {reward:.10g} at {timestamp:.6f} is {reason}", b"", origin=(self.topic, *position)
             )
             for reward, timestamp, *position in zip(*columns, strict=True)
         )

@@ -466,6 +466,10 @@ MISTAKES_IN_CONFIGURATIONS = {
     "source: {topic: t, stall_timeout: 5s}": "source.stall_timeout (line 2): this option was removed: nobody can",
     "logging: {arms: [a]}": "logging.arms (line 2): expected a list of at least 2, found ['a']\nhint: ",
     "source: {topic: t, sasl_password: 123}": "expected text, found a hidden value\nhint: put it in quotes",
+    "source: {topic: t, rewards: {topic: r}, candidates: {topic: r}}": (
+        "rewards and candidates must be in another topic than the decisions, each in its own\nhint: "
+    ),
+    "source: {topic: t, candidates: {topic: s}, order: arrival}": "candidates are joined in event time: order",
     "source: {topic: t, rewards: {topic: t}}": "rewards must be in another topic than the decisions\nhint: ",
     "source: {topic: t, rewards: {topic: r, default: -1}}": "expected a number from reward.min (0) to reward.max (1)",
     "source: {topic: t, format: avro}": "expected one of json or dsjson, found 'avro'\nhint: how events are encoded",

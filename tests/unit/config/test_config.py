@@ -706,10 +706,18 @@ def test_promotion_may_be_off(load: Loader) -> None:
     assert config.evaluator().report().promotion == ()
 
 
-def test_events_that_wait_for_their_rewards_are_not_stale(load: Loader) -> None:
+@pytest.mark.parametrize(
+    "joined",
+    [
+        "rewards: {topic: clicks, window: 24h}",
+        "candidates: {topic: scores, window: 24h}",
+        "rewards: {topic: clicks, window: 1h}, candidates: {topic: scores, window: 24h}",
+    ],
+)
+def test_events_that_wait_for_their_rewards_or_scores_are_not_stale(load: Loader, joined: str) -> None:
     """Allow for the window: however fresh the log is, the newest event that can count is as old."""
     policies = "policies: {candidates: [challenger]}"
-    source = "source: {kind: kafka, topic: shown, rewards: {topic: clicks, window: 24h}}"
+    source = f"source: {{kind: kafka, topic: shown, {joined}}}"
     for trust, allowed in (("", 25 * 3600.0), ("promotion: {trust: {stale_after: 30m}}", 24.5 * 3600.0)):
         promotion = load("\n".join([source, policies, trust])).evaluator_config().promotion
         assert promotion is not None

@@ -57,6 +57,7 @@ def test_command_line_changes_what_it_names(tmp_path: Path) -> None:
     [
         ({"source": {"kind": "simulated"}}, "source.kind"),
         ({"source": BASE["source"] | {"rewards": {"topic": "rewards"}}}, "source.rewards"),
+        ({"source": BASE["source"] | {"candidates": {"topic": "scores"}}}, "source.candidates"),
         ({"source": BASE["source"] | {"duplicates": 1000}}, "source.duplicates"),
         ({"source": BASE["source"] | {"order": "event_time"}}, "source.order"),
         ({"promotion": "anytime"}, "engine"),

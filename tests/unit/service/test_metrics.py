@@ -112,6 +112,7 @@ slot_lift
 propensity_info propensity_log_loss propensity_baseline_log_loss propensity_unknown_total
 reward_model_squared_error rewards_late_share rewards_repeated_total rewards_suspicious_total
 rewards_total rewards_unmatched_share rewards_window_seconds
+scores_late_share scores_total scores_unmatched_share
 snapshot_duration_seconds
 snapshot_failures_total snapshot_timestamp_seconds snapshots_damaged_total watermark_timestamp_seconds
 """
@@ -376,7 +377,17 @@ def test_buffered_and_late_events_are_shown_only_if_events_are_buffered() -> Non
     samples = scrape(
         make_published(
             buffered=BufferStatus(
-                42, NOW, 5, 7, LATENESS, rewards, RewardRepeats(4, 2), window=600.0, unmatched_share=0.03
+                42,
+                NOW,
+                5,
+                7,
+                LATENESS,
+                rewards,
+                RewardRepeats(4, 2),
+                window=600.0,
+                unmatched_share=0.03,
+                scores=RewardCounts(joined=3, late=1, unmatched=2),
+                unmatched_scores=0.4,
             )
         )
     )
@@ -391,6 +402,9 @@ def test_buffered_and_late_events_are_shown_only_if_events_are_buffered() -> Non
     assert one(samples, "streameval_rewards_suspicious_total") == 2
     assert one(samples, "streameval_rewards_unmatched_share") == 0.03
     assert one(samples, "streameval_rewards_window_seconds") == 600
+    assert one(samples, "streameval_scores_total", outcome="late") == 1
+    assert one(samples, "streameval_scores_late_share") == 0.25
+    assert one(samples, "streameval_scores_unmatched_share") == 0.4
     early = scrape(make_published(buffered=BufferStatus(0, watermark=float("-inf"))))
     assert "streameval_watermark_timestamp_seconds" not in early
     assert "streameval_rewards_total" not in early
