@@ -452,14 +452,15 @@ def check_rewards(config: Config) -> Iterator[Finding]:
 
 def _cycle(config: Config) -> Iterator[Finding]:
     """Yield the cycles in files, which are read as a whole."""
-    source, means = config.required_source(), hourly_means(config.evaluator_config())
+    source, evaluated = config.required_source(), config.evaluator_config()
+    means = hourly_means(evaluated)
     if means is None or not isinstance(source, FileSettings) or "-" in source.path:
         return
     events = config.event_format()
     with closing(source.model_copy(update={"follow": False}).open()) as log:
         while not log.status().exhausted:
             for records in log.poll(POLL_SECONDS):
-                means.update(events.decode_batch(records.values))
+                means.update(evaluated.resolved(events.decode_batch(records.values))[0])
     for message in means.findings():
         yield Finding("promotion", message)
 

@@ -73,8 +73,9 @@ def _policies(config: Config, evaluated: EvaluatorConfig) -> Iterator[str]:
 
 def _rewards(config: Config, evaluated: EvaluatorConfig) -> Iterator[str]:
     """Yield a line for each reward, the primary one first."""
-    for (name, field, low, high), reward in zip(config.reward_fields, evaluated.rewards, strict=True):
-        line = f"the field {field}, from {low:g} to {high:g}"
+    for (name, field, _, _), reward in zip(config.reward_fields, evaluated.rewards, strict=True):
+        line = f"the field {field}, from {reward.low:g} to {reward.high:g}"
+        line += "".join(f", clipped {end}" for end in ("below", "above") if getattr(reward, end) == "clip")
         guard = "" if reward.max_loss is None else f"; a guardrail: a loss of up to {reward.max_loss:g}"
         yield f"{name}: {line}{guard}" if config.rewards else line
 

@@ -38,7 +38,6 @@ from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.options import EvaluatorOptions, Name, NamedReward, RewardRange
 from streameval.ope.evidence.actions import REWARDED
 from streameval.ope.evidence.examination import GivenExamination
-from streameval.ope.promotion.guardrails import Reward
 
 AnySource = Annotated[KafkaSettings | FileSettings | SimulatedSettings, Field(discriminator="kind")]
 
@@ -257,11 +256,11 @@ class Config(EvaluatorOptions):
 
     @property
     def reward_fields(self) -> list[RewardField]:
-        """Return the fields and ranges of all rewards, the goal first."""
+        """Return the fields of all rewards and the ranges that the log may have, the goal first."""
         if not self.rewards:
-            return [RewardField("reward", self.reward.field, self.reward.min, self.reward.max)]
+            return [RewardField("reward", self.reward.field, *self.reward.reward("reward").accepted)]
         rewards = self.rewards.items()
-        return [RewardField(name, reward.field or name, reward.min, reward.max) for name, reward in rewards]
+        return [RewardField(name, reward.field or name, *reward.reward(name).accepted) for name, reward in rewards]
 
     def event_format(self, written: str | None = None, *, is_log: bool = False) -> JsonDecoder:
         """Return the decoder of the events.
@@ -326,7 +325,7 @@ class Config(EvaluatorOptions):
             options,
             self.policies.candidates,
             self.policies.production,
-            rewards or [Reward("reward", self.reward.min, self.reward.max)],
+            rewards or [self.reward.reward("reward")],
             BLOCK,
         )
 

@@ -169,6 +169,11 @@ def _rewards(status: DaemonStatus) -> Iterable[Series]:
     return [((name,), getattr(rewards, name)) for name in ("joined", "late", "unmatched")] if rewards else []
 
 
+def _clipped(status: DaemonStatus) -> Iterator[Series]:
+    for labels, clipped in _reported("clipped", "reward")(status):
+        yield from (((*labels, side), getattr(clipped, side)) for side in ("below", "above"))
+
+
 def _lateness(status: DaemonStatus) -> Iterable[Series]:
     lateness = {} if status.buffered is None else status.buffered.lateness
     return (((topic, str(partition)), seconds) for (topic, partition), seconds in lateness.items())
@@ -240,6 +245,8 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
         lambda status: (((policy,), backfill) for backfill in status.backfills for policy in backfill.policies),
     ),
     "rewards": (("outcome",), _rewards),
+    "clipped": (("reward", "side"), _clipped),
+    "clipping": (("reward",), _reported("clipped", "reward")),
     "joining": ((), lambda status: [((), status.buffered)] if _rewards(status) else []),
     "propensities": (("kind",), _propensities),
     "propensity_models": (("model",), _model("propensity_model")),

@@ -42,6 +42,10 @@ CASES: dict[str, tuple[EvaluatorConfig, se.EventBatch]] = {
         case(["new", "other"], PLAIN, production="now", rewards=REWARDS),
         batch(logs.with_rewards(logs.with_gaps(logs.plain(7, EVENTS), {"now": (500, 800)}), 8)),
     ),
+    "clipped rewards": (
+        case(["new", "other"], PLAIN, production="now", rewards={"reward": {"max": 0.5, "above": "clip"}, "stay": {}}),
+        batch(logs.with_rewards(logs.plain(17, EVENTS), 18)),
+    ),
     "segments": (
         case(
             ["now", "new"], [se.SNIPS(), se.IPS(), se.StratifiedIPS()], reward_range=(-0.125, 1.125), segments=SEGMENTS

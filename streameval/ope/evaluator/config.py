@@ -35,6 +35,7 @@ from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.estimated_propensity import FOR_ESTIMATES, EstimatedPropensity
 from streameval.ope.evaluator.grid import Grid, Pair
 from streameval.ope.evaluator.options import Candidates, EvaluatorOptions
+from streameval.ope.evaluator.rewards import Clips, resolved
 from streameval.ope.evidence.actions import Requirement, Requirements
 from streameval.ope.evidence.arms import Arms
 from streameval.ope.evidence.clicks import Ranking
@@ -269,7 +270,16 @@ class EvaluatorConfig:
     @property
     def further_fields(self) -> list[RewardField]:
         """Return the names and ranges of the rewards after the goal."""
-        return [RewardField(reward.name, reward.name, reward.low, reward.high) for reward in self.rewards[1:]]
+        return [RewardField(reward.name, reward.name, *reward.range) for reward in self.rewards[1:]]
+
+    def resolved(self, batch: EventBatch) -> tuple[EventBatch, dict[str, list[Clips]]]:
+        """Return events with rewards within their ranges, and what clipping did, see `rewards.resolved`."""
+        clips: dict[str, list[Clips]] = {}
+        if any(reward.clips for reward in self.rewards):
+            further = [RewardField(reward.name, reward.name, *reward.accepted) for reward in self.rewards[1:]]
+            batch, _ = batch.clipped(self.reward_range, self.further_fields)  # rounding alone does not count
+            batch, clips = resolved(batch.with_rewards_in(*self.rewards[0].accepted, further), self.rewards)
+        return batch.with_rewards_in(*self.reward_range, self.further_fields), clips
 
     def for_reward(self, index: int) -> EvaluatorConfig:
         """Return the config for one of the rewards alone."""
@@ -289,7 +299,7 @@ class EvaluatorConfig:
             return RankingDecoder(self.logged_policies, named=named, max_items=most)
         return JsonDecoder(
             self.logged_policies,
-            reward_range=self.reward_range,
+            reward_range=self.rewards[0].accepted,
             scores=self.scores,
             segments=self.fields,
             named=self.names_actions,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from inspect import isclass
 from typing import Annotated, Any, Self, TypeAlias
 
@@ -27,7 +28,7 @@ from streameval.ope.intervals.base import IntervalMethod
 from streameval.ope.policies.logged import LOGGING
 from streameval.ope.policies.python import Policy
 from streameval.ope.promotion import Promotion
-from streameval.ope.promotion.guardrails import Reward
+from streameval.ope.promotion.guardrails import Beyond, Reward
 from streameval.ope.reward_models import AnyRewardModel, Ridge
 from streameval.ope.reward_models.base import RewardModel
 
@@ -83,6 +84,8 @@ class RewardRange(StrictModel):
         le=LARGEST_WEIGHT,
         description="the largest possible reward; events above are rejected",
     )
+    below: Beyond = Field("reject", description="clip lets rewards below min count as min; reject drops their events")
+    above: Beyond = Field("reject", description="clip lets rewards above max count as max; reject drops their events")
 
     @model_validator(mode="after")
     def _is_not_empty(self) -> Self:
@@ -90,6 +93,10 @@ class RewardRange(StrictModel):
             message = expecting(f"a number greater than min ({self.min:g})", f"{self.max:g}")
             refuse([Problem(("max",), message, "give the range in which every reward lies, e.g. {min: 0, max: 1}")])
         return self
+
+    def reward(self, name: str) -> Reward:
+        """Return the reward under this name."""
+        return Reward(name, self.min, self.max, below=self.below, above=self.above)
 
 
 class GuardrailSettings(StrictModel):
@@ -108,7 +115,8 @@ class NamedReward(RewardRange):
 
     def reward(self, name: str) -> Reward:
         """Return the reward under this name."""
-        return Reward(name, self.min, self.max, None if self.guardrail is None else self.guardrail.max_loss)
+        max_loss = None if self.guardrail is None else self.guardrail.max_loss
+        return replace(super().reward(name), max_loss=max_loss)
 
 
 # --- All options ---
@@ -191,4 +199,4 @@ class EvaluatorArguments(EvaluatorOptions):
         """Return the rewards, the goal first."""
         if self.rewards:
             return tuple(reward.reward(name) for name, reward in self.rewards.items())
-        return (Reward("reward", self.reward_range.min, self.reward_range.max),)
+        return (self.reward_range.reward("reward"),)
