@@ -247,7 +247,7 @@ def schema_findings(config: Config, source: KafkaSettings) -> Iterator[Finding]:
 
 def _column_findings(config: Config, source: KafkaSettings, subject: str, paths: Sequence[str]) -> Iterator[Finding]:
     """Yield the fields of events that are not among the paths of a schema."""
-    columns, primary = config.columns, config.reward_fields[0].field
+    columns, primary = config.columns, config.reward_field
     needed = {"event_id": columns.event_id or "event_id", "timestamp": columns.timestamp, "action": columns.action}
     needed |= {f"policies.{policy}": path for policy, path in columns.policies.items()}
     if source.rewards is None:

@@ -35,7 +35,7 @@ from streameval.ingest.simulated import LIST_WORLD, SimulatedSettings
 from streameval.ope.evaluator import rooms
 from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.evaluator.options import EvaluatorOptions, Name, NamedReward, RewardRange
+from streameval.ope.evaluator.options import EvaluatorOptions, Name, NamedReward, RewardRange, rewards_of
 from streameval.ope.evidence.actions import REWARDED
 from streameval.ope.evidence.examination import GivenExamination
 
@@ -262,6 +262,13 @@ class Config(EvaluatorOptions):
         rewards = self.rewards.items()
         return [RewardField(name, reward.field or name, *reward.reward(name).accepted) for name, reward in rewards]
 
+    @property
+    def reward_field(self) -> str:
+        """Return the field of the goal in events, or of the first part if the goal is a weighted sum."""
+        fields = {name: field for name, field, _, _ in self.reward_fields}
+        goal = next(iter(fields))
+        return fields[next(iter(self.rewards[goal].of), goal)] if self.rewards else fields[goal]
+
     def event_format(self, written: str | None = None, *, is_log: bool = False) -> JsonDecoder:
         """Return the decoder of the events.
 
@@ -320,12 +327,11 @@ class Config(EvaluatorOptions):
         if promotion is not None and topic is not None and promotion.trust.stale_after is not None:
             trust = replace(promotion.trust, stale_after=promotion.trust.stale_after + topic.window)
             options = self.model_copy(update={"promotion": replace(promotion, trust=trust)})
-        rewards = [reward.reward(name) for name, reward in self.rewards.items()]
         return EvaluatorConfig.from_options(
             options,
             self.policies.candidates,
             self.policies.production,
-            rewards or [self.reward.reward("reward")],
+            rewards_of(self.rewards) or [self.reward.reward("reward")],
             BLOCK,
         )
 

@@ -73,9 +73,10 @@ def fingerprint(config: Config) -> dict[str, Any]:
 
 
 def _identity(field: RewardField, reward: NamedReward) -> list[Any]:
-    """Return what decides about one of several rewards, without the default of rewards beyond their ranges."""
-    beyond = [[name, value] for name in ("below", "above") if (value := getattr(reward, name)) != "reject"]
-    return [field.name, field.field, reward.min, reward.max, *beyond]
+    """Return what decides about one of several rewards, without the keys that earlier versions do not have."""
+    options = {name: getattr(reward, name) for name in ("below", "above", "of")}
+    changed = {name: value for name, value in options.items() if value not in ("reject", {})}
+    return [field.name, field.field, reward.min, reward.max, *([changed] if changed else [])]
 
 
 def configuration(config: Config) -> str:

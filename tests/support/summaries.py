@@ -42,8 +42,17 @@ CASES: dict[str, tuple[EvaluatorConfig, se.EventBatch]] = {
         case(["new", "other"], PLAIN, production="now", rewards=REWARDS),
         batch(logs.with_rewards(logs.with_gaps(logs.plain(7, EVENTS), {"now": (500, 800)}), 8)),
     ),
-    "clipped rewards": (
-        case(["new", "other"], PLAIN, production="now", rewards={"reward": {"max": 0.5, "above": "clip"}, "stay": {}}),
+    "clipped and derived rewards": (
+        case(
+            ["new", "other"],
+            PLAIN,
+            production="now",
+            rewards={
+                "score": {"of": {"revenue": 0.5, "stay": -1}},
+                "revenue": {"max": 20, "above": "clip"},
+                "stay": {"above": 0.5},
+            },
+        ),
         batch(logs.with_rewards(logs.plain(17, EVENTS), 18)),
     ),
     "segments": (

@@ -267,19 +267,21 @@ class EvaluatorConfig:
         """Return the range of the goal."""
         return self.rewards[0].range
 
-    @property
-    def further_fields(self) -> list[RewardField]:
-        """Return the names and ranges of the rewards after the goal."""
-        return [RewardField(reward.name, reward.name, *reward.range) for reward in self.rewards[1:]]
+    def _limits(self, ranges: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], list[RewardField]]:
+        """Return ranges of all rewards as a range of the goal, and the names and ranges of the rewards after it."""
+        further = zip(self.rewards[1:], ranges[1:], strict=True)
+        return ranges[0], [RewardField(reward.name, reward.name, *limits) for reward, limits in further]
 
     def resolved(self, batch: EventBatch) -> tuple[EventBatch, dict[str, list[Clips]]]:
-        """Return events with rewards within their ranges, and what clipping did, see `rewards.resolved`."""
+        """Return events with the configured rewards, and what clipping did, see `rewards.resolved`."""
         clips: dict[str, list[Clips]] = {}
-        if any(reward.clips for reward in self.rewards):
-            further = [RewardField(reward.name, reward.name, *reward.accepted) for reward in self.rewards[1:]]
-            batch, _ = batch.clipped(self.reward_range, self.further_fields)  # rounding alone does not count
-            batch, clips = resolved(batch.with_rewards_in(*self.rewards[0].accepted, further), self.rewards)
-        return batch.with_rewards_in(*self.reward_range, self.further_fields), clips
+        if any(reward.is_derived for reward in self.rewards):
+            ends = [reward.range if reward.clips else reward.accepted for reward in self.rewards]
+            batch, _ = batch.clipped(*self._limits(ends))  # rounding alone does not count
+            goal, further = self._limits([reward.accepted for reward in self.rewards])
+            batch, clips = resolved(batch.with_rewards_in(*goal, further), self.rewards)
+        goal, further = self._limits([reward.range for reward in self.rewards])
+        return batch.with_rewards_in(*goal, further), clips
 
     def for_reward(self, index: int) -> EvaluatorConfig:
         """Return the config for one of the rewards alone."""

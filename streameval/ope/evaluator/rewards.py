@@ -1,4 +1,4 @@
-"""Turn the rewards of a log into the configured ones: cut at the ends of their ranges, and counted."""
+"""Turn the rewards of a log into the configured ones: clipped, shares beyond a threshold, and weighted sums."""
 
 from __future__ import annotations
 
@@ -100,25 +100,47 @@ def resolved(batch: EventBatch, rewards: Sequence[Reward]) -> tuple[EventBatch, 
         batch: events with the rewards of the log
         rewards: the configured rewards, the goal first
     """
-    if not len(batch) or batch.rankings is not None or not any(reward.clips for reward in rewards):
+    if not len(batch) or batch.rankings is not None or not any(reward.is_derived for reward in rewards):
         return batch, {}
-    columns: list[Column] = []
+    columns: dict[str, Column] = {}
     clips: dict[str, list[Clips]] = {}
-    for index, reward in enumerate(rewards):
-        chosen = batch if index == 0 else batch.of_reward(reward.name)
+    for reward in sorted(rewards, key=lambda reward: bool(reward.of)):
+        if reward.of:
+            columns[reward.name] = _weighted_sum([(columns[part], weight) for part, weight in reward.of.items()])
+            continue
+        chosen = batch if reward is rewards[0] else batch.of_reward(reward.name)
         column = chosen.reward, None if chosen.slates is None else chosen.slates.reward
-        if reward.clips:
+        if reward.is_share:
+            column = _share(column, reward)
+        elif reward.clips:
             has_reward = ~np.isnan(column[0])
-            if index == 0 and batch.scored is not None:
+            if reward is rewards[0] and batch.scored is not None:
                 has_reward &= batch.scored.sizes == 0
             column, added = _clipped(column, reward, has_reward, batch)
             clips[reward.name] = [added]
-        columns.append(column)
-    batch = _with_columns(batch, rewards, columns)
+        columns[reward.name] = column
+    batch = _with_columns(batch, [columns[reward.name] for reward in rewards], rewards)
     if batch.scored is not None and rewards[0].clips:
         batch, added = _with_clipped_outcomes(batch, rewards[0])
         clips[rewards[0].name].append(added)
     return batch, clips
+
+
+def _share(column: Column, reward: Reward) -> Column:
+    """Return 1 for values beyond the threshold and 0 for others. Slots have no rewards that sum to it."""
+    value, slots = column
+    is_beyond = np.zeros(len(value), dtype=bool)
+    if isinstance(reward.above, float):
+        is_beyond = value > reward.above
+    elif isinstance(reward.below, float):
+        is_beyond = value < reward.below
+    return np.where(np.isnan(value), np.nan, is_beyond), None if slots is None else np.full_like(slots, np.nan)
+
+
+def _weighted_sum(parts: Sequence[tuple[Column, float]]) -> Column:
+    """Return a weighted sum of rewards, NaN for events that lack one of them."""
+    slots = [weight * of_slots for (_, of_slots), weight in parts if of_slots is not None]
+    return np.sum([weight * value for (value, _), weight in parts], axis=0), np.sum(slots, axis=0) if slots else None
 
 
 def _clipped(column: Column, reward: Reward, has_reward: Mask, batch: EventBatch) -> tuple[Column, Clips]:
@@ -147,7 +169,7 @@ def _with_clipped_outcomes(batch: EventBatch, reward: Reward) -> tuple[EventBatc
     return replace(batch, scored=replace(scored, outcomes=after)), clips
 
 
-def _with_columns(batch: EventBatch, rewards: Sequence[Reward], columns: Sequence[Column]) -> EventBatch:
+def _with_columns(batch: EventBatch, columns: Sequence[Column], rewards: Sequence[Reward]) -> EventBatch:
     """Replace the rewards of a batch."""
     (goal, goal_slots), *others = columns
     further, slates = batch.further, batch.slates
