@@ -250,7 +250,7 @@ def schema_findings(config: Config, source: KafkaSettings) -> Iterator[Finding]:
 
 def _column_findings(config: Config, source: KafkaSettings, subject: str, paths: Sequence[str]) -> Iterator[Finding]:
     """Yield the fields of events that are not among the paths of a schema."""
-    columns, primary = config.columns, config.reward_fields[0].field
+    columns, primary = config.columns, config.reward_field
     needed = {"event_id": columns.event_id or "event_id", "timestamp": columns.timestamp, "action": columns.action}
     needed |= {f"policies.{policy}": path for policy, path in columns.policies.items()}
     if source.rewards is None:
@@ -478,14 +478,15 @@ def check_scores(config: Config) -> Iterator[Finding]:
 
 def _cycle(config: Config) -> Iterator[Finding]:
     """Yield the cycles in files, which are read as a whole."""
-    source, means = config.required_source(), hourly_means(config.evaluator_config())
+    source, evaluated = config.required_source(), config.evaluator_config()
+    means = hourly_means(evaluated)
     if means is None or not isinstance(source, FileSettings) or "-" in source.path:
         return
     events = config.event_format()
     with closing(source.model_copy(update={"follow": False}).open()) as log:
         while not log.status().exhausted:
             for records in log.poll(POLL_SECONDS):
-                means.update(events.decode_batch(records.values))
+                means.update(evaluated.resolved(events.decode_batch(records.values))[0])
     for message in means.findings():
         yield Finding("promotion", message)
 

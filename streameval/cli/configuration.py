@@ -73,8 +73,14 @@ def _policies(config: Config, evaluated: EvaluatorConfig) -> Iterator[str]:
 
 def _rewards(config: Config, evaluated: EvaluatorConfig) -> Iterator[str]:
     """Yield a line for each reward, the primary one first."""
-    for (name, field, low, high), reward in zip(config.reward_fields, evaluated.rewards, strict=True):
-        line = f"the field {field}, from {low:g} to {high:g}"
+    for (name, field, _, _), reward in zip(config.reward_fields, evaluated.rewards, strict=True):
+        line = f"the field {field}, from {reward.low:g} to {reward.high:g}"
+        if reward.of:
+            line = " + ".join(f"{weight:g} {part}" for part, weight in reward.of.items()).replace("+ -", "- ")
+        for end in ("below", "above"):
+            beyond = getattr(reward, end)
+            line += f", clipped {end}" if beyond == "clip" else ""
+            line = f"the share of events with {field} {end} {beyond:g}" if isinstance(beyond, float) else line
         guard = "" if reward.max_loss is None else f"; a guardrail: a loss of up to {reward.max_loss:g}"
         yield f"{name}: {line}{guard}" if config.rewards else line
 

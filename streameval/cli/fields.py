@@ -202,7 +202,7 @@ def proposed_columns(config: Config, records: Sequence[Mapping[str, Any]]) -> tu
     """
     values, columns = values_by_name(records), config.columns
     names = {field: getattr(columns, field) for field in LOOKS} | {"event_id": columns.event_id or "event_id"}
-    names["reward"] = columns.reward or config.reward_fields[0].field
+    names["reward"] = columns.reward or config.reward_field
 
     policies = config.evaluator_config().logged_policies
     paths = {POLICIES + name: columns.policies.get(name, POLICIES + name) for name in policies}
@@ -311,7 +311,7 @@ def reward_columns_hint(config: Config, records: Sequence[Mapping[str, Any]]) ->
     assert config.reward_topic is not None
     columns = config.reward_topic.columns
     names = {"timestamp": columns.timestamp or "timestamp", "event_id": columns.event_id or "event_id"}
-    names["reward"] = columns.reward or config.reward_fields[0].field
+    names["reward"] = columns.reward or config.reward_field
     values = values_by_name(records)
     unused = {path: some for path, some in values.items() if path not in names.values()}
     found = _alike(_lacking(names, values, len(records)), unused)

@@ -199,7 +199,8 @@ class LogCounts:
             if count:
                 finding = f"{count:,} of {number} have a reward {names[index]} ({self.reward_range[index]:g})"
                 finding += f"; the {extremes[index]} is {self.rewards[index]:g}"
-                hint = f"set {names[index].split()[1]} to the {extremes[index]} possible reward"
+                side, _, end = names[index].partition(" ")
+                hint = f"set {end} to the {extremes[index]} possible reward, or write {side}: clip"
                 yield warning(f"reward: {finding}", hint)
 
 

@@ -105,7 +105,7 @@ def plan_power(
 
     def update(batch: EventBatch) -> None:
         replay.evaluator.update(batch)
-        log.update(batch)
+        log.update(configured.resolved(batch)[0])
 
     replay.update = update
     report = replay.read(files, written)

@@ -128,7 +128,7 @@ def _updates(replay: Replay, trace: Trace | None, means: HourlyMeans | None) -> 
         else:
             trace.update(replay.evaluator, batch, replay.share)
         if means is not None:
-            means.update(batch)
+            means.update(replay.evaluator.config.resolved(batch)[0])
 
     return update
 

@@ -35,10 +35,9 @@ from streameval.ingest.simulated import LIST_WORLD, SimulatedSettings
 from streameval.ope.evaluator import rooms
 from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.evaluator.options import EvaluatorOptions, Name, NamedReward, RewardRange
+from streameval.ope.evaluator.options import EvaluatorOptions, Name, NamedReward, RewardRange, rewards_of
 from streameval.ope.evidence.actions import REWARDED
 from streameval.ope.evidence.examination import GivenExamination
-from streameval.ope.promotion.guardrails import Reward
 
 AnySource = Annotated[KafkaSettings | FileSettings | SimulatedSettings, Field(discriminator="kind")]
 
@@ -262,11 +261,18 @@ class Config(EvaluatorOptions):
 
     @property
     def reward_fields(self) -> list[RewardField]:
-        """Return the fields and ranges of all rewards, the goal first."""
+        """Return the fields of all rewards and the ranges that the log may have, the goal first."""
         if not self.rewards:
-            return [RewardField("reward", self.reward.field, self.reward.min, self.reward.max)]
+            return [RewardField("reward", self.reward.field, *self.reward.reward("reward").accepted)]
         rewards = self.rewards.items()
-        return [RewardField(name, reward.field or name, reward.min, reward.max) for name, reward in rewards]
+        return [RewardField(name, reward.field or name, *reward.reward(name).accepted) for name, reward in rewards]
+
+    @property
+    def reward_field(self) -> str:
+        """Return the field of the goal in events, or of the first part if the goal is a weighted sum."""
+        fields = {name: field for name, field, _, _ in self.reward_fields}
+        goal = next(iter(fields))
+        return fields[next(iter(self.rewards[goal].of), goal)] if self.rewards else fields[goal]
 
     def event_format(self, written: str | None = None, *, is_log: bool = False) -> JsonDecoder:
         """Return the decoder of the events.
@@ -327,12 +333,11 @@ class Config(EvaluatorOptions):
         if promotion is not None and windows and promotion.trust.stale_after is not None:
             trust = replace(promotion.trust, stale_after=promotion.trust.stale_after + max(windows))
             options = self.model_copy(update={"promotion": replace(promotion, trust=trust)})
-        rewards = [reward.reward(name) for name, reward in self.rewards.items()]
         return EvaluatorConfig.from_options(
             options,
             self.policies.candidates,
             self.policies.production,
-            rewards or [Reward("reward", self.reward.min, self.reward.max)],
+            rewards_of(self.rewards) or [self.reward.reward("reward")],
             BLOCK,
         )
 

@@ -9,7 +9,9 @@ __all__ = ["REWARD_HINT", "remedy_of"]
 PERCENT_RANGE = (50.0, 200.0)
 """Mean weights, or their inverses, that show that one of two probabilities is in percent."""
 
-REWARD_HINT = "set reward.min and reward.max to the smallest and largest possible reward"
+REWARD_HINT = (
+    "set reward.min and reward.max to the smallest and largest possible reward, or clip larger ones by above: clip"
+)
 REMEDIES = {
     "mean_weight": "log the probability with which the shown action was chosen, and give every action some probability",
     "effective_sample_size": "log more events, explore more, or choose a candidate closer to production",
@@ -17,6 +19,7 @@ REMEDIES = {
     "rejected_share": f"correct the events that are rejected; for rewards, {REWARD_HINT}",
     "missing_share": "log the candidate's probability with every event, or allow more in promotion.trust.missing_share",
     "reward_range": REWARD_HINT,
+    "clipped_share": "raise reward.max, or allow more in promotion.trust.clipped_share: no number knows what is cut",
     "examination": "wait until the learned curve has followed a new layout, or shorten ranking.examination.horizon",
     "unsupported": "show some of the items that the candidate would show, or choose a candidate closer to production",
     "clusters": "log the user or session of each event as its `unit`",

@@ -18,6 +18,7 @@ from streameval.ope.reward_models.online import RewardModelAccuracy
 
 __all__ = [
     "Calibration",
+    "ClippedReward",
     "Decision",
     "Estimate",
     "EventCounts",
@@ -497,6 +498,27 @@ class SegmentEstimate(msgspec.Struct, frozen=True):
         return self.lift / half if half else None
 
 
+class ClippedReward(msgspec.Struct, frozen=True):
+    """Tell how much clipping takes from a reward. All estimates of it are about the clipped reward.
+
+    Attributes:
+        reward: the name of the reward
+        below: the number of events below the range, which count with its lower end
+        above: the number of events above the range, which count with its upper end
+        share: the share of clipped events since the start, None without events
+        recent_share: the share among the last 100,000 events, which the trust check `clipped_share` judges
+        worth: how much clipping takes from the mean reward of the log, below 0 if it adds. None without events. Scored
+            outcomes count as 0, as their rewards are not known.
+    """
+
+    reward: str
+    below: int
+    above: int
+    share: float | None
+    recent_share: float | None
+    worth: float | None
+
+
 class Examined(msgspec.Struct, frozen=True):
     """Hold how often users look at a rank, relative to rank 1, as learned from the stream, with its interval."""
 
@@ -534,6 +556,7 @@ class Report(msgspec.Struct, frozen=True):
     segments: tuple[SegmentEstimate, ...] = ()
     learners: tuple[Learner, ...] = ()
     propensity_model: PropensityModel | None = None
+    clipped: tuple[ClippedReward, ...] = ()
     schema: int = 1
 
     def get(self, policy: str, estimator: str, average: str, reward: str | None = None) -> Estimate:

@@ -174,6 +174,11 @@ def _outcomes(part: str) -> Callable[[DaemonStatus], Iterable[Series]]:
     return series
 
 
+def _clipped(status: DaemonStatus) -> Iterator[Series]:
+    for labels, clipped in _reported("clipped", "reward")(status):
+        yield from (((*labels, side), getattr(clipped, side)) for side in ("below", "above"))
+
+
 def _lateness(status: DaemonStatus) -> Iterable[Series]:
     lateness = {} if status.buffered is None else status.buffered.lateness
     return (((topic, str(partition)), seconds) for (topic, partition), seconds in lateness.items())
@@ -246,6 +251,8 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
     ),
     "rewards": (("outcome",), _outcomes("rewards")),
     "scores": (("outcome",), _outcomes("scores")),
+    "clipped": (("reward", "side"), _clipped),
+    "clipping": (("reward",), _reported("clipped", "reward")),
     "joining": ((), lambda status: [((), status.buffered)] if status.buffered and status.buffered.window else []),
     "propensities": (("kind",), _propensities),
     "propensity_models": (("model",), _model("propensity_model")),

@@ -15,10 +15,12 @@ import structlog
 from streameval.common.arrays import State
 from streameval.config.model import BLOCK, Config
 from streameval.errors import ConfigError, InputError, StateError
+from streameval.events.further_rewards import RewardField
 from streameval.ingest.base import BackfillStart, SourceOffsets
 from streameval.ingest.kafka.connection import KafkaConnection
 from streameval.ingest.pipeline import EventPipeline
 from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.evaluator.options import NamedReward
 from streameval.ope.policies.logged import LOGGING
 from streameval.service.daemon import Daemon
 from streameval.service.dead_letters import DeadLetterQueue, open_dead_letters
@@ -60,12 +62,21 @@ def fingerprint(config: Config) -> dict[str, Any]:
     A snapshot with another fingerprint is refused. All other changes are applied to its state.
     """
     source = {f"source.{key}": value for key, value in config.required_source().identity().items()}
-    reward = {f"reward.{key}": value for key, value in config.reward.model_dump(mode="json").items()}
+    reward = {
+        f"reward.{key}": value for key, value in config.reward.model_dump(mode="json").items() if value != "reject"
+    }
     if config.rewards:
-        reward = {"rewards": [list(field) for field in config.reward_fields]}
+        reward = {"rewards": [_identity(field, config.rewards[field.name]) for field in config.reward_fields]}
     ranking = {} if config.ranking is None else {"ranking": repr(config.ranking)}
     engine = {} if config.engine is None else {"engine": config.engine.kind}
     return {"block": BLOCK} | source | reward | ranking | engine
+
+
+def _identity(field: RewardField, reward: NamedReward) -> list[Any]:
+    """Return what decides about one of several rewards, without the keys that earlier versions do not have."""
+    options = {name: getattr(reward, name) for name in ("below", "above", "of")}
+    changed = {name: value for name, value in options.items() if value not in ("reject", {})}
+    return [field.name, field.field, reward.min, reward.max, *([changed] if changed else [])]
 
 
 def configuration(config: Config) -> str:

@@ -42,6 +42,19 @@ CASES: dict[str, tuple[EvaluatorConfig, se.EventBatch]] = {
         case(["new", "other"], PLAIN, production="now", rewards=REWARDS),
         batch(logs.with_rewards(logs.with_gaps(logs.plain(7, EVENTS), {"now": (500, 800)}), 8)),
     ),
+    "clipped and derived rewards": (
+        case(
+            ["new", "other"],
+            PLAIN,
+            production="now",
+            rewards={
+                "score": {"of": {"revenue": 0.5, "stay": -1}},
+                "revenue": {"max": 20, "above": "clip"},
+                "stay": {"above": 0.5},
+            },
+        ),
+        batch(logs.with_rewards(logs.plain(17, EVENTS), 18)),
+    ),
     "segments": (
         case(
             ["now", "new"], [se.SNIPS(), se.IPS(), se.StratifiedIPS()], reward_range=(-0.125, 1.125), segments=SEGMENTS

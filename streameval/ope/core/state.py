@@ -77,7 +77,12 @@ def _from_30(plain: Any) -> Any:
     return _support_of_harvested_curves(_sampling_of_frequencies(_with_short_spans(_with_rejections_by_reward(plain))))
 
 
-MIGRATIONS: list[Callable[[Any], Any]] = [_from_30]
+def _from_31(plain: Any) -> Any:
+    """Add what clipping did to rewards: nothing, as all rewards beyond their ranges were rejected."""
+    return {**plain, "events": {**plain["events"], "clipped": {}}}
+
+
+MIGRATIONS: list[Callable[[Any], Any]] = [_from_30, _from_31]
 """Number n takes the plain state of an evaluator from schema `FIRST_SCHEMA + n` to the next. None is ever removed."""
 STATE_SCHEMA = FIRST_SCHEMA + len(MIGRATIONS)
 

@@ -35,6 +35,7 @@ from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.estimated_propensity import FOR_ESTIMATES, EstimatedPropensity
 from streameval.ope.evaluator.grid import Grid, Pair
 from streameval.ope.evaluator.options import Candidates, EvaluatorOptions
+from streameval.ope.evaluator.rewards import Clips, resolved
 from streameval.ope.evidence.actions import Requirement, Requirements
 from streameval.ope.evidence.arms import Arms
 from streameval.ope.evidence.clicks import Ranking
@@ -266,10 +267,21 @@ class EvaluatorConfig:
         """Return the range of the goal."""
         return self.rewards[0].range
 
-    @property
-    def further_fields(self) -> list[RewardField]:
-        """Return the names and ranges of the rewards after the goal."""
-        return [RewardField(reward.name, reward.name, reward.low, reward.high) for reward in self.rewards[1:]]
+    def _limits(self, ranges: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], list[RewardField]]:
+        """Return ranges of all rewards as a range of the goal, and the names and ranges of the rewards after it."""
+        further = zip(self.rewards[1:], ranges[1:], strict=True)
+        return ranges[0], [RewardField(reward.name, reward.name, *limits) for reward, limits in further]
+
+    def resolved(self, batch: EventBatch) -> tuple[EventBatch, dict[str, list[Clips]]]:
+        """Return events with the configured rewards, and what clipping did, see `rewards.resolved`."""
+        clips: dict[str, list[Clips]] = {}
+        if any(reward.is_derived for reward in self.rewards):
+            ends = [reward.range if reward.clips else reward.accepted for reward in self.rewards]
+            batch, _ = batch.clipped(*self._limits(ends))  # rounding alone does not count
+            goal, further = self._limits([reward.accepted for reward in self.rewards])
+            batch, clips = resolved(batch.with_rewards_in(*goal, further), self.rewards)
+        goal, further = self._limits([reward.range for reward in self.rewards])
+        return batch.with_rewards_in(*goal, further), clips
 
     def for_reward(self, index: int) -> EvaluatorConfig:
         """Return the config for one of the rewards alone."""
@@ -289,7 +301,7 @@ class EvaluatorConfig:
             return RankingDecoder(self.logged_policies, named=named, max_items=most)
         return JsonDecoder(
             self.logged_policies,
-            reward_range=self.reward_range,
+            reward_range=self.rewards[0].accepted,
             scores=self.scores,
             segments=self.fields,
             named=self.names_actions,

@@ -24,7 +24,7 @@ from streameval.ope.core.ring import full_bytes
 from streameval.ope.core.state import STATE_SCHEMA, decode, encode, migrated
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.estimators.function import TermFunction
-from streameval.ope.evaluator import changes, copies, drift_detection, halves, rooms, weighing
+from streameval.ope.evaluator import changes, copies, drift_detection, halves, rewards, rooms, weighing
 from streameval.ope.evaluator.config import EvaluatorConfig, Product
 from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity
@@ -105,7 +105,8 @@ class Evaluator:
             is not set either, is `ips` and `snips` on the five published averages, and on `mixture` `stratified_ips`,
             and `stratified_dr` for events with distributions and features.
         averages: every estimator is evaluated on every average. Two of one kind need names.
-        reward_range: smallest and largest possible reward. Events outside are rejected and counted.
+        reward_range: smallest and largest possible reward. Events outside are rejected and counted, or clipped and
+            counted by `{"max": 200, "above": "clip"}`.
         production: `logging` (the policy that took the logged actions), or the name of a policy in the events.
         intervals: kind of interval by label of an average, e.g. `{"window": "normal"}`. The default is `drift_aware`
             for `mixture`, and `empirical_likelihood`, which holds for heavy-tailed weights, for all others.
@@ -143,7 +144,7 @@ class Evaluator:
         candidates: Candidates,
         estimators: Sequence[AnyEstimator | KindOrOptions | TermFunction] | None = None,
         averages: Sequence[AnyAverage | KindOrOptions] | None = None,
-        reward_range: tuple[float, float] = (0.0, 1.0),
+        reward_range: tuple[float, float] | Mapping[str, Any] = (0.0, 1.0),
         production: str = LOGGING,
         intervals: Mapping[str, AnyInterval | KindOrOptions] | None = None,
         confidence: float = 0.95,
@@ -523,8 +524,9 @@ class Evaluator:
         return made
 
     def _take(self, batch: EventBatch) -> None:
-        batch = batch.with_rewards_in(*self.config.reward_range, self.config.further_fields)
-        self._state.events = halves.EventSums.from_batch(batch).fold(self._state.events)
+        batch, clips = self.config.resolved(batch)
+        events = halves.EventSums.from_batch(batch).fold(self._state.events)
+        self._state.events = structs.replace(events, clipped=rewards.fold(events.clipped, clips)) if clips else events
         if not len(batch):
             return
         batch, faults = fill(batch.with_policies(self.config.columns), self._computed)
@@ -691,6 +693,7 @@ class Evaluator:
             trust=checks,
             transitions=transitions,
             examination=examination_rows(curve, config.confidence),
+            clipped=tuple(rewards.clipped_rows(config.rewards, events.clipped)),
             reward_model=online.read(config.reward_model, state.predictions[0]) if predicts else None,
             **rooms.rows(config, state.rooms, Present(late, learned.counts, learned.weights, goal_estimates)),
         )

@@ -23,6 +23,7 @@ from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.drift_detection import block_means
 from streameval.ope.evaluator.grid import Grid, GridSums
 from streameval.ope.evaluator.report_rows import PolicySums, support_known
+from streameval.ope.evaluator.rewards import ClippedSums
 from streameval.ope.evaluator.room import Blocks
 from streameval.ope.evaluator.rooms import RoomSums
 from streameval.ope.evaluator.state import EvaluatorState, EventState
@@ -35,18 +36,27 @@ from streameval.ope.promotion import MonitorSums, PromotionMonitor, fold_arrival
 
 
 class EventSums(NamedTuple):
-    """Hold what a batch adds to the counts of events. `newest` and `oldest` are NaN if no event has a time."""
+    """Hold what a batch adds to the counts of events.
+
+    Args:
+        accepted: number of accepted events
+        rejected: number of rejected events by reason
+        newest: newest time, NaN if no event has one
+        oldest: oldest time
+        clipped: what clipping did, by reward, if it is not folded event by event
+    """
 
     accepted: int
     rejected: dict[str, int]
     newest: float
     oldest: float
+    clipped: dict[str, ClippedSums]
 
     @classmethod
     def from_batch(cls, batch: EventBatch) -> EventSums:
         """Count a batch with its rejected events."""
         newest, oldest = (float(extreme.reduce(batch.timestamp, initial=np.nan)) for extreme in (np.fmax, np.fmin))
-        return cls(len(batch), dict(Counter(rejected.reason for rejected in batch.rejected)), newest, oldest)
+        return cls(len(batch), dict(Counter(rejected.reason for rejected in batch.rejected)), newest, oldest, {})
 
     def fold(self, events: EventState) -> EventState:
         """Return the counts after the batch."""
@@ -59,6 +69,8 @@ class EventSums(NamedTuple):
             newest=_extreme(events.newest, self.newest, max),
             oldest=_extreme(events.oldest, self.oldest, min),
             arrivals=fold_arrivals(events.arrivals, self.accepted, self.rejected),
+            clipped=events.clipped
+            | {name: events.clipped.get(name, ClippedSums()).with_later(sums) for name, sums in self.clipped.items()},
         )
 
 

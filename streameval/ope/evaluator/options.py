@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from inspect import isclass
 from typing import Annotated, Any, Self, TypeAlias
 
@@ -27,7 +28,7 @@ from streameval.ope.intervals.base import IntervalMethod
 from streameval.ope.policies.logged import LOGGING
 from streameval.ope.policies.python import Policy
 from streameval.ope.promotion import Promotion
-from streameval.ope.promotion.guardrails import Reward
+from streameval.ope.promotion.guardrails import Beyond, Reward
 from streameval.ope.reward_models import AnyRewardModel, Ridge
 from streameval.ope.reward_models.base import RewardModel
 
@@ -83,13 +84,39 @@ class RewardRange(StrictModel):
         le=LARGEST_WEIGHT,
         description="the largest possible reward; events above are rejected",
     )
+    below: Beyond = Field(
+        "reject",
+        description="clip lets rewards below min count as min, reject drops their events; with a number, the reward "
+        "is the share of events below it",
+    )
+    above: Beyond = Field(
+        "reject",
+        description="clip lets rewards above max count as max, reject drops their events; with a number, the reward "
+        "is the share of events above it, e.g. 500",
+    )
 
     @model_validator(mode="after")
     def _is_not_empty(self) -> Self:
+        refuse(self._share_problems())
         if not self.min < self.max:
             message = expecting(f"a number greater than min ({self.min:g})", f"{self.max:g}")
             refuse([Problem(("max",), message, "give the range in which every reward lies, e.g. {min: 0, max: 1}")])
         return self
+
+    def reward(self, name: str) -> Reward:
+        """Return the reward under this name."""
+        return Reward(name, self.min, self.max, below=self.below, above=self.above)
+
+    def _share_problems(self) -> Iterator[Problem]:
+        """Yield what does not fit to the share of events beyond a threshold, which is from 0 to 1."""
+        ends = {"below": self.below, "above": self.above}
+        thresholds = [end for end, value in ends.items() if isinstance(value, float)]
+        for threshold in thresholds[:1]:
+            others = {"min", "max", *ends} - {threshold}
+            for option in sorted(others & self.model_fields_set):
+                message = expecting(f"nothing next to a threshold ({threshold}: {ends[threshold]:g})", f"{option}")
+                hint = f"remove it: the reward is the share of events {threshold} the threshold, from 0 to 1"
+                yield Problem((option,), message, hint)
 
 
 class GuardrailSettings(StrictModel):
@@ -105,10 +132,49 @@ class NamedReward(RewardRange):
     guardrail: GuardrailSettings | None = Field(
         None, description="what a promotable candidate may lose of this reward, e.g. {max_loss: 0.001}"
     )
+    of: dict[Name, float] = Field(
+        {},
+        min_length=1,
+        description="weights of other rewards, with this reward as their sum, e.g. {click: 1, purchase: 10, hide: -5}",
+    )
 
     def reward(self, name: str) -> Reward:
         """Return the reward under this name."""
-        return Reward(name, self.min, self.max, None if self.guardrail is None else self.guardrail.max_loss)
+        max_loss = None if self.guardrail is None else self.guardrail.max_loss
+        return replace(super().reward(name), max_loss=max_loss, of=self.of)
+
+
+def rewards_of(named: Mapping[str, NamedReward]) -> tuple[Reward, ...]:
+    """Return the rewards by these settings. The range of a weighted sum follows from its parts.
+
+    Raises:
+        ProblemsError: A weighted sum is not of other rewards in the log, or has options of its own.
+    """
+    refuse(problem for name in named for problem in _sum_problems(name, named))
+    rewards = {name: settings.reward(name) for name, settings in named.items()}
+    for name, reward in rewards.items():
+        if reward.of:
+            parts = [(weight, rewards[part]) for part, weight in reward.of.items()]
+            ends = [sorted((weight * part.low, weight * part.high)) for weight, part in parts]
+            low, high = (sum(end) for end in zip(*ends, strict=True))
+            rewards[name] = replace(reward, low=low, high=high)
+    return tuple(rewards.values())
+
+
+def _sum_problems(name: str, named: Mapping[str, NamedReward]) -> Iterator[Problem]:
+    settings = named[name]
+    if not settings.of:
+        return
+    for option in sorted({"field", "min", "max", "below", "above"} & settings.model_fields_set):
+        hint = "remove it, or write it for the parts: the range of a weighted sum follows from its parts"
+        yield Problem(("rewards", name, option), expecting("nothing next to `of`", option), hint)
+    for part, weight in settings.of.items():
+        path = ("rewards", name, "of", part)
+        if part not in named or named[part].of:
+            hint = f"add it to `rewards`, e.g. {part}: {{max: 1}}: a weighted sum is of other rewards in the log"
+            yield Problem(path, expecting("the name of a reward in the log", f"'{part}'"), hint)
+        elif weight == 0:
+            yield Problem(path, expecting("a weight that is not 0", "0"), "leave the reward out")
 
 
 # --- All options ---
@@ -190,5 +256,5 @@ class EvaluatorArguments(EvaluatorOptions):
     def all_rewards(self) -> tuple[Reward, ...]:
         """Return the rewards, the goal first."""
         if self.rewards:
-            return tuple(reward.reward(name) for name, reward in self.rewards.items())
-        return (Reward("reward", self.reward_range.min, self.reward_range.max),)
+            return rewards_of(self.rewards)
+        return (self.reward_range.reward("reward"),)

@@ -10,6 +10,7 @@ from streameval.common.arrays import Array
 from streameval.ope.core.past import UnitState
 from streameval.ope.evaluator.drift_detection import DriftState
 from streameval.ope.evaluator.grid import GridState
+from streameval.ope.evaluator.rewards import ClippedSums
 from streameval.ope.evidence.evidence import RecentState, SlateState
 from streameval.ope.evidence.examination import ExaminationState
 from streameval.ope.evidence.largest_weights import LargestState
@@ -27,6 +28,7 @@ class EventState(msgspec.Struct, frozen=True):
         newest: time of the newest accepted event, None if none has a time
         oldest: time of the oldest accepted event
         arrivals: decayed numbers of accepted and rejected events
+        clipped: what clipping did, by reward
     """
 
     accepted: int = 0
@@ -34,6 +36,7 @@ class EventState(msgspec.Struct, frozen=True):
     newest: float | None = None
     oldest: float | None = None
     arrivals: ArrivalState = ArrivalState()
+    clipped: dict[str, ClippedSums] = {}
 
 
 class EvaluatorState(msgspec.Struct, kw_only=True, eq=False):

@@ -244,13 +244,13 @@ class Summariser(Evaluator):
             pairs = zip(self._before, state.predictions, strict=True)
             taught = [online.delta(config.reward_model, *pair, items) for pair in pairs]
             lesson = [online.to_state(config.reward_model, prediction) for prediction in taught]
-        times = (np.nan if time is None else time for time in (events.newest, events.oldest))
+        newest, oldest = (np.nan if time is None else time for time in (events.newest, events.oldest))
         return Summary(
             fingerprint(config),
             self._position[0],
             self._position[1],
             end,
-            halves.EventSums(events.accepted, events.rejected, *times),
+            halves.EventSums(events.accepted, events.rejected, newest, oldest, events.clipped),
             state.failures,
             state.counts,
             state.weights.largest[:, 0],

@@ -16,6 +16,7 @@ from streameval.ope.evaluator import rooms
 from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.grid import Grid, Pair
 from streameval.ope.evaluator.report_rows import COUNTS
+from streameval.ope.evaluator.rewards import clipped_check
 from streameval.ope.evaluator.room import Incomplete
 from streameval.ope.evaluator.state import EvaluatorState, EventState
 from streameval.ope.evidence import largest_weights
@@ -280,7 +281,7 @@ def with_error_of_curve(
 def further_checks(
     config: EvaluatorConfig, state: EvaluatorState, policy_checks: Sequence[TrustCheck]
 ) -> Iterator[TrustCheck]:
-    """Yield the trust checks that promotion does not do: of a learned curve and of rooms.
+    """Yield the trust checks that promotion does not do: of a learned curve, of clipped rewards and of rooms.
 
     Args:
         config: what is evaluated
@@ -290,4 +291,7 @@ def further_checks(
     curve = examination(config)
     if curve is not None and state.examination is not None:
         yield from repeat_for_policies(policy_checks, "examination", *curve.check(state.examination))
+    if state.events.clipped and config.promotion is not None:
+        check = clipped_check(state.events.clipped, config.promotion.trust.clipped_share)
+        yield from repeat_for_policies(policy_checks, *check)
     yield from rooms.checks(config, state.rooms, policy_checks)

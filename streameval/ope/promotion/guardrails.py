@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from msgspec import Struct, structs
@@ -20,6 +20,9 @@ from streameval.ope.promotion.rules import PromotionRule, RuleContext
 from streameval.ope.promotion.sums import RewardSums
 from streameval.ope.report import GuardrailCheck
 
+Beyond: TypeAlias = Literal["reject", "clip"] | float
+"""What becomes of events with rewards beyond one end of the range; or a threshold, if the reward is a share."""
+
 
 @dataclass(frozen=True, config=strict)
 class Reward:
@@ -30,17 +33,46 @@ class Reward:
         low: the smallest value
         high: the largest value
         max_loss: for a guardrail, by how much a promotable candidate may be worse than production, otherwise None
+        below: whether events with a smaller reward are rejected, or count with the smallest one; or a threshold, so
+            that the reward is 1 for events below it and 0 for others
+        above: likewise for larger rewards
+        of: weights of other rewards by name, with this reward as their sum
     """
 
     name: str = "reward"
     low: float = 0.0
     high: float = 1.0
     max_loss: float | None = None
+    below: Beyond = "reject"
+    above: Beyond = "reject"
+    of: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def range(self) -> tuple[float, float]:
         """Return the smallest and the largest value."""
         return self.low, self.high
+
+    @property
+    def accepted(self) -> tuple[float, float]:
+        """Return the range of rewards in the log. Events with other rewards are rejected."""
+        if self.of or self.is_share:
+            return -math.inf, math.inf
+        return -math.inf if self.below == "clip" else self.low, math.inf if self.above == "clip" else self.high
+
+    @property
+    def clips(self) -> bool:
+        """Tell whether rewards beyond the range count as its ends."""
+        return "clip" in (self.below, self.above)
+
+    @property
+    def is_share(self) -> bool:
+        """Tell whether the reward is 1 for values beyond a threshold, and 0 for others."""
+        return isinstance(self.below, float) or isinstance(self.above, float)
+
+    @property
+    def is_derived(self) -> bool:
+        """Tell whether the reward differs from what the log has."""
+        return self.clips or self.is_share or bool(self.of)
 
 
 R = TypeVar("R", bound="RuleState")

@@ -54,6 +54,9 @@ class Trust(metaclass=Configurable):
         le=1,
         description="the largest share of the averaged events that a policy may lack, on every average",
     )
+    clipped_share: float = Field(
+        default=0.05, gt=0, le=1, description="the largest share of the latest rewards that may be clipped"
+    )
     unmatched_share: float = Field(
         default=0.05, gt=0, le=1, description="the largest share of the latest rewards that may have no decision"
     )

@@ -127,6 +127,21 @@ def test_several_rewards(log: dict[str, Any]) -> None:
     assert found == pytest.approx([usual, 20 * usual])
 
 
+@pytest.mark.parametrize("data", [lambda log, folder: log, csv_file, parquet_file, lines])
+def test_rewards_beyond_their_range_may_be_clipped(
+    log: dict[str, Any], tmp_path: Path, data: Callable[[dict[str, Any], Path], Any]
+) -> None:
+    spent = {**log, "reward": [20 * reward for reward in log["reward"]]}
+    relaxed = {"trust": {"clipped_share": 1.0}}
+    answer = se.compare(data(spent, tmp_path), ["new"], reward={"above": "clip"}, promotion=relaxed)
+    expected = se.compare(log, ["new"]).report.get("new", "stratified_ips", "mixture")
+    found = answer.report.get("new", "stratified_ips", "mixture")
+    assert (found.value, found.lift, found.lift_lower) == pytest.approx(
+        (expected.value, expected.lift, expected.lift_lower), rel=1e-9
+    )
+    assert answer.report.clipped[0].above == sum(log["reward"])
+
+
 def test_a_function_is_a_candidate(log: dict[str, Any]) -> None:
     offered = {**log, "actions": [["first", "second"]] * EVENTS, "propensities": [[0.7, 0.3]] * EVENTS}
 

@@ -109,7 +109,8 @@ MISTAKES_IN_A_LOG = {
     ),
     "rewards exceed reward.max": (
         field("reward", lambda reward: 12.5 * reward),
-        "have a reward above reward.max (1); the largest is 12.5\nhint: set reward.max to the largest possible reward",
+        "have a reward above reward.max (1); the largest is 12.5\nhint: set reward.max to the largest possible reward, "
+        "or write above: clip",
     ),
     "rewards fall below reward.min": (
         field("reward", lambda reward: reward - 1),

@@ -848,6 +848,27 @@ def test_several_rewards_replace_the_reward(load: Loader) -> None:
     assert [rejection.reason for rejection in batch.rejected] == ["missing_field", "reward_range"]
 
 
+def test_events_with_rewards_that_are_clipped_are_read(load: Loader) -> None:
+    config = load(
+        "policies: {candidates: [challenger]}\n"
+        "rewards: {click: {}, revenue: {max: 200, above: clip}, hide: {below: clip}}"
+    )
+    event = {"event_id": 1, "timestamp": 0, "action": "a", "propensity": 0.5, "policies": {"challenger": 0.5}}
+    rewards = ({"revenue": 900}, {"revenue": -1}, {"hide": -5}, {"hide": 2}, {"click": 2})
+    batch = config.event_format().decode_batch([json.dumps(event | reward).encode() for reward in rewards])
+    assert [rejection.detail for rejection in batch.rejected] == [
+        "revenue: -1 is not in [0, inf]",
+        "hide: 2 is not in [-inf, 1]",
+        "reward: 2 is not in [0, 1]",
+    ]
+    evaluator = config.evaluator()
+    evaluator.update(batch)
+    assert [(row.reward, row.below, row.above) for row in evaluator.report().clipped] == [
+        ("revenue", 0, 1),
+        ("hide", 1, 0),
+    ]
+
+
 def test_ds_json_carries_several_rewards(load: Loader) -> None:
     config = load(
         "policies: {candidates: [a]}\nsource: {kind: file, path: log, format: dsjson}\n"

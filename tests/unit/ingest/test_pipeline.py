@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from streameval.config.model import Config
+from streameval.config.model import Config, RewardSettings
 from streameval.events import EventBatch, JsonDecoder
 from streameval.ingest import pipeline
 from streameval.ingest.base import Records, TopicPartition
@@ -363,6 +363,21 @@ def test_joined_rewards_out_of_range_are_rejected_with_the_origin_of_their_decis
     (rejected,) = out.rejected
     assert (rejected.reason, rejected.origin) == ("reward_range", (TOPIC, 0, 5))
     assert rejected.detail == "reward: 2 is not in [0, 1]"
+
+
+def test_joined_rewards_beyond_their_range_are_clipped() -> None:
+    """Join two rewards within the range. Their sum is not within it."""
+    settings = config(rewards={"topic": REWARDS, "window": "20s", "default": 0, "combine": "sum"})
+    clipping = settings.model_copy(update={"reward": RewardSettings(above="clip")})
+    log = Log({(TOPIC, 0): [event(number) for number in range(20)]})
+    clicks = [{"event_id": f"e-{number}", "timestamp": 1003.0, "reward": 1} for number in (3, 5, 7, 5)]
+    log.parts[REWARDS, 0], log.positions[REWARDS, 0] = [json.dumps(click).encode() for click in clicks], 0
+    evaluator = clipping.evaluator()
+    evaluator.update(went_through(start_fresh(clipping).pipeline, log, clipping, restarts=False, seed=7))
+    report = evaluator.report()
+    assert (report.events.accepted, report.events.rejected) == (20, {})
+    (clipped,) = report.clipped
+    assert (clipped.above, clipped.worth) == (1, pytest.approx(1 / 20))
 
 
 def test_every_input_rejects_a_reward_out_of_range_alike() -> None:

@@ -24,7 +24,7 @@ from streameval.service.daemon import Daemon
 from streameval.service.metrics import metrics_text
 from streameval.service.snapshots import DAMAGED, WRONG_CONTENT, SnapshotStore, read_snapshot, snapshot_files
 from streameval.service.startup import daemon as daemon_of
-from streameval.service.startup import resume
+from streameval.service.startup import fingerprint, resume
 from support.factories import running, wait_until
 from support.messages import message
 
@@ -239,6 +239,7 @@ def test_a_reset_starts_from_zero_and_sets_old_snapshots_aside(workspace: Worksp
         ({"reward": {"max": 2_000_000}}, "reward.max was 1000000.0 and is now 2000000.0"),
         ({"reward": {"max": 1_000_000, "min": -1}}, "reward.min was 0.0 and is now -1.0"),
         ({"reward": {"max": 1_000_000, "field": "revenue"}}, "reward.field was reward and is now revenue"),
+        ({"reward": {"max": 1_000_000, "above": "clip"}}, "reward.above was not set and is now clip"),
         ({"source": {"format": "dsjson"}}, "source.format was json and is now dsjson"),
         ({"source": {"path": __file__}}, "log.ndjson'] and is now"),
     ],
@@ -253,6 +254,19 @@ def test_numbers_that_mean_something_else_are_not_mixed(workspace: Workspace, ch
     assert "another state.dir" in error.value.hint
     with running(workspace.daemon({"reset": True}, **parts)):
         pass
+
+
+def test_snapshots_from_before_rewards_could_be_clipped_are_continued(workspace: Workspace) -> None:
+    """Their fingerprints lack the keys."""
+    config = Config.model_validate(workspace.parts())
+    assert {key for key in fingerprint(config) if key.startswith("reward")} == {
+        "reward.field",
+        "reward.min",
+        "reward.max",
+    }
+    without_reward = {name: part for name, part in workspace.parts().items() if name != "reward"}
+    several = Config.model_validate(without_reward | {"rewards": {"a": {}, "b": {"max": 2}}})
+    assert fingerprint(several)["rewards"] == [["a", "a", 0.0, 1.0], ["b", "b", 0.0, 2.0]]
 
 
 def test_options_that_only_describe_numbers_may_change(workspace: Workspace) -> None:

@@ -1,0 +1,181 @@
+"""Test rewards that follow from what is logged: shares of events beyond a threshold, and weighted sums."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streameval import Evaluator, EventBatch
+from streameval.common.arrays import Array
+from streameval.config.model import Config
+from streameval.ope.report import Report
+from support.rewards import assert_equal
+
+EVENTS = 1_250
+RNG = np.random.default_rng(1)
+CLICK = (RNG.random(EVENTS) < 0.3).astype(float)
+PURCHASE = CLICK * (RNG.random(EVENTS) < 0.2)
+HIDE = (RNG.random(EVENTS) < 0.1).astype(float)
+LATENCY = 300.0 * RNG.random(EVENTS) + 250.0
+WEIGHTS = {"click": 1, "purchase": 10, "hide": -5}
+SCORE = CLICK + 10 * PURCHASE - 5 * HIDE
+UNKNOWN = np.full(EVENTS, np.nan)
+
+
+def batch(reward: Array, rewards: dict[str, Array] | None = None) -> EventBatch:
+    rng = np.random.default_rng(2)
+    return EventBatch.from_arrays(
+        reward=reward,
+        propensity=rng.choice([0.1, 0.2, 0.4], EVENTS),
+        policies={name: rng.choice([0.05, 0.2, 0.5], EVENTS) for name in ("one", "other")},
+        timestamp=np.arange(EVENTS, dtype=float),
+        rewards=rewards,
+    )
+
+
+def evaluated(log: EventBatch, **options: Any) -> Report:
+    evaluator = Evaluator(["one", "other"], **options)
+    for first in range(0, EVENTS, 400):
+        evaluator.update(log[first : first + 400])
+        evaluator = Evaluator.from_state(evaluator.state())
+    return evaluator.report()
+
+
+def assert_rows_equal(report: Report, name: str, expected: Report) -> None:
+    rows = report.of_reward(name)
+    assert len(rows.estimates) == len(expected.estimates)
+    for row in expected.estimates:
+        assert_equal(rows.get(row.policy, row.estimator, row.average), row)
+
+
+@pytest.mark.parametrize(
+    ("threshold", "share"),
+    [
+        ({"above": 500}, LATENCY > 500),
+        ({"below": 300.5}, LATENCY < 300.5),
+        ({"above": LATENCY[7]}, LATENCY[7] < LATENCY),
+    ],
+)
+def test_a_threshold_makes_the_reward_the_share_of_events_beyond_it(threshold: dict[str, float], share: Array) -> None:
+    expected = evaluated(batch(share.astype(float)))
+    assert_rows_equal(evaluated(batch(LATENCY), reward_range=threshold), "reward", expected)
+    several = evaluated(batch(CLICK, {"slow": LATENCY}), rewards={"click": {}, "slow": threshold})
+    assert_rows_equal(several, "slow", expected)
+    assert several.clipped == ()
+
+
+def test_events_without_the_field_of_a_share_lack_it() -> None:
+    lacking = np.where(np.arange(EVENTS) % 3 == 0, np.nan, LATENCY)
+    share = np.where(np.isnan(lacking), np.nan, lacking > 500)
+    derived = evaluated(batch(CLICK, {"slow": lacking}), rewards={"click": {}, "slow": {"above": 500}})
+    plain = evaluated(batch(CLICK, {"slow": share}), rewards={"click": {}, "slow": {}})
+    assert_rows_equal(derived, "slow", plain.of_reward("slow"))
+
+
+PARTS: dict[str, Any] = {"click": {}, "purchase": {}, "hide": {}}
+
+
+def test_a_weighted_goal_has_the_range_and_the_numbers_of_its_sum() -> None:
+    log = batch(UNKNOWN, {"click": CLICK, "purchase": PURCHASE, "hide": HIDE})
+    report = evaluated(log, rewards={"score": {"of": WEIGHTS}, **PARTS})
+    assert report.rewards == ["score", *PARTS]
+    assert {decision.reward for decision in report.promotion} == {"score"}
+    assert_rows_equal(report, "score", evaluated(batch(SCORE), reward_range=(-5.0, 11.0)))
+    assert_rows_equal(report, "hide", evaluated(batch(HIDE)))
+
+
+def test_a_weighted_sum_may_come_after_its_parts_without_a_column_of_its_own() -> None:
+    report = evaluated(batch(CLICK, {"hide": HIDE}), rewards={"click": {}, "hide": {}, "net": {"of": {"hide": -1.5}}})
+    assert_rows_equal(report, "net", evaluated(batch(-1.5 * HIDE), reward_range=(-1.5, 0.0)))
+
+
+def test_parts_are_clipped_and_compared_before_they_are_summed() -> None:
+    revenue = np.random.default_rng(4).pareto(1.5, EVENTS)
+    rewards = {
+        "score": {"of": {"revenue": 2, "slow": -1}},
+        "revenue": {"max": 3, "above": "clip"},
+        "slow": {"above": 500},
+    }
+    report = evaluated(batch(UNKNOWN, {"revenue": revenue, "slow": LATENCY}), rewards=rewards)
+    score = 2 * np.minimum(revenue, 3.0) - (LATENCY > 500)
+    assert_rows_equal(report, "score", evaluated(batch(score), reward_range=(-1.0, 6.0)))
+    assert [(row.reward, row.above) for row in report.clipped] == [("revenue", np.count_nonzero(revenue > 3.0))]
+
+
+def test_an_event_that_lacks_a_part_lacks_the_sum() -> None:
+    lacking = np.where(np.arange(EVENTS) % 4 == 0, np.nan, HIDE)
+    derived = evaluated(
+        batch(UNKNOWN, {"click": CLICK, "hide": lacking}),
+        rewards={"score": {"of": {"click": 1, "hide": -5}}, "click": {}, "hide": {}},
+    )
+    plain = evaluated(
+        batch(CLICK - 5 * lacking, {"click": CLICK}), rewards={"score": {"min": -5, "max": 1}, "click": {}}
+    )
+    assert_rows_equal(derived, "score", plain.of_reward("score"))
+
+
+def test_slots_have_the_weighted_sum_of_their_rewards() -> None:
+    rng = np.random.default_rng(3)
+    click, hide = ((rng.random((EVENTS, 2)) < share) / 2 for share in (0.3, 0.1))
+    shared: dict[str, Any] = {
+        "propensity": np.full((EVENTS, 2), 0.5),
+        "policies": {"one": rng.choice([0.2, 0.6], (EVENTS, 2))},
+    }
+    options: dict[str, Any] = {"estimators": ["iips", "ips"], "averages": ["cumulative"]}
+    derived = Evaluator(
+        ["one"], rewards={"score": {"of": {"click": 1, "hide": -2}}, "click": {}, "hide": {}}, **options
+    )
+    none = np.full((EVENTS, 2), np.nan)
+    derived.update(EventBatch.from_arrays(reward=none, rewards={"click": click, "hide": hide}, **shared))
+    plain = Evaluator(["one"], reward_range=(-2.0, 1.0), **options)
+    plain.update(EventBatch.from_arrays(reward=click - 2 * hide, **shared))
+    assert_rows_equal(derived.report(), "score", plain.report())
+
+
+def test_a_configuration_reads_the_fields_of_shares_and_of_parts() -> None:
+    config = Config.model_validate(
+        {
+            "policies": {"candidates": ["one"]},
+            "estimators": ["ips"],
+            "averages": ["cumulative"],
+            "rewards": {
+                "score": {"of": {"click": 1, "slow": -2}},
+                "click": {"field": "clicked"},
+                "slow": {"field": "latency", "above": 500},
+            },
+        }
+    )
+    event = {"timestamp": 0, "action": "a", "propensity": 0.5, "policies": {"one": 0.5}}
+    rewards = ({"clicked": 1, "latency": 900}, {"clicked": 1, "latency": 20}, {"clicked": 0, "latency": 500}, {})
+    lines = [json.dumps({"event_id": event_id, **event, **part}) for event_id, part in enumerate(rewards)]
+    evaluator = config.evaluator()
+    evaluator.update(config.event_format().decode_batch([line.encode() for line in lines]))
+    report = evaluator.report()
+    values = {name: report.get("one", "ips", "cumulative", name).value for name in report.rewards}
+    assert values == pytest.approx({"score": 0.0, "click": 2 / 3, "slow": 1 / 3})
+    assert report.events.rejected == {"missing_field": 1}
+
+
+@pytest.mark.parametrize(
+    ("rewards", "message"),
+    [
+        ({"a": {"above": 500, "max": 2}}, r"rewards.a.max: expected nothing next to a threshold \(above: 500\)"),
+        ({"a": {"above": 500, "below": 100}}, r"rewards.a.above: expected nothing next to a threshold \(below: 100\)"),
+        ({"a": {"above": 500, "below": "clip"}}, r"rewards.a.below: expected nothing next to a threshold"),
+        ({"a": {"above": "cut"}}, "rewards.a.above: expected"),
+        ({"a": {"of": {"b": 1}}}, "rewards.a.of.b: expected the name of a reward in the log, found 'b'"),
+        ({"a": {"of": {"b": 1}}, "b": {"of": {"c": 1}}, "c": {}}, "rewards.a.of.b: expected the name of a reward in"),
+        ({"a": {"of": {"a": 1}}}, "rewards.a.of.a: expected the name of a reward in the log"),
+        ({"a": {"of": {"b": 0}}, "b": {}}, "rewards.a.of.b: expected a weight that is not 0, found 0"),
+        ({"a": {"of": {"b": 1}, "max": 3}, "b": {}}, "rewards.a.max: expected nothing next to `of`, found max"),
+        ({"a": {"of": {}}, "b": {}}, "rewards.a.of: expected"),
+    ],
+)
+def test_wrong_rewards_are_refused(rewards: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        Evaluator(["one"], rewards=rewards)
+    (tmp_path / "streameval.yaml").write_text(json.dumps({"policies": {"candidates": ["one"]}, "rewards": rewards}))
+    with pytest.raises(ValueError, match=message.partition(": ")[2]):
+        Config.load(tmp_path / "streameval.yaml", {})
