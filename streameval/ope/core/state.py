@@ -77,7 +77,27 @@ def _from_30(plain: Any) -> Any:
     return _support_of_harvested_curves(_sampling_of_frequencies(_with_short_spans(_with_rejections_by_reward(plain))))
 
 
-MIGRATIONS: list[Callable[[Any], Any]] = [_from_30]
+def _tests_of_losses(plain: Any) -> Any:
+    """Let the evidence of `anytime` that a candidate is worse start from zero, beside the one that it is better."""
+
+    def none(value: Any) -> Any:
+        if isinstance(value, Mapping) and "__array__" not in value:
+            return {key: none(entry) for key, entry in value.items()}
+        return to_plain(np.zeros_like(from_plain(value))) if isinstance(value, Mapping) else value
+
+    def added(value: Any) -> Any:
+        if isinstance(value, list):
+            return [added(entry) for entry in value]
+        if not isinstance(value, Mapping):
+            return value
+        if value.keys() == {"sampling", "centre", "span"}:  # what a sequential test of a lift knows
+            return {"better": value, "worse": {**none(value), "sampling": value["sampling"]}}
+        return {key: added(entry) for key, entry in value.items()}
+
+    return added(plain)
+
+
+MIGRATIONS: list[Callable[[Any], Any]] = [_from_30, _tests_of_losses]
 """Number n takes the plain state of an evaluator from schema `FIRST_SCHEMA + n` to the next. None is ever removed."""
 STATE_SCHEMA = FIRST_SCHEMA + len(MIGRATIONS)
 
