@@ -138,7 +138,7 @@ class Trace:
         transitions = {
             change.event: change.promotable
             for change in self.transitions
-            if (change.policy, change.rule) == (policy, rule)
+            if (change.policy, change.rule) == (policy, rule) and change.worse is None
         }
         end = self.kept[-1].events
         for (first, is_promotable), (last, _) in pairwise([*sorted(transitions.items()), (end, False)]):

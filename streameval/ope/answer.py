@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import NamedTuple, get_args
 
 from msgspec import structs
 
@@ -23,12 +23,15 @@ from streameval.common.text import (
 from streameval.ope.remedies import remedy_of
 from streameval.ope.report import (
     DAY,
+    EVIDENCE_CHECK,
     WEEK,
     Calibration,
     Decision,
     Estimate,
+    GuardrailCheck,
     PolicyCounts,
     Report,
+    State,
     Transition,
     TrustCheck,
     grouped,
@@ -52,14 +55,11 @@ __all__ = [
 
 POLICY_PARTS = ("policies", "estimates", "promotion", "trust", "transitions", "calibration", "segments", "learners")
 """Parts of a Report with one policy per entry."""
-EVIDENCE_CHECK = "effective_sample_size"
-"""The trust check that fails for lack of evidence, although the numbers may be right."""
 SMALLEST_SHARE = 0.0005
 """Smallest share of missing events that an answer mentions."""
 MAX_DECIMALS = 3
 """Decimals of a percentage, however narrow its interval is."""
 
-State: TypeAlias = Literal["promotable", "undecided", "worse", "untrusted"]
 STATES: tuple[State, ...] = get_args(State)
 """From the first answer to the last."""
 
@@ -263,7 +263,7 @@ def _lift(report: Report, decision: Decision | None, estimate: Estimate | None) 
 
     Rules compare a stricter bound of the same estimate, which makes no interval of this confidence.
     """
-    if decision is not None and (decision.worse is not None or (decision.estimator is None and decision.lift)):
+    if decision is not None and (decision.is_of_periods or (decision.estimator is None and decision.lift)):
         return _judged_lift(decision)
     if estimate is None or estimate.lift is None:
         return _Lift()
@@ -288,14 +288,14 @@ def _judged_lift(decision: Decision) -> _Lift:
     lift, lower = decision.lift, decision.lower
     if lift is None:
         return _Lift()
-    upper = None if lower is None or decision.worse is None else 2 * lift - lower
+    upper = 2 * lift - lower if lower is not None and decision.is_of_periods else None
     size, least, most = _numbers((lift, lower, upper))
     bound = f"at least {most.removeprefix('-')} less" if decision.worse else f"at least {least}"
     return _Lift(lift, lower, upper, f"{size} per event", "" if lower is None else bound, _period(decision))
 
 
 def _period(decision: Decision) -> str:
-    if decision.worse is None:
+    if not decision.is_of_periods:
         return ""
     seconds = decision.profiles[-1].period if decision.profiles else None
     if seconds is None:
@@ -325,7 +325,7 @@ def _answer(report: Report, policy: str) -> CandidateAnswer:
         state, sentence = "promotable", _ship(report, decision, lift) + _but_worse(report, policy)
     elif decision.worse if decision and decision.worse is not None else lift.upper is not None and lift.upper < 0:
         state = "worse"
-        sentence = f"Do not ship {policy}: {lift.loss}"
+        sentence = f"Do not ship {policy}: {_loss(decision, lift)}"
     elif failed:
         sentence = f"Keep production over {policy}: too little evidence, {_reasons(failed, policy)}"
     else:
@@ -364,8 +364,7 @@ def _why_not(report: Report, decision: Decision | None, lift: _Lift, end: Transi
         return f"no rule decides, {lift}" if lift.size else "there are too few events with rewards"
     lost = next((check for check in decision.guardrails if check.verdict == "not kept"), None)
     if lost is not None:
-        loss = significant(-(lost.lift or 0.0), 2)
-        return f"it loses {loss} {lost.reward} per event, and may lose {significant(lost.max_loss, 2)}"
+        return _loss_of_guardrail(lost)
     more = "" if decision.more is None else _more(report, decision.more)
     if end is not None and lift.reaches_0:
         moment = _moment(report, end.timestamp, end.event)
@@ -377,6 +376,17 @@ def _why_not(report: Report, decision: Decision | None, lift: _Lift, end: Transi
     return f"not proven better, {lift}" if lift.reaches_0 else f"it looks better, {lift}, but its rule does not hold"
 
 
+def _loss(decision: Decision | None, lift: _Lift) -> str:
+    """Say what a candidate that is worse loses: of the goal, or if its lift is not below 0, of a guardrail."""
+    lost = next((check for check in decision.guardrails if check.worse), None) if decision else None
+    return lift.loss if lost is None or (lift.value or 0.0) < 0 else _loss_of_guardrail(lost)
+
+
+def _loss_of_guardrail(check: GuardrailCheck) -> str:
+    loss = significant(-(check.lift or 0.0), 2)
+    return f"it loses {loss} {check.reward} per event, and may lose {significant(check.max_loss, 2)}"
+
+
 def _position(lift: _Lift) -> str:
     return f"the interval {'is now below' if lift.upper is not None and lift.upper < 0 else 'now includes'} 0"
 
@@ -386,7 +396,8 @@ def _end(report: Report, decision: Decision | None) -> Transition | None:
     if decision is None or decision.promotable:
         return None
     rule = decision.policy, decision.rule
-    last = next((change for change in reversed(report.transitions) if (change.policy, change.rule) == rule), None)
+    changes = (change for change in reversed(report.transitions) if change.worse is None)
+    last = next((change for change in changes if (change.policy, change.rule) == rule), None)
     return None if last is None or last.promotable else last
 
 

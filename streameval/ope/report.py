@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from importlib import import_module
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -37,6 +37,9 @@ __all__ = [
     "TrustCheck",
 ]
 
+State: TypeAlias = Literal["promotable", "undecided", "worse", "untrusted"]
+EVIDENCE_CHECK = "effective_sample_size"
+"""The trust check that fails for lack of evidence, although the numbers may be right."""
 THIN, RICHER = 100.0, 10.0
 """Effective sample size below which a row is thin, and the ratio of a richer row to it."""
 
@@ -182,6 +185,7 @@ class GuardrailCheck(msgspec.Struct, frozen=True):
         reason: why (not)
         lift: the estimated lift of this reward
         lower: its decision bound by the rule
+        worse: whether the rule has proven a loss larger than `max_loss`, None for rules that cannot tell
     """
 
     reward: str
@@ -190,6 +194,7 @@ class GuardrailCheck(msgspec.Struct, frozen=True):
     reason: str
     lift: float | None = None
     lower: float | None = None
+    worse: bool | None = None
 
     @property
     def verdict(self) -> Literal["kept", "not kept yet", "not kept"]:
@@ -276,9 +281,13 @@ class Decision(msgspec.Struct, frozen=True):
         guardrails: the rewards that it must not lose
         decides: whether the rule decides. `paired` beside `periodic` only tells whether the candidate is better at this
             minute, unless too many events lack the timestamps that `periodic` needs. It is then never promotable.
-        worse: whether the rule has proven that it is worse than production, None for rules that cannot tell
+        worse: whether the rule has proven that it is worse than production: that its lift is below the margin (0 if the
+            margin is above), or the lift of a guardrail below `-max_loss`. None for rules that cannot tell
         profiles: the lift by the phases of each period that has been seen once, the shorter one first. Only `periodic`
             has them
+        covers: what its lift is about: a whole `period`, the `present`, or the `average` of all events. None if unknown
+        state: what to do about the candidate by this rule. `untrusted` if a trust check fails, except for one that
+            fails for lack of evidence, which leaves it `undecided`
     """
 
     policy: str
@@ -306,6 +315,13 @@ class Decision(msgspec.Struct, frozen=True):
     decides: bool = True
     worse: bool | None = None
     profiles: tuple[Profile, ...] = ()
+    covers: Literal["period", "present", "average"] | None = None
+    state: State = "undecided"
+
+    @property
+    def is_of_periods(self) -> bool:
+        """Tell whether the rule judges whole periods."""
+        return self.worse is not None and self.covers in (None, "period")
 
 
 class TrustCheck(msgspec.Struct, frozen=True):
@@ -318,7 +334,7 @@ class TrustCheck(msgspec.Struct, frozen=True):
 
 
 class Transition(msgspec.Struct, frozen=True):
-    """Hold the moment when a candidate became promotable or ceased to be.
+    """Hold the moment when a candidate became promotable or `worse`, or ceased to be.
 
     Attributes:
         policy: the candidate
@@ -331,6 +347,8 @@ class Transition(msgspec.Struct, frozen=True):
         lift_upper: as far above the lift as the decision bound is below, None without one
         reason: why
         place: topic, partition and offset of the event after which the rule decided, None in a log without offsets
+        worse: whether it became worse than production, None if it became promotable or ceased to be
+        state: the state of the candidate from then on, None if unknown
     """
 
     policy: str
@@ -343,6 +361,8 @@ class Transition(msgspec.Struct, frozen=True):
     lift_upper: float | None = None
     reason: str = ""
     place: tuple[str, int, int] | None = None
+    worse: bool | None = None
+    state: State | None = None
 
 
 class NewVersion(msgspec.Struct, frozen=True):

@@ -14,17 +14,17 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from streameval.common.arrays import State
+from streameval.common.arrays import State as PlainState
 from streameval.events.schema import described_schema
 from streameval.ingest.background import Sink, Worker, WorkerStatus
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.report import NewVersion, Transition
+from streameval.ope.report import NewVersion, State, Transition
 
 CLOSE_TIMEOUT, ABORT_TIMEOUT = 5.0, 2.0  # seconds to send what waits at the end, and then to abort
 DIGITS = 9
 """Significant digits of a lift. Two computations of one transition may differ in later digits."""
 
-Promotability = Literal["promotable", "not_promotable"]
+Promotability = Literal["promotable", "not_promotable", "worse"]
 
 
 class LogPlace(msgspec.Struct, frozen=True):
@@ -45,7 +45,9 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class DecisionMessage(Message, frozen=True, kw_only=True, rename={"before": "from", "after": "to"}):
-    """Report a transition: a promotion rule made a candidate promotable, or not promotable any more.
+    """Report that a candidate became promotable, or worse than production, by a promotion rule, or ceased to be.
+
+    A candidate that is neither promotable nor worse is `not_promotable`, and `state` says whether its data are trusted.
 
     Trust checks of the whole stream (such as `stale`), of a ramp and of propensities make no transition. Query
     `streameval_policy_promotable` before acting.
@@ -57,6 +59,7 @@ class DecisionMessage(Message, frozen=True, kw_only=True, rename={"before": "fro
         rule: The promotion rule.
         before: State before the transition, `from` in JSON.
         after: State after the transition, `to` in JSON.
+        state: State after the transition as the Report names it, null if unknown.
         reason: Reason in words.
         lift: Lift over production at that time, null if unknown.
         lift_lower: Lower bound of the lift by the rule.
@@ -87,6 +90,7 @@ class DecisionMessage(Message, frozen=True, kw_only=True, rename={"before": "fro
     propensity: str = "logged"
     name: str = ""
     schema: int = 1
+    state: State | None = None
 
     @classmethod
     def from_transition(
@@ -96,13 +100,17 @@ class DecisionMessage(Message, frozen=True, kw_only=True, rename={"before": "fro
         position = None if transition.place is None else LogPlace(*transition.place)
         named = [transition.policy, transition.rule, transition.promotable, transition.event, position, configuration]
         verdicts: tuple[Promotability, Promotability] = ("not_promotable", "promotable")
+        starts = transition.promotable
+        if transition.worse is not None:
+            verdicts, starts = ("not_promotable", "worse"), transition.worse
+            named.append({"worse": starts})
         return cls(
             id=fingerprint_of(named),
             policy=transition.policy,
             production=production,
             rule=transition.rule,
-            before=verdicts[not transition.promotable],
-            after=verdicts[transition.promotable],
+            before=verdicts[not starts],
+            after=verdicts[starts],
             reason=transition.reason,
             lift=_rounded(transition.lift),
             lift_lower=_rounded(transition.lift_lower),
@@ -113,6 +121,7 @@ class DecisionMessage(Message, frozen=True, kw_only=True, rename={"before": "fro
             configuration=configuration,
             propensity=propensity,
             name=name,
+            state=transition.state,
         )
 
 
@@ -240,7 +249,7 @@ class DecisionOutbox:
             with self._lock:
                 self._unconfirmed.setdefault(message.id, keyed)
 
-    def state(self) -> list[State]:
+    def state(self) -> list[PlainState]:
         """Return the messages that are not confirmed, for the next snapshot."""
         with self._lock:
             messages = list(self._unconfirmed.values())

@@ -78,8 +78,28 @@ def _from_30(plain: Any) -> Any:
 
 
 def _from_31(plain: Any) -> Any:
-    """Add what clipping did to rewards: nothing, as all rewards beyond their ranges were rejected."""
-    return {**plain, "events": {**plain["events"], "clipped": {}}}
+    """Add what clipping did to rewards (nothing, as all beyond their ranges were rejected), and tests of losses."""
+    return _tests_of_losses({**plain, "events": {**plain["events"], "clipped": {}}})
+
+
+def _tests_of_losses(plain: Any) -> Any:
+    """Let the evidence of `anytime` that a candidate is worse start from zero, beside the one that it is better."""
+
+    def none(value: Any) -> Any:
+        if isinstance(value, Mapping) and "__array__" not in value:
+            return {key: none(entry) for key, entry in value.items()}
+        return to_plain(np.zeros_like(from_plain(value))) if isinstance(value, Mapping) else value
+
+    def added(value: Any) -> Any:
+        if isinstance(value, list):
+            return [added(entry) for entry in value]
+        if not isinstance(value, Mapping):
+            return value
+        if value.keys() == {"sampling", "centre", "span"}:  # what a sequential test of a lift knows
+            return {"better": value, "worse": {**none(value), "sampling": value["sampling"]}}
+        return {key: added(entry) for key, entry in value.items()}
+
+    return added(plain)
 
 
 MIGRATIONS: list[Callable[[Any], Any]] = [_from_30, _from_31]

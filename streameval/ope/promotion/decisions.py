@@ -13,9 +13,11 @@ from msgspec import structs
 from streameval.common.arrays import Array
 from streameval.common.text import counted
 from streameval.ope.promotion import clusters, trust_checks
+from streameval.ope.promotion.guardrails import is_worse, rule_numbers
 from streameval.ope.promotion.monitor import MonitorState, PromotionMonitor, number_or_none, transitions
 from streameval.ope.promotion.rules import PromotionRule
 from streameval.ope.report import (
+    EVIDENCE_CHECK,
     Decision,
     Estimate,
     GuardrailCheck,
@@ -64,7 +66,7 @@ def decide(
     checks = tuple(_checks(monitor, state, estimates_by_policy, stream, {policy.policy: policy for policy in counts}))
     failed = grouped((check for check in checks if not check.ok), "policy")
     stream_names = {name for name, _, _ in stream}
-    numbers = {label: _numbers(monitor, rule, state) for label, rule in monitor.rules.items()}
+    numbers = {label: rule_numbers(rule, state.rules[label], monitor.context) for label, rule in monitor.rules.items()}
     decisions = []
     production, *candidates = monitor.policies
     profiles = {
@@ -78,6 +80,8 @@ def decide(
         blocking = list(dict.fromkeys([*(check.reason for check in failed.get(candidate, ())), *shared]))
         if not state.differs[candidate_index]:
             blocking = ["it has had the same weighted reward as production on every event"]
+        doubted = (check.check for policy in (candidate, production) for check in failed.get(policy, ()))
+        is_untrusted = bool(state.differs[candidate_index]) and any(name != EVIDENCE_CHECK for name in doubted)
         warning = _dependence([estimate.details for estimate in estimates_by_policy.get(candidate, ())])
         by = int(state.by[candidate_index])
         pair = pairs[by] if pairs and by >= 0 else None
@@ -92,6 +96,7 @@ def decide(
                 warning,
                 pair,
                 profiles[label][candidate_index],
+                is_untrusted,
             )
             for label, rule in monitor.rules.items()
         ]
@@ -118,7 +123,10 @@ def add_checks(
             *(f"{production}: {reason}" for reason in failed.get(production, []) if reason not in about_policy),
         ]
         before = [] if decision.promotable else [decision.reason]
-        blocked = structs.replace(decision, promotable=False, reason="; ".join([*reasons, *before]))
+        worse = None if decision.worse is None else False
+        state = "untrusted" if decision.decides else decision.state
+        reason = "; ".join([*reasons, *before])
+        blocked = structs.replace(decision, promotable=False, worse=worse, state=state, reason=reason)
         updated.append(blocked if reasons else decision)
     return (*checks, *added), tuple(updated)
 
@@ -126,12 +134,6 @@ def add_checks(
 def repeat_for_policies(checks: Sequence[TrustCheck], name: str, ok: bool, reason: str) -> Iterator[TrustCheck]:
     """Yield a check of the whole stream for each policy that has checks."""
     yield from (TrustCheck(policy, name, ok, reason) for policy in dict.fromkeys(check.policy for check in checks))
-
-
-def _numbers(monitor: PromotionMonitor, rule: PromotionRule, state: MonitorState) -> Mapping[str, Array]:
-    """Return the numbers of a rule after the last block, by name [candidates]."""
-    rule_state = state.rules[rule.label]
-    return {**rule_state.last, "lower": rule.lower(rule_state.memory, rule_state.last, monitor.context)}
 
 
 def _checks(
@@ -169,6 +171,7 @@ def _decision(
     warning: str,
     pair: tuple[str, str] | None,
     profiles: tuple[Profile, ...],
+    is_untrusted: bool,
 ) -> Decision:
     """Return the decision on one candidate, from the numbers of the rule after the last block by name [candidates]."""
     last = {name: float(column[index]) for name, column in numbers.items()}
@@ -178,6 +181,8 @@ def _decision(
     reason = "no lift can decide: add the average mixture, with an estimator such as snips or stratified_ips"
     can_decide = bool(monitor.lifts) or not rule.needs_lift
     guardrails = _guardrails(monitor, rule, state, index, held)
+    verdicts = [is_worse(last, monitor.hold_of(rule)), *(guardrail.worse for guardrail in guardrails)]
+    worse = any(verdicts) and not blocking if can_decide and not is_idle and verdicts[0] is not None else None
     if can_decide:
         reason = _reason(monitor, rule, last, held, hold.since[index, 0], blocking, is_idle)
         failing = (f"guardrail {guardrail.reward}: {guardrail.reason}" for guardrail in guardrails if not guardrail.ok)
@@ -215,8 +220,10 @@ def _decision(
         more=_more(last, monitor.promotion.min_events) if can_decide else None,
         guardrails=guardrails,
         decides=not is_idle,
-        worse=_is_worse(monitor, last, bool(blocking)) if can_decide and not is_idle else None,
+        worse=worse,
         profiles=() if is_idle else profiles,
+        covers=rule.covers,
+        state="promotable" if promotable else "untrusted" if is_untrusted else "worse" if worse else "undecided",
     )
 
 
@@ -229,13 +236,6 @@ def _untimed_share(monitor: PromotionMonitor, state: MonitorState, index: int) -
     """Return the share of events without timestamps, 0 if no rule needs them."""
     last = [state.rules[label].last for label, rule in monitor.rules.items() if rule.needs_time]
     return max((float(numbers["untimed"][index]) for numbers in last if "untimed" in numbers), default=0.0)
-
-
-def _is_worse(monitor: PromotionMonitor, last: Mapping[str, float], is_unsound: bool) -> bool | None:
-    """Return whether a rule has proven that a candidate is worse, None for rules that cannot tell."""
-    if "worse" not in last:
-        return None
-    return last["worse"] > 0 and not is_unsound and last["events"] >= monitor.promotion.min_events
 
 
 def _reason(
@@ -254,6 +254,8 @@ def _reason(
         return "; ".join(blocking)
     if held >= hold:
         return f"{rule.reason_to_stay(last, settings.margin)} since event {since:,.0f}"
+    if is_worse(last, hold):
+        return rule.reason_of_loss(last, monitor.context.floor)
     reason = rule.reason(last, settings.margin)
     if is_idle and not rule.needs_time:
         is_better = "better" if last["lower"] > settings.margin else "not known to be better"
@@ -271,7 +273,12 @@ def _guardrails(
     )
     return tuple(
         guardrail.check(
-            rule, rule_states[guardrail.name][rule.label], index, settings.min_events, held >= monitor.hold_of(rule)
+            rule,
+            rule_states[guardrail.name][rule.label],
+            index,
+            settings.min_events,
+            held >= monitor.hold_of(rule),
+            monitor.hold_of(rule),
         )
         for guardrail in monitor.guardrails
     )

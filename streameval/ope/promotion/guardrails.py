@@ -11,12 +11,12 @@ import numpy as np
 from msgspec import Struct, structs
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, Integers, Mask
+from streameval.common.arrays import Array, Integers
 from streameval.common.component import strict
 from streameval.ope.core import Lift
 from streameval.ope.core.state import select_policies
 from streameval.ope.promotion.lift import LiftState
-from streameval.ope.promotion.rules import PromotionRule, RuleContext
+from streameval.ope.promotion.rules import Judgement, PromotionRule, RuleContext
 from streameval.ope.promotion.sums import RewardSums
 from streameval.ope.report import GuardrailCheck
 
@@ -134,28 +134,43 @@ class Guardrail:
 
     def judge(
         self, rule: PromotionRule, state: RuleState, sums: RewardSums, lift: Lift, min_events: int
-    ) -> tuple[Mask, Mask, RuleState]:
-        """Return whether a candidate passes after each block, whether it may stay promotable, and the next state."""
+    ) -> tuple[Judgement, RuleState]:
+        """Return the judgement after each block, with nothing proven by too few events, and the next state."""
         judgement, memory = rule.judge(state.memory, sums, lift, self.context)
-        is_sufficient: Mask = judgement.events >= min_events
+        is_sufficient = judgement.events >= min_events
         enter, stay = judgement.enter & is_sufficient, judgement.stay & is_sufficient
-        last = {**judgement.last, "passes": enter[-1].astype(float)}
-        return enter, stay, structs.replace(state, memory=memory, last=last)
+        last = {**state.last, **judgement.last, "passes": enter[-1].astype(float)}
+        return judgement._replace(enter=enter, stay=stay), structs.replace(state, memory=memory, last=last)
 
     def check(
-        self, rule: PromotionRule, state: RuleState, index: int, min_events: int, is_promotable: bool
+        self, rule: PromotionRule, state: RuleState, index: int, min_events: int, is_promotable: bool, hold: int
     ) -> GuardrailCheck:
         """Check whether the candidate with this index passes after the last block, and why (not).
 
-        A candidate stays promotable only while it passes all guardrails. `is_promotable` is the verdict of the rule.
+        A candidate stays promotable only while it passes all guardrails. `is_promotable` is the verdict of the rule,
+        and `hold` the number of block ends in a row at which a candidate must be worse.
         """
-        lower = rule.lower(state.memory, state.last, self.context)
-        last = {name: float(column[index]) for name, column in {**state.last, "lower": lower}.items()}
+        last = {name: float(column[index]) for name, column in rule_numbers(rule, state, self.context).items()}
+        worse = is_worse(last, hold)
         reason = (rule.reason_to_stay if is_promotable else rule.reason)(last, self.context.margin)
         if last["events"] < min_events:
             reason = f"only {last['events']:,.0f} of {min_events:,} events"
-        numbers = (None if math.isnan(last[name]) else last[name] for name in ("lift", "lower"))
-        return GuardrailCheck(self.name, self.max_loss, is_promotable or bool(last["passes"]), reason, *numbers)
+        elif worse:
+            reason = rule.reason_of_loss(last, self.context.floor)
+        lift, lower = (None if math.isnan(last[name]) else last[name] for name in ("lift", "lower"))
+        ok = is_promotable or bool(last["passes"])
+        return GuardrailCheck(self.name, self.max_loss, ok, reason, lift, lower, worse)
+
+
+def rule_numbers(rule: PromotionRule, state: RuleState, context: RuleContext) -> dict[str, Array]:
+    """Return the numbers of a rule after the last block, by name [candidates]."""
+    lower, upper = (bound(state.memory, state.last, context) for bound in (rule.lower, rule.upper))
+    return {**state.last, "lower": lower, "upper": upper}
+
+
+def is_worse(last: Mapping[str, float], hold: int) -> bool | None:
+    """Return whether a candidate has been worse for so many block ends in a row, None for rules that cannot tell."""
+    return last.get("losing", 0.0) >= hold if "worse" in last else None
 
 
 def start_rule(rule: PromotionRule, context: RuleContext) -> RuleState:

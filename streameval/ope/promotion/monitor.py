@@ -39,7 +39,7 @@ from streameval.ope.promotion.rules.periodic import MAX_UNTIMED
 from streameval.ope.promotion.settings import Promotion
 from streameval.ope.promotion.sums import MonitorSums, RewardSums, Times
 from streameval.ope.promotion.trust_checks import TrustState
-from streameval.ope.report import Transition
+from streameval.ope.report import State, Transition
 
 NOT_SHARED = ("rule", "trust", "period", "min_periods", "memory")
 """Settings that are not requirements of every rule."""
@@ -80,7 +80,7 @@ class GoalState(RuleState, frozen=True, eq=False, kw_only=True):
 
 
 class Change(Struct, frozen=True):
-    """Hold a transition of a candidate by its index. NaN is unknown."""
+    """Hold a transition of a candidate by its index, see `Transition`. NaN is unknown."""
 
     rule: str
     candidate: int
@@ -91,6 +91,8 @@ class Change(Struct, frozen=True):
     lower: float
     reason: str
     place: tuple[str, int, int] | None
+    worse: bool | None = None
+    state: State | None = None
 
 
 class MonitorState(Struct, eq=False):
@@ -174,8 +176,9 @@ class PromotionMonitor:
         """
         goal, limits = rewards[0], reward_range or rewards[0].range
         number = promotion.family_size or ever_added or len(policies) - 1
+        judged = sum(reward.max_loss is not None for reward in rewards) + 1
         context = RuleContext(
-            promotion.margin, confidence, errors, limits, block, logged, weights_average_1, largest_loss, number
+            promotion.margin, confidence, errors, limits, block, logged, weights_average_1, largest_loss, number, judged
         )
         guardrails = tuple(
             Guardrail(reward.name, index, context._replace(margin=-reward.max_loss, reward_range=reward.range))
@@ -329,8 +332,8 @@ class PromotionMonitor:
         for label, rule in self.rules.items():
             before = state.rules[label]
             judgement, memory = rule.judge(before.memory, sums[0], deciding, self.context)
-            for _, enter, stay in guarded[label]:
-                judgement = judgement._replace(enter=judgement.enter & enter, stay=judgement.stay & stay)
+            for kept in guarded[label].values():
+                judgement = judgement._replace(enter=judgement.enter & kept.enter, stay=judgement.stay & kept.stay)
             sound = (judgement.events >= self.promotion.min_events) & believed
             if rule.needs_lift and not rule.remembers_lift:
                 sound &= ~switched
@@ -338,18 +341,32 @@ class PromotionMonitor:
                 untimed = judgement.paths["untimed"]
             is_idle = self.is_idle(rule, untimed)
             sound &= ~is_idle
-            hold, changes = self._fold_hold(before.hold, judgement, sound, self.hold_of(rule), numbers, times, sizes)
-            rules[label] = structs.replace(before, memory=memory, hold=hold, last=judgement.last)
-            for index, candidate, starts in changes:
-                doubts = [name for name, *verdict in guarded[label] if not verdict[1][index, candidate]]
+            hold, promotable = self._fold_hold(before.hold, judgement, sound, self.hold_of(rule), numbers, times, sizes)
+            judgements = {self.goal: judgement, **guarded[label]}
+            losing = self._fold_losing(rule, judgements, before, state.guardrails, sound & ~promotable[1:])
+            last = {**judgement.last, "losing": losing[self.goal][-1]}
+            rules[label] = structs.replace(before, memory=memory, hold=hold, last=last)
+            for name, guardrail in guardrails.items():
+                known = guardrail.rules[label]
+                guardrail.rules[label] = structs.replace(known, last={**known.last, "losing": losing[name][-1]})
+            is_worse = np.any([path >= self.hold_of(rule) for path in losing.values()], axis=0)
+            for index, candidate, is_loss, starts in _changes(promotable, is_worse):
+                doubts = [name for name, kept in guarded[label].items() if not kept.stay[index, candidate]]
                 verdict = starts, trustworthy[index], switched[index, candidate], doubts
                 reason = self._why(rule, judgement, index, candidate, *verdict)
-                if is_idle[index, candidate]:
+                if is_loss and starts:
+                    losses = (name for name, path in losing.items() if path[1 + index, candidate] >= self.hold_of(rule))
+                    reason = self._why_worse(rule, next(losses), judgements, index, candidate)
+                elif is_idle[index, candidate]:
                     reason = f"too {'many' if rule.needs_time else 'few'} events lack timestamps for this rule"
                 moment = int(numbers[index]), float(times[index])
                 bounds = float(judgement.lift[index, candidate]), float(judgement.lower[index, candidate])
                 log = None if ends is None else ends.position(index)
-                transitions.append(Change(label, candidate, *moment, starts, *bounds, reason, log))
+                named: State = "undecided" if trustworthy[index, [0, 1 + candidate]].all() else "untrusted"
+                if promotable[1 + index, candidate] or is_worse[1 + index, candidate]:
+                    named = "promotable" if promotable[1 + index, candidate] else "worse"
+                change = Change(label, candidate, *moment, starts and not is_loss, *bounds, reason, log)
+                transitions.append(structs.replace(change, worse=starts if is_loss else None, state=named))
         transitions.sort(key=lambda transition: transition.event)
         return structs.replace(
             state,
@@ -368,18 +385,17 @@ class PromotionMonitor:
         sums: Sequence[RewardSums],
         lifts: Sequence[Sequence[Lift]],
         sizes: Integers,
-    ) -> tuple[Mapping[str, list[tuple[str, Mask, Mask]]], dict[str, GuardrailState]]:
-        """Return the names and verdicts of guardrails for each rule, and the state of all guardrails."""
-        judged: dict[str, list[tuple[str, Mask, Mask]]] = {label: [] for label in self.rules}
+    ) -> tuple[Mapping[str, dict[str, Judgement]], dict[str, GuardrailState]]:
+        """Return the judgement of each rule about each guardrail, and the state of all guardrails."""
+        judged: dict[str, dict[str, Judgement]] = {label: {} for label in self.rules}
         after = {}
         for guardrail, guardrail_sums in zip(self.guardrails, sums, strict=True):
             before, rules = state[guardrail.name], {}
             deciding, by, _, followed = self._follow(before, lifts[guardrail.index], sizes)
             for label, rule in self.rules.items():
-                enter, stay, rules[label] = guardrail.judge(
+                judged[label][guardrail.name], rules[label] = guardrail.judge(
                     rule, before.rules[label], guardrail_sums, deciding, self.promotion.min_events
                 )
-                judged[label].append((guardrail.name, enter, stay))
             after[guardrail.name] = GuardrailState(followed, by, rules)
         return judged, after
 
@@ -392,18 +408,17 @@ class PromotionMonitor:
         numbers: Integers,
         times: Array,
         sizes: Integers,
-    ) -> tuple[HoldState, list[tuple[int, int, bool]]]:
-        """Return the hold state of a rule, and its transitions: block, candidate, whether it becomes promotable."""
+    ) -> tuple[HoldState, Mask]:
+        """Return the hold state of a rule, and who is promotable before and after each block [1 + blocks, K]."""
         path = held(judgement.enter & sound, judgement.stay & sound, state.held, hold)
         promotable = np.concatenate([state.held[None], path]) >= hold
-        since, first, transitions = state.since.copy(), state.first.copy(), []
+        since, first = state.since.copy(), state.first.copy()
         for index, candidate in np.argwhere(promotable[:-1] != promotable[1:]).tolist():
             starts = bool(promotable[index + 1, candidate])
             event, time, value = numbers[index], times[index], judgement.lift[index, candidate]
             since[candidate] = (event, time, value) if starts else np.nan
             if starts and np.isnan(first[candidate, 0]):
                 first[candidate] = event, time, value
-            transitions.append((index, candidate, starts))
         later = (numbers[:, None] > first[:, 0]) & ~np.isnan(judgement.lift)
         lifts = np.where(later, judgement.lift, 0.0).sum(axis=0)
         after = HoldState(
@@ -414,7 +429,44 @@ class PromotionMonitor:
             first=first,
             later=state.later + np.column_stack([lifts, np.count_nonzero(later, axis=0)]),
         )
-        return after, transitions
+        return after, promotable
+
+    def _fold_losing(
+        self,
+        rule: PromotionRule,
+        judgements: Mapping[str, Judgement],
+        goal: RuleState,
+        guardrails: Mapping[str, GuardrailState],
+        sound: Mask,
+    ) -> dict[str, Array]:
+        """Count for how many block ends in a row a candidate is worse by each reward, before and after each block.
+
+        Args:
+            rule: the rule
+            judgements: its judgement about each reward
+            goal: what it knew before about the primary reward
+            guardrails: what was known before about guardrails
+            sound: whether a candidate may be worse, which one that is promotable may not [blocks, candidates]
+        """
+        losing = {}
+        for name, judgement in judgements.items():
+            state = goal if name == self.goal else guardrails[name].rules[rule.label]
+            before = np.nan_to_num(state.last.get("losing", np.zeros(sound.shape[1])))
+            allowed = sound & (judgement.events >= self.promotion.min_events)
+            worse, stays = judgement.losing()
+            path = held(worse & allowed, stays & allowed, before, self.hold_of(rule))
+            losing[name] = np.concatenate([before[None], path])
+        return losing
+
+    def _why_worse(
+        self, rule: PromotionRule, name: str, judgements: Mapping[str, Judgement], index: int, candidate: int
+    ) -> str:
+        """Say by which reward a candidate is worse after a block, and why."""
+        floors = {guardrail.name: guardrail.context.floor for guardrail in self.guardrails}
+        floor = floors.get(name, self.context.floor)
+        reason = rule.reason_of_loss(judgements[name].after(index, candidate), floor)
+        held_for = f", held for {counted(self.hold_of(rule), 'block end')}" if rule.needs_hold else ""
+        return f"{f'guardrail {name}: ' if name in floors else ''}{reason}{held_for}"
 
     def _why(
         self,
@@ -488,7 +540,8 @@ class PromotionMonitor:
             if saved.memory_key != fresh.memory_key:
                 saved = fresh
             elif saved.requirements != fresh.requirements:
-                saved = structs.replace(saved, requirements=fresh.requirements, hold=fresh.hold)
+                last = {name: numbers for name, numbers in saved.last.items() if name != "losing"}
+                saved = structs.replace(saved, requirements=fresh.requirements, hold=fresh.hold, last=last)
             rules[label] = saved
         guardrails = {guardrail.name: self._resume_guardrail(guardrail, state) for guardrail in self.guardrails}
         return structs.replace(state, rules=rules, guardrails=guardrails)
@@ -579,6 +632,20 @@ class PromotionMonitor:
         return structs.replace(state, by=fresh.by, rules=rules)
 
 
+def _changes(promotable: Mask, worse: Mask) -> list[tuple[int, int, bool, bool]]:
+    """Return the changes of states [1 + blocks, candidates], what ends before what starts.
+
+    Returns:
+        For each change the block, the candidate, whether it is about `worse`, and whether it starts.
+    """
+    found = [
+        (index, candidate, is_loss, bool(path[1 + index, candidate]))
+        for is_loss, path in ((False, promotable), (True, worse))
+        for index, candidate in np.argwhere(path[:-1] != path[1:]).tolist()
+    ]
+    return sorted(found, key=lambda change: (change[0], change[3]))
+
+
 def _chosen(paths: Sequence[Array], by: Integers) -> Array:
     """Return the numbers of the deciding lift of each candidate after each block, [numbers, blocks, candidates].
 
@@ -604,6 +671,8 @@ def transitions(monitor: PromotionMonitor, state: MonitorState) -> tuple[Transit
             lift_upper=number_or_none(2 * change.lift - change.lower) if change.lower < change.lift else None,
             reason=change.reason,
             place=change.place,
+            worse=change.worse,
+            state=change.state,
         )
         for change in state.transitions
     )

@@ -281,7 +281,7 @@ def _marks(policy: str, times: Array, transitions: Sequence[Transition]) -> tupl
     marks = [
         (round(100 * (transition.timestamp - times[0]) / (times[-1] - times[0]), 2), transition.promotable)
         for transition in transitions
-        if transition.policy == policy and transition.timestamp is not None
+        if transition.policy == policy and transition.timestamp is not None and transition.worse is None
     ]
     return tuple((position, promotable) for position, promotable in marks if 0 <= position <= 100)
 

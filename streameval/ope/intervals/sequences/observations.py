@@ -88,6 +88,11 @@ class Observations(NamedTuple):
         present, light = (None if mask is None else mask[blocks] for mask in self[1:])
         return Observations(self.values[blocks], present, light)
 
+    def select_side(self, side: int) -> Observations:
+        """Select one side, by its index."""
+        present, light = (None if mask is None else mask[:, :, side : side + 1] for mask in self[1:])
+        return Observations(self.values[:, :, side : side + 1], present, light)
+
 
 def observe_weights(
     evidence: Evidence, scale: ObservationScale, blocks: slice = slice(None), sides: Sequence[int] = SIDES
@@ -132,12 +137,16 @@ def observe_terms(
 
 
 def observe_differences(evidence: Evidence, largest_loss: float) -> Observations:
-    """Return `1 + (term - term of production) / largest_loss`, for the lower side of lifts, NaN below 0."""
+    """Return `1 + (term - term of production) / largest_loss` for the lower side of lifts, NaN below 0.
+
+    Observations of the upper side are NaN, because no number limits how much larger a candidate's term is.
+    """
     terms = split_blocks(evidence.weighted_reward, evidence.blocks)
     values = (1.0 + (terms - terms[:, :1]) / largest_loss)[:, :, None]
     values = np.where(values < -RANGE_ROUNDING, np.nan, np.clip(values, 0.0, MAX_OBSERVATION))
-    light = None if not values.size or values.max() <= LIGHT else (values <= LIGHT) | np.isnan(values)
-    return _present(Observations(values, light=light), evidence, slice(None), (LIFT_LOWER,))
+    values = np.concatenate([values, np.full_like(values, np.nan)], axis=2)
+    light = (values <= LIGHT) | np.isnan(values)
+    return _present(Observations(values, light=light), evidence, slice(None), (LIFT_LOWER, LIFT_UPPER))
 
 
 def _by_side(values: Mask, lifts: Mask, sides: Sequence[int]) -> Mask:

@@ -15,6 +15,7 @@ from streameval.ope.estimators import Terms
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.intervals.sequences.observations import (
     LIFT_LOWER,
+    LIFT_UPPER,
     SIDES,
     VALUE_LOWER,
     Observations,
@@ -354,23 +355,32 @@ class LiftTest:
     up with their shares of the error. Then some running sequence has seen such a lift. The test is not about the
     current lift.
 
+    With `below` the evidence is that the average lift is below `margin`. Nothing limits the term of a ranking from
+    above, so rankings give no such evidence.
+
     Args:
         reward_range: the lowest and the highest reward
         margin: in units of reward
         span: the stretch of the stream
         largest_loss: see promotion's `RuleContext`, infinity gives no evidence
+        below: tests whether the average lift is below the margin
     """
 
     reward_range: tuple[float, float]
     margin: float = 0.0
     span: RestartSchedule = SinceStart()
     largest_loss: float | None = None
+    below: bool = False
 
     @property
     def _unit(self) -> float:
         """Return the difference of lifts that moves the mean of the observations by 1."""
         low, high = self.reward_range
         return high - low if self.largest_loss is None else self.largest_loss
+
+    @property
+    def _sign(self) -> float:
+        return -1.0 if self.below else 1.0
 
     def start(self, policies: int) -> LiftTestState:
         """Start before the first event."""
@@ -380,7 +390,8 @@ class LiftTest:
     def observed(self, evidence: Evidence) -> LiftObservations:
         """Return the observations of some whole blocks (half 1)."""
         if self.largest_loss is None:
-            observations = observe_weights(evidence, ObservationScale(*self.reward_range), sides=(LIFT_LOWER,))
+            scale = ObservationScale(*self.reward_range)
+            observations = observe_weights(evidence, scale, sides=(LIFT_LOWER, LIFT_UPPER))
         else:
             observations = observe_differences(evidence, self.largest_loss)
         return LiftObservations(observations, Sampling.from_weights(evidence.sample_weight, evidence.blocks))
@@ -391,22 +402,26 @@ class LiftTest:
         It is minus infinity for production itself, under uneven sampling, and once a weight was negative, as for
         slates.
         """
-        sums, centre = measure(ROBUST, observed.seen, state.centre, [1] * len(observed.seen.values))
+        seen = observed.seen.select_side(int(self.below))
+        sums, centre = measure(ROBUST, seen, state.centre, [1] * len(seen.values))
         span, path = state.span, []
         for added in sums[:, :, 0]:
             span = self.span.add(span, added, 1)
             path.append(self.span.running(span))
         running, shares = (np.stack(parts) for parts in zip(*path, strict=True))
-        wealth = ROBUST.log_wealth_of_all(running, shares[:, None], np.array(1 + self.margin / self._unit))
+        wealth = ROBUST.log_wealth_of_all(running, shares[:, None], np.array(1 + self._sign * self.margin / self._unit))
         uneven, sampling = observed.sampling.path(state.sampling)
         unknown = np.isnan(wealth) | uneven | uneven[:, :1] | math.isinf(self._unit)
         unknown[:, 0] = True
         return np.where(unknown, -np.inf, wealth), LiftTestState(sampling, centre, span)
 
-    def lower(self, state: LiftTestState, error: Array) -> Array:
-        """Return the lower bound of the average lift at the last block end, NaN if unknown, for errors [policies]."""
+    def bound(self, state: LiftTestState, error: Array) -> Array:
+        """Return the bound of the average lift at the last block end, NaN if unknown, for errors [policies].
+
+        It is the lower bound, or the upper one with `below`.
+        """
         mean = ROBUST.lower_of_all(*self.span.running(state.span), error)
         uneven = state.sampling.uneven
         is_known = ~(uneven | uneven[0] | math.isinf(self._unit)) & (np.arange(len(mean)) > 0)
         with np.errstate(invalid="ignore"):
-            return np.where(is_known, self._unit * (mean - 1), np.nan)
+            return np.where(is_known, self._sign * self._unit * (mean - 1), np.nan)

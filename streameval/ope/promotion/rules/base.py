@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
+import numpy as np
 from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, Mask
@@ -38,6 +39,7 @@ class RuleContext(NamedTuple):
         largest_loss: for rankings, by how much a page's term of production may exceed a candidate's, infinite without a
             limit, None for other events
         candidates: the number of candidates ever added, or the size of the family
+        rewards: the number of rewards by which a candidate may be worse, which share the error
     """
 
     margin: float
@@ -49,6 +51,12 @@ class RuleContext(NamedTuple):
     weights_average_1: bool = True
     largest_loss: float | None = None
     candidates: int = 1
+    rewards: int = 1
+
+    @property
+    def floor(self) -> float:
+        """Return the lift below which a candidate is worse than production."""
+        return min(self.margin, 0.0)
 
 
 class Judgement(NamedTuple):
@@ -63,7 +71,8 @@ class Judgement(NamedTuple):
         more: after the last block, how many more events `lower` needs to reach the margin at the current rate, or
             `UNREACHABLE` or `EARLY` [candidates]
         also: further numbers for the reason, by name [candidates]
-        paths: further numbers for the reason after each block, by name
+        paths: further numbers for the reason after each block, by name. `worse` is above 0 if a candidate is worse
+            than production, and `stays_worse` if one that is may stay so. Rules without them cannot tell.
     """
 
     lift: Array
@@ -86,6 +95,11 @@ class Judgement(NamedTuple):
         paths = {"lift": self.lift, "lower": self.lower, **self.paths}
         return {name: float(path[block, candidate]) for name, path in paths.items()}
 
+    def losing(self) -> tuple[Mask, Mask]:
+        """Return whether a candidate is worse after each block, and whether one that is may stay so."""
+        worse = self.paths.get("worse", np.zeros(self.lift.shape))
+        return worse > 0, self.paths.get("stays_worse", worse) > 0
+
 
 @dataclass(frozen=True, kw_only=True, config=strict)
 class PromotionRule(Component):
@@ -98,6 +112,7 @@ class PromotionRule(Component):
         needs_time: whether it cannot decide about events without timestamps
         needs_hold: whether it must pass at some block ends in a row. A rule that looks seldom need not.
         remembers_lift: whether its memory is about the lift that decides, so that it restarts with another lift
+        covers: what its lift is about, see `Decision`
     """
 
     needs_lift: ClassVar[bool] = False
@@ -106,6 +121,7 @@ class PromotionRule(Component):
     needs_time: ClassVar[bool] = False
     needs_hold: ClassVar[bool] = True
     remembers_lift: ClassVar[bool] = False
+    covers: ClassVar[Literal["period", "present", "average"]] = "present"
 
     def start(self, candidates: int) -> Any:
         """Start the memory of the rule: a struct of arrays with policies on axis 0, or None without a memory."""
@@ -141,6 +157,10 @@ class PromotionRule(Component):
         """Return the lower bound of the lift to report [candidates]."""
         return last["lower"]
 
+    def upper(self, memory: Any, last: Mapping[str, Array], context: RuleContext) -> Array:
+        """Return the upper bound of the lift to report [candidates], NaN for rules without one."""
+        return last.get("upper", np.full(len(context.errors), np.nan))
+
     def profiles(self, memory: Any) -> Sequence[tuple[Profile, ...]]:
         """Return the lift of each candidate by the phases of its periods, empty if the rule does not know it."""
         return ()
@@ -152,6 +172,10 @@ class PromotionRule(Component):
     def reason_to_stay(self, last: Mapping[str, float], margin: float) -> str:
         """Explain why a promotable candidate still is promotable."""
         return self.reason(last, margin)
+
+    def reason_of_loss(self, numbers: Mapping[str, float], floor: float) -> str:
+        """Explain why a candidate is worse than production, from the numbers after a block."""
+        return loss_reason(f"lift {significant(numbers['lift'])}", numbers["upper"], floor)
 
     def reason_of_change(self, numbers: Mapping[str, float], margin: float) -> str:
         """Explain why a candidate became promotable or ceased to be, from the numbers after that block."""
@@ -179,6 +203,15 @@ def bound_reason(lift: float, lower: float, margin: float, more: float, what: st
     if more == EARLY:
         return f"{compared}; too early to know how much the {what}, {significant(lift)}, varies over time"
     return compared if math.isnan(more) else f"{compared}; {more_reason(more)}"
+
+
+def loss_reason(lift: str, upper: float, floor: float) -> str:
+    """Explain why a candidate is worse than production.
+
+    >>> loss_reason("lift -0.02", -0.004, 0.0)
+    'worse than production: lift -0.02, upper bound -0.004, below 0'
+    """
+    return f"worse than production: {lift}, upper bound {significant(upper)}, below {significant(floor)}"
 
 
 def staying_reason(lower: float, margin: float) -> str:

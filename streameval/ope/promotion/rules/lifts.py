@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from statistics import NormalDist
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from msgspec import Struct
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
@@ -25,6 +26,7 @@ from streameval.ope.promotion.rules.base import (
     PromotionRule,
     RuleContext,
     bound_reason,
+    loss_reason,
     more_reason,
     staying_reason,
 )
@@ -60,6 +62,10 @@ class Paired(PromotionRule):
     A promotable candidate stays so while `D - .9 (z / 1.96) sqrt(se^2 + drift^2)` is above the margin. Otherwise a
     bound that wavers about the margin would alert at every crossing.
 
+    A candidate is worse if `D` plus the half-width of the first bound is below the margin, or below 0 if that is less.
+    It stays so while `D` plus the half-width of the second one is. Of candidates that equal production, .6 % were ever
+    worse in 600,000 events with weights up to 2.2, and 3.8 % with weights up to 125.
+
     The factors were found by simulation (examples/promotion). The rule is calibrated and not proven.
 
     >>> lift = Lift(*(np.array([[value]]) for value in (0.05, 6e-5, 4e-5, 20_000.0)))
@@ -76,10 +82,23 @@ class Paired(PromotionRule):
         staying = staying_bound(lift, context.confidence)
         more = events_missing(lift, context.margin, *_entering(context.confidence, context.candidates))
         stay, also = staying > context.margin, {"staying": staying[-1]}
-        return Judgement(lift.value, lower, lower > context.margin, stay, lift.events, more, also), memory
+        paths = _losing(lift, context)
+        return Judgement(lift.value, lower, lower > context.margin, stay, lift.events, more, also, paths), memory
 
     def reason_to_stay(self, last: Mapping[str, float], margin: float) -> str:
         return self.reason(last, margin) if last["lower"] > margin else staying_reason(last["staying"], margin)
+
+
+def _losing(lift: Lift, context: RuleContext) -> dict[str, Array]:
+    """Return the upper bound that must be below the floor, and whether a candidate is worse and stays so, by name.
+
+    All rewards by which a candidate may be worse count as further candidates.
+    """
+    mirrored = lift._replace(value=-lift.value)
+    upper = -_bound(mirrored, *_entering(context.confidence, context.candidates * context.rewards))
+    staying = -staying_bound(mirrored, context.confidence)
+    worse, stays = ((bound < context.floor).astype(float) for bound in (upper, staying))
+    return {"upper": upper, "worse": worse, "stays_worse": stays}
 
 
 def entering_bound(lift: Lift, confidence: float, candidates: int) -> Array:
@@ -131,6 +150,13 @@ def _scale(confidence: float) -> float:
     return NormalDist().inv_cdf(0.5 + confidence / 2) / 1.96
 
 
+class AnytimeState(Struct, frozen=True, eq=False):
+    """Hold the evidence that candidates are better than the margin, and that they are worse than the floor."""
+
+    better: LiftTestState
+    worse: LiftTestState
+
+
 @dataclass(frozen=True, kw_only=True, config=strict)
 class Anytime(PromotionRule):
     """Require a proof that the average lift exceeds the margin, and a bound of the current lift as in `paired`.
@@ -144,6 +170,10 @@ class Anytime(PromotionRule):
     With `tau` the average is over some stretch of the last 2 tau events. The proof then speaks of the recent past, and
     the second condition is the one that a promotable candidate must keep: .9 errors. So a candidate may be promotable
     before `paired` says so.
+
+    A candidate is worse if both the confidence sequence and the current lift are below the margin, or below 0 if the
+    margin is above. With probability 1 minus its error, a candidate with an average lift that is never below is never
+    worse, by this reward or any guardrail. Rankings are never worse, because nothing limits their terms from above.
 
     The proof assumes events that are independent given the past, unlike events of one user or session. The reason given
     for a promotable candidate reports it if the log shows dependence, and if no event names its unit.
@@ -159,8 +189,9 @@ class Anytime(PromotionRule):
     kind: Literal["anytime"] = field(default="anytime", repr=False)
     tau: int | None = Field(default=None, ge=1, description="covers at most the last 2 tau events; null: all events")
 
-    def start(self, candidates: int) -> LiftTestState:
-        return LiftTest((0.0, 1.0), 0.0, self._schedule(1)).start(candidates + 1)
+    def start(self, candidates: int) -> AnytimeState:
+        test = LiftTest((0.0, 1.0), 0.0, self._schedule(1))
+        return AnytimeState(test.start(candidates + 1), test.start(candidates + 1))
 
     def memory_key(self, context: RuleContext) -> list[Any]:
         return [self.tau, context.margin]
@@ -170,10 +201,13 @@ class Anytime(PromotionRule):
             raise ValueError(f"tau must be a block of {block} events or more, found {self.tau}")
 
     def judge(
-        self, memory: LiftTestState, sums: RewardSums, lift: Lift, context: RuleContext
-    ) -> tuple[Judgement, LiftTestState]:
+        self, memory: AnytimeState, sums: RewardSums, lift: Lift, context: RuleContext
+    ) -> tuple[Judgement, AnytimeState]:
         assert sums.lifts is not None
-        wealth, after = self.lift_test(context).fold(memory, sums.lifts)
+        wealth, better = self.lift_test(context).fold(memory.better, sums.lifts)
+        losses, worse = self._loss_test(context).fold(memory.worse, sums.lifts)
+        losing, is_lost = _losing(lift, context), losses[:, 1:] >= np.log(context.rewards / context.errors)
+        paths = {name: path if name == "upper" else path * is_lost for name, path in losing.items()}
         wealth, needed = np.maximum(wealth[:, 1:], NO_EVIDENCE), np.log(1.0 / context.errors)
         staying = staying_bound(lift, context.confidence)
         multiples = (
@@ -188,11 +222,17 @@ class Anytime(PromotionRule):
             _events_to_prove(wealth[-1], needed, lift.events[-1]),
         )
         also = {"wealth": wealth[-1], "needed": needed, "present": present[-1], "staying": staying[-1]}
-        return Judgement(lift.value, present, enter, stay, lift.events, more, also), after
+        after = AnytimeState(better, worse)
+        return Judgement(lift.value, present, enter, stay, lift.events, more, also, paths), after
 
-    def lower(self, memory: LiftTestState, last: Mapping[str, Array], context: RuleContext) -> Array:
+    def lower(self, memory: AnytimeState, last: Mapping[str, Array], context: RuleContext) -> Array:
         """Return the lower bound of the average lift's confidence sequence."""
-        return self.lift_test(context).lower(memory, np.concatenate([[1.0], context.errors]))[1:]
+        return self.lift_test(context).bound(memory.better, np.concatenate([[1.0], context.errors]))[1:]
+
+    def upper(self, memory: AnytimeState, last: Mapping[str, Array], context: RuleContext) -> Array:
+        """Return the upper bound of the average lift's confidence sequence."""
+        errors = np.concatenate([[1.0], context.errors / context.rewards])
+        return self._loss_test(context).bound(memory.worse, errors)[1:]
 
     def reason(self, last: Mapping[str, float], margin: float) -> str:
         average = f"decision bound of average lift {significant(last['lower'])}"
@@ -206,6 +246,9 @@ class Anytime(PromotionRule):
         present = bound_reason(last["lift"], last["present"], margin, last["more"], what="present lift")
         return f"{average} over margin {significant(margin)}, {present}"
 
+    def reason_of_loss(self, numbers: Mapping[str, float], floor: float) -> str:
+        return loss_reason(f"proven on average, lift {significant(numbers['lift'])}", numbers["upper"], floor)
+
     def reason_to_stay(self, last: Mapping[str, float], margin: float) -> str:
         if last["wealth"] < last["needed"] or last["present"] > margin:
             return self.reason(last, margin)
@@ -214,6 +257,9 @@ class Anytime(PromotionRule):
 
     def lift_test(self, context: RuleContext) -> LiftTest:
         return LiftTest(context.reward_range, context.margin, self._schedule(context.block), context.largest_loss)
+
+    def _loss_test(self, context: RuleContext) -> LiftTest:
+        return replace(self.lift_test(context), margin=context.floor, below=True)
 
     def _schedule(self, block: int) -> SinceStart | Restarted:
         return SinceStart() if self.tau is None else Restarted(self.tau, block)

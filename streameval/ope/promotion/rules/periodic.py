@@ -104,6 +104,7 @@ class Periodic(PromotionRule):
     needs_time: ClassVar[bool] = True
     needs_hold: ClassVar[bool] = False
     remembers_lift: ClassVar[bool] = True
+    covers: ClassVar[Literal["period", "present", "average"]] = "period"
     kind: Literal["periodic"] = field(default="periodic", repr=False)
     period: PeriodText | None = Field(
         default=None, description="auto (days, and weeks once one is known), 24h, 7d or another duration; null: auto"
@@ -186,8 +187,7 @@ class Periodic(PromotionRule):
         if math.isnan(last["lift"]):
             return self._waiting(last)
         if last["worse"]:
-            floor, upper = significant(min(margin, 0.0)), significant(last["upper"])
-            return f"worse than production: {self._lift(last)}, upper bound {upper} {self._since(last)}, below {floor}"
+            return self.reason_of_loss(last, min(margin, 0.0))
         doubts = ""
         if last["entered"] and last["dip"] > 0:
             doubts = f"suspended: {self._dip(last)}; "
@@ -200,6 +200,10 @@ class Periodic(PromotionRule):
         if last["lower"] > margin or math.isnan(last["lift"]):
             return self.reason(last, margin)
         return f"{self._bound(last, last['staying'], margin)} in the narrower interval for promotable candidates"
+
+    def reason_of_loss(self, numbers: Mapping[str, float], floor: float) -> str:
+        upper = f"upper bound {significant(numbers['upper'])} {self._since(numbers)}"
+        return f"worse than production: {self._lift(numbers)}, {upper}, below {significant(floor)}"
 
     def reason_of_change(self, numbers: Mapping[str, float], margin: float) -> str:
         is_promotable = numbers["promotable"] > 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from msgspec import Struct
@@ -38,6 +38,8 @@ class SeaState(Struct, frozen=True, eq=False):
 @dataclass(frozen=True, kw_only=True, config=strict)
 class AllData(PromotionRule):
     """Require that the difference of mean weighted rewards, minus both half-widths, is at least the margin."""
+
+    covers: ClassVar[Literal["period", "present", "average"]] = "average"
 
     def start(self, candidates: int) -> SeaState:
         return SeaState(**{name: np.zeros(candidates + 1) for name in (*SEA_SUMS, *SEA_MAXIMA)})

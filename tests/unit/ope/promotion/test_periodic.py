@@ -286,7 +286,9 @@ def test_the_rule_sees_the_whole_day() -> None:
     assert (first.worse, second.worse) == (True, False)
     assert first.reason.startswith("worse than production: lift of a whole day -0.")
     assert second.reason.startswith("lift of a whole day +0.")
-    assert {(change.policy, change.rule) for change in found.report().transitions} == {("second", "periodic")}
+    changes = {(change.policy, change.promotable, change.worse) for change in found.report().transitions}
+    assert changes == {("first", False, True), ("second", True, None)}
+    assert (first.state, second.state) == ("worse", "promotable")
 
 
 def test_the_companion_says_what_is_better_at_this_minute_and_never_promotes() -> None:

@@ -293,7 +293,7 @@ def test_too_few_events_are_reported_before_anything_else() -> None:
 
 def test_the_transitions_that_are_kept_are_the_newest_two_hundred() -> None:
     monitor = make_monitor(candidates=1, rule="paired")
-    changes = history(monitor, constant_path([0.1, -0.1] * 150))
+    changes = history(monitor, constant_path([0.1, 0.0] * 150))
     assert len(changes) == 200
     assert changes[-1][2] == 30_000
     assert changes[0][2] == 10_100

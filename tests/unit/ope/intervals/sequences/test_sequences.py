@@ -636,7 +636,7 @@ def test_the_bound_of_the_proof_is_above_the_margin_exactly_if_its_evidence_is_e
     state, enough = proof.start(4), 0
     for block in range(60):
         seen, state = proof.fold(state, proof.observed(select_part(whole, slice(100 * block, 100 * block + 100))))
-        above = np.nan_to_num(proof.lower(state, np.full(4, 0.4)), nan=-1.0) > margin
+        above = np.nan_to_num(proof.bound(state, np.full(4, 0.4)), nan=-1.0) > margin
         assert ((seen[0] >= -np.log(0.4)) == above).all()
         enough += int(above.sum())
     assert enough > 0 or margin == 0
@@ -665,7 +665,7 @@ def test_the_evidence_after_each_block_does_not_depend_on_how_many_come_at_once(
         some, state = proof.fold(state, proof.observed(select_part(whole, slice(first, last))))
         path.append(some)
     assert np.concatenate(path) == pytest.approx(evidences, rel=1e-9)
-    assert proof.lower(state, np.full(4, 0.05)) == pytest.approx(proof.lower(end, np.full(4, 0.05)), nan_ok=True)
+    assert proof.bound(state, np.full(4, 0.05)) == pytest.approx(proof.bound(end, np.full(4, 0.05)), nan_ok=True)
     assert np.isneginf(evidences[:, 0]).all()
 
 
@@ -675,7 +675,7 @@ def test_a_negative_weight_ends_all_evidence() -> None:
     proof = LiftTest((0.0, 1.0))
     evidences, state = proof.fold(proof.start(4), proof.observed(whole))
     assert np.isneginf(evidences[:, 1]).tolist() == [False, True, True]
-    assert np.isnan(proof.lower(state, np.full(4, 0.05))).tolist() == [True, True, False, False]
+    assert np.isnan(proof.bound(state, np.full(4, 0.05))).tolist() == [True, True, False, False]
 
 
 def test_large_weights_may_follow_a_negative_one() -> None:
