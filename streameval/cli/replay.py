@@ -25,7 +25,7 @@ from streameval.cli.terminal import console, progress_of_bytes, say, silence_log
 from streameval.cli.trace import Trace, read_truth
 from streameval.common.arrays import Array
 from streameval.common.problems import did_you_mean, problems_of
-from streameval.common.text import counted
+from streameval.common.text import counted, significant
 from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch, JsonDecoder
@@ -107,7 +107,7 @@ def run_replay(
     if as_json:
         sys.stdout.write(report.to_json(indent=2).decode() + "\n")
     else:
-        for line in replay.notes():
+        for line in replay.notes(report):
             print(line)
         print_results(report, everything)
         if decisions:
@@ -343,13 +343,17 @@ class Replay:
         self.share = (before + read) / total if total else None
         advance(before + read, total)
 
-    def notes(self) -> Iterator[str]:
-        """Yield lines about fields that no event has, unless a configuration names them, and about local times."""
+    def notes(self, report: Report) -> Iterator[str]:
+        """Yield lines about fields that no event has (unless a configuration names them), local times and clipping."""
         absent = [] if self._timed else self._counts.absent_fields()
         if absent:
             yield f"the log has no {' and no '.join(absent)}: its rows count in their order, each once"
         if self._local_time is not None:
             yield f"times without a zone, such as {self._local_time}, are taken as UTC"
+        for row in report.clipped:
+            if row.share and row.worth is not None:
+                taken = f"which takes {significant(row.worth)} from its mean"
+                yield f"{row.reward}: clipped in {significant(100 * row.share, 2)} % of the events, {taken}"
 
     def warnings(self, report: Report) -> Iterator[str]:
         """Yield lines about rejections, failing policies, missing fields, other defects and failed trust checks."""

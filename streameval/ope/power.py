@@ -316,6 +316,7 @@ def forecast_power(
         power: the probability that a lift is shown
         horizons: the number of events that each average that forgets is worth, by label
     """
+    report = report.of_goal()
     production = _best(report, report.production, estimators)
     value = None if production is None else production.value
     lifts = {target.absolute(value, log.reward_range) for target in targets}

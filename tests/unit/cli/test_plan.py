@@ -59,6 +59,13 @@ def test_a_log_without_rewards_has_no_forecast(run: Run) -> None:
     ).out.replace("\n", " ")
 
 
+def test_several_rewards_are_planned_for_the_goal(run: Run) -> None:
+    Path("several.yaml").write_text(CONFIG + "rewards: {reward: {}, triple: {of: {reward: 3}}}\n")
+    several, one = (json.loads(run("plan", name, "log.ndjson", "--json").out) for name in ("several.yaml", "c.yaml"))
+    assert several["value"] == one["value"]
+    assert several["candidates"] == one["candidates"]
+
+
 def test_json_has_every_number_of_the_table(run: Run) -> None:
     outcome = run("plan", "c.yaml", "log.ndjson", "--lift", "0.05", "--power", "0.9", "--json")
     result = json.loads(outcome.out)

@@ -150,3 +150,13 @@ def test_times_without_a_zone_are_said_to_be_taken_as_utc(
     outcome = command(capfd, "replay", str(path), "--candidates", "challenger")
     assert ("times without a zone, such as 2026-01-31" in outcome.out) == is_local
     assert (outcome.code, "are taken as UTC" in outcome.out) == (0, is_local)
+
+
+def test_the_first_line_says_how_much_is_clipped(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "log.csv").write_text(TIMED.replace(",.5,1,.3", ",.5,4,.3"))
+    (tmp_path / "c.yaml").write_text(
+        "policies: {candidates: [challenger]}\ncolumns: {policies: [challenger]}\nreward: {above: clip}\n"
+    )
+    outcome = command(capfd, "replay", str(tmp_path / "c.yaml"), str(tmp_path / "log.csv"))
+    first, *_ = outcome.out.splitlines()
+    assert first == "reward: clipped in 50 % of the events, which takes 1.5 from its mean"
