@@ -92,7 +92,7 @@ def test_mistakes_are_explained(
 @pytest.fixture
 def longer_log(tmp_path: Path) -> Path:
     path = tmp_path / "longer.csv"
-    path.write_text("action,propensity,reward,challenger,even\n" + "a,.5,1,.3,.1\nb,.5,0,.7,.9\n" * 1500)
+    path.write_text("action,propensity,reward,challenger,even\n" + "a,.5,1,.3,.1\nb,.5,0,.7,.9\n" * 6000)
     return path
 
 

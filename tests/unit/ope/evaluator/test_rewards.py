@@ -256,7 +256,7 @@ def test_a_failing_guardrail_is_named_and_blocks_promotion() -> None:
     log = guarded_log(30_000, harm=0.2, seed=11)
     promotable, reason = promotable_at_any_time(log, STAYS)
     assert not promotable
-    assert "guardrail stay: decision bound of lift -0." in reason
+    assert "guardrail stay: worse than production: lift -0." in reason
     assert promotable_at_any_time(log, {"click": {}, "stay": {}})[0]
 
 
@@ -271,7 +271,9 @@ def test_a_decision_says_for_each_guardrail_whether_it_is_kept_and_its_bound(har
     assert actual.lift is not None
     assert (actual.lower > -0.03) is kept
     assert actual.lower < actual.lift == evaluator.report().get("new", "stratified_ips", "mixture", "stay").lift
-    assert actual.reason.startswith(f"decision bound of lift {actual.lower:.2g}"[:24])
+    bound = f"decision bound of lift {actual.lower:.2g}"[:24]
+    assert actual.reason.startswith(bound if kept else f"worse than production: lift {actual.lift:.1g}")
+    assert actual.worse is not kept
     assert ("guardrail stay" in decision.reason) is not kept
 
 
