@@ -310,11 +310,11 @@ class Replay:
         return self.evaluator.report()
 
     def _take(self, batch: EventBatch) -> None:
+        batch = batch if self._scores is None else self._scores.join(batch)
         batch, are_clipped = batch.clipped(self._counts.reward_range, self._further)
         self._counts.clipped += int(np.count_nonzero(are_clipped))
         self._counts.add(batch)
         batch = self._without_copies(batch.with_rewards_in(*self._counts.reward_range, self._further))
-        batch = batch if self._scores is None else self._scores.join(batch)
         batch = replace(batch, origin=None)
         self._rejections.add(batch.rejected)
         if len(batch) and self._missing is None:

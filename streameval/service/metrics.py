@@ -179,6 +179,11 @@ def _clipped(status: DaemonStatus) -> Iterator[Series]:
         yield from (((*labels, side), getattr(clipped, side)) for side in ("below", "above"))
 
 
+def _joining(status: DaemonStatus) -> Iterable[Series]:
+    buffered = status.buffered
+    return [((), buffered)] if buffered and (buffered.rewards or buffered.scores) else []
+
+
 def _lateness(status: DaemonStatus) -> Iterable[Series]:
     lateness = {} if status.buffered is None else status.buffered.lateness
     return (((topic, str(partition)), seconds) for (topic, partition), seconds in lateness.items())
@@ -253,7 +258,7 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
     "scores": (("outcome",), _outcomes("scores")),
     "clipped": (("reward", "side"), _clipped),
     "clipping": (("reward",), _reported("clipped", "reward")),
-    "joining": ((), lambda status: [((), status.buffered)] if status.buffered and status.buffered.window else []),
+    "joining": ((), _joining),
     "propensities": (("kind",), _propensities),
     "propensity_models": (("model",), _model("propensity_model")),
     "engine": ((), lambda status: [((), status.engine)] if status.engine else []),

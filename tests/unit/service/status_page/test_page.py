@@ -383,6 +383,7 @@ def test_events_that_wait_for_their_rewards_are_beside_the_newest_event() -> Non
     assert "<dt>Wait for rewards</dt><dd>1,234</dd>" in header
     assert header.index("Newest event") < header.index("Wait for rewards")
     assert "Wait for rewards" not in page(make_report(), buffered=BufferStatus(1_234))
+    assert "<dt>Wait for scores</dt>" in page(make_report(), buffered=BufferStatus(1_234, scores=RewardCounts()))
 
 
 def test_the_answer_warns_if_a_check_fails() -> None:
