@@ -278,7 +278,8 @@ def follow(log: Log, names: tuple[str, ...], random: np.random.Generator) -> Fol
         evaluator.update(batch)
         sums.append(hourly)
         report = evaluator.report()
-        changes |= {(each.rule, each.policy, each.timestamp or 0.0): each.promotable for each in report.transitions}
+        kept = [each for each in report.transitions if each.worse is None]
+        changes |= {(each.rule, each.policy, each.timestamp or 0.0): each.promotable for each in kept}
         for decision in report.promotion:
             worse[names.index(decision.policy)] |= decision.rule == PROGRAM[0].label and decision.worse is True
             starts = sum(changes[key] for key in changes if key[:2] == (decision.rule, decision.policy))

@@ -65,7 +65,7 @@ def watch(
 
 
 def _changes(report: Report) -> Iterator[tuple[Change, bool]]:
-    for transition in report.transitions:
+    for transition in (each for each in report.transitions if each.worse is None):
         yield (transition.rule, transition.policy, transition.event), transition.promotable
 
 
