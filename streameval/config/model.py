@@ -298,6 +298,8 @@ class Config(EvaluatorOptions):
         goal, *further = self.reward_fields
         options: dict[str, Any] = {"rewarded": False} if joined else {}
         options |= {"further": further} if further else {}
+        sums = [reward.field or name for name, reward in self.rewards.items() if reward.of]
+        options |= {"unlogged": sums} if sums else {}
         options |= {"segments": config.fields} if config.fields else {}
         options |= {"estimated": True} if config.propensity else {}
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -76,6 +76,7 @@ class JsonDecoder:
         named: whether to add the names of the logged actions
         estimated: whether propensities are estimated. Logged ones are then ignored
         deferred: the decoder of `raw_fields` that are decoded at their first use, without `scores` only
+        unlogged: the fields of rewards that a table may lack, as they are sums of others
 
     Attributes:
         clipped_events: events so far with a number beyond its range by rounding alone
@@ -102,6 +103,7 @@ class JsonDecoder:
         named: bool = False,
         estimated: bool = False,
         deferred: JsonDecoder | None = None,
+        unlogged: Collection[str] = (),
     ) -> None:
         self.policies = None if policies is None else tuple(policies)
         self.reward_field = reward_field
@@ -109,7 +111,7 @@ class JsonDecoder:
         self.scores = None if scores is None else tuple(scores)
         self.rewarded, self.identified, self.named, self.estimated = rewarded, identified, named, estimated
         self.further, self.segments = tuple(further), tuple(segments)
-        self.deferred = deferred
+        self.deferred, self.unlogged = deferred, frozenset(unlogged)
         self.clipped_events = 0
         fields = tuple(reward.field for reward in self.further)
         roots = tuple(segment.root for segment in self.segments)

@@ -256,8 +256,9 @@ def _wanted_fields(columns: ColumnNames, decoder: JsonDecoder, timed: bool) -> l
     ]
     if isinstance(named.get("context"), list):
         fields += [TableField("context", column, True, column) for column in columns.context]
-    fields.append(TableField(decoder.reward_field, columns.reward or decoder.reward_field, True))
-    fields += [TableField(reward.field, reward.field, True) for reward in decoder.further]
+    rewards = {decoder.reward_field: columns.reward or decoder.reward_field}
+    rewards |= {reward.field: reward.field for reward in decoder.further}
+    fields += [TableField(field, column, field not in decoder.unlogged) for field, column in rewards.items()]
     fields += [TableField(name, name, True) for name in roots if name not in (*named, *(decoder.scores or ()))]
     fields += [TableField(name, name, False) for name in decoder.scores or () if name not in named]
     policies = columns.policies

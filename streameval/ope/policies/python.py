@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeAlias
@@ -33,7 +33,11 @@ class Decisions:
     actions: Sequence[Sequence[Any]]
     features: Sequence[Array | None]
 
+    def __len__(self) -> int:
+        return len(self.contexts)
 
+
+MANY = "; it takes the contexts, actions and features of many events, as lists"
 NO_CONTEXT = "; the event has no context: name its columns, e.g. columns={'context': ['country']}"
 NO_CONTEXTS = "; the event has no context: give contexts to EventBatch.from_arrays(context=...)"
 Policy: TypeAlias = Callable[[Decisions], Sequence[ArrayLike]]
@@ -107,8 +111,12 @@ def _answers(policy: Policy, sets: ActionSets, raw_fields: RawFields, numbers: I
     decisions, events = decisions_of(sets, raw_fields, numbers), len(numbers)
     try:
         with foreign_code():
-            answers = list(islice(policy(decisions), events + 1))  # an iterator may never end
+            answer: Any = policy(decisions)
+            # an iterator may never end
+            answers = list(islice(answer, events + 1)) if isinstance(answer, Iterable) else [answer] * events
     except CodeError as error:
+        if "'Decisions'" in str(error):
+            return [Fault("raised", f"{error}{MANY}")] if events == 1 else []
         hint = NO_CONTEXT if "context" in raw_fields.values[numbers[0]] else NO_CONTEXTS
         hint = "" if any(decisions.contexts) else hint
         return [Fault("raised", f"{error}{hint}")] if events == 1 else []

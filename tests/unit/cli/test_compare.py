@@ -142,6 +142,41 @@ def test_rewards_beyond_their_range_may_be_clipped(
     assert answer.report.clipped[0].above == sum(log["reward"])
 
 
+@pytest.mark.parametrize("data", [lambda log, folder: log, csv_file, parquet_file])
+def test_a_table_need_not_have_the_weighted_sum_of_its_columns(
+    log: dict[str, Any], tmp_path: Path, data: Callable[[dict[str, Any], Path], Any]
+) -> None:
+    spending = {**log, "spent": [20 * reward for reward in log["reward"]]}
+    rewards = {"worth": {"of": {"reward": 1, "spent": 0.1}}, "reward": {}, "spent": {"max": 20}}
+    report = se.compare(data(spending, tmp_path), ["new"], rewards=rewards).report
+    usual = se.compare(log, ["new"]).report.get("new", "ips", "cumulative").value
+    assert report.get("new", "ips", "cumulative", "worth").value == pytest.approx(3 * usual)
+    with pytest.raises(InputError, match="no column 'spent'"):
+        se.compare(data(log, tmp_path), ["new"], rewards=rewards)
+
+
+@pytest.mark.parametrize(
+    ("function", "answer"),
+    [
+        (lambda decisions: 0.5, "float is not a list of numbers; expected one probability for each of 2 actions"),
+        (lambda decisions: None, "NoneType is not a list of numbers; expected one probability for each of 2 actions"),
+        (lambda decisions: [0.5] * len(decisions), "float is not a list of numbers"),
+        (lambda decisions: [[70, 30]] * len(decisions), "a probability is not in [0, 1]"),
+        (
+            lambda decisions: decisions["country"],
+            "it takes the contexts, actions and features of many events, as lists",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_wrong_answer_of_a_function_is_named(log: dict[str, Any], function: Any, answer: str) -> None:
+    offered = {**log, "actions": [["first", "second"]] * EVENTS, "propensities": [[0.7, 0.3]] * EVENTS}
+    (sentence, *_) = str(se.compare(offered, {"mine": function})).splitlines()
+    assert sentence.startswith("No event counts for mine: ")
+    assert answer in sentence
+    assert "first at event 1" in sentence
+
+
 def test_a_function_is_a_candidate(log: dict[str, Any]) -> None:
     offered = {**log, "actions": [["first", "second"]] * EVENTS, "propensities": [[0.7, 0.3]] * EVENTS}
 
