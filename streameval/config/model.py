@@ -400,6 +400,11 @@ def _reward_problems(config: Config) -> Iterator[Problem]:
         hint = "remove it: the clicks are the reward, and the metric limits it"
         yield Problem(("reward",), expecting("nothing next to `ranking`", "a reward"), hint)
     goal, *further = config.reward_fields
+    if config.columns.reward not in (None, goal.field) and (
+        config.rewards or "field" in config.reward.model_fields_set
+    ):
+        message = expecting(f"nothing next to the field '{goal.field}' of the reward", f"'{config.columns.reward}'")
+        yield Problem(("columns", "reward"), message, "name the reward once")
     if config.written == "dsjson" and config.reward_topic is None:
         if further or goal.field in COSTS:
             hint = "each reward is a cost, or a field of your own with a number"

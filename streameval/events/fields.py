@@ -179,7 +179,7 @@ class FieldDecoder(JsonDecoder):
     def _decode_record(self, message: bytes) -> Any:
         if self._any_fields is not None:
             require_shallow(message)
-        return msgspec.convert(self._event_of(msgspec.json.decode(message)), self._event_type)
+        return msgspec.convert(self._event_of(msgspec.json.decode(message, type=dict[str, Any])), self._event_type)
 
 
 class FieldRewardDecoder(RewardDecoder):
@@ -195,7 +195,7 @@ class FieldRewardDecoder(RewardDecoder):
         self._names, event_of = names.fields, names.reader(read_fields(self._form))
         renamed = names.renamed(self._form)
         self._decode = (
-            (lambda message: msgspec.convert(event_of(msgspec.json.decode(message)), self._form))
+            (lambda message: msgspec.convert(event_of(msgspec.json.decode(message, type=dict[str, Any])), self._form))
             if renamed is None
             else msgspec.json.Decoder(renamed).decode
         )

@@ -53,8 +53,11 @@ def read_events(
 
     Raises:
         InputError: A table lacks a column, or a file is missing or damaged. Raised after all lines before the damage.
+        ValueError: `batch_size` is not a whole number of at least 1.
     """
     _require_paths(paths)
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise ValueError(f"batch_size: expected a whole number of at least 1, found {batch_size!r}")
     names = ColumnNames.from_mapping(columns, policies or ())
     fields = [SegmentField(name, field) for name, field in (segments or {}).items()]
     raw_fields = () if estimated and scores is None else scores

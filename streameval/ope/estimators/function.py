@@ -44,11 +44,15 @@ class FunctionEstimator(Estimator):
         """Return an estimator under the name of the function.
 
         Raises:
-            ValueError: The function returns arrays of another shape.
+            ValueError: The function returns arrays of another shape, or changes its arguments.
         """
-        found = function(np.ones((3, 2)), np.ones((3, 1)))
-        shapes = [np.shape(part) for part in (found if isinstance(found, tuple) else (found,))]
         name = getattr(function, "__name__", type(function).__name__)
+        try:
+            found = function(_unchanging(np.ones((3, 2))), _unchanging(np.ones((3, 1))))
+        except ValueError as error:
+            hint = "; copy weights and rewards before you change them" if "read-only" in str(error) else ""
+            raise ValueError(f"{name}: {error}{hint}") from error
+        shapes = [np.shape(part) for part in (found if isinstance(found, tuple) else (found,))]
         if set(shapes) != {(3, 2)} or len(shapes) > 2:
             raise ValueError(
                 f"{name}: expected numerators, or numerators and denominators, of the shape (3, 2) for weights of that "
@@ -58,7 +62,7 @@ class FunctionEstimator(Estimator):
         return kind(name=name, function=function)
 
     def terms(self, evidence: Evidence, state: Any) -> tuple[Terms, Any]:
-        found = self.function(evidence.importance_weight, evidence.reward[:, None])
+        found = self.function(_unchanging(evidence.importance_weight), _unchanging(evidence.reward[:, None]))
         return (Terms(*found) if isinstance(found, tuple) else Terms(found)), state
 
     def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
@@ -74,6 +78,13 @@ class FunctionEstimator(Estimator):
     def _numerator(self, weights: Array, reward: float) -> Array:
         found = self.function(weights, np.full((len(weights), 1), reward))
         return found[0] if isinstance(found, tuple) else found
+
+
+def _unchanging(values: Array) -> Array:
+    """Return a view that cannot be written, as all estimators share weights and rewards."""
+    view = values.view()
+    view.flags.writeable = False
+    return view
 
 
 @dataclass(frozen=True, config=strict)

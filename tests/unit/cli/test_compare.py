@@ -276,6 +276,12 @@ def test_the_figure_is_drawn(log: dict[str, Any]) -> None:
             ProblemsError,
             "policies.candidates: expected nothing next to the argument `candidates`",
         ),
+        (
+            ({"a": [1]}, ["new"]),
+            {"columns": {"reward": "clicked"}, "reward": "revenue"},
+            ProblemsError,
+            "columns.reward: expected nothing next to the field 'revenue' of the reward, found 'clicked'",
+        ),
         (([], ["new"]), {"columns": {"action": "a"}}, ProblemsError, "columns: expected nothing next to batches"),
         (([], ["new"]), {"reward": "spent"}, ProblemsError, "reward.field: expected nothing next to batches"),
         (("absent.csv", ["new"]), {}, InputError, "absent.csv"),

@@ -252,3 +252,13 @@ def test_a_reward_in_an_object_is_read_by_its_field() -> None:
     message = b'{"event_id": "e", "timestamp": 5, "outcome": {"clicks": 2}}'
     batch = reward_decoder("outcome.clicks").decode_batch([message], Origin.from_parts("clicks", [(0, [0])]))
     assert batch.reward.tolist() == [2.0]
+
+
+@pytest.mark.parametrize("message", [b'"x"', b"[1]", b"5", b"null"])
+@pytest.mark.parametrize("columns", [NESTED, {"policies": {"new": "policies.new.p"}}, FLAT])
+def test_a_message_that_is_no_object_is_rejected(columns: dict[str, Any], message: bytes) -> None:
+    good = json.dumps(renamed(PLAIN, columns)).encode()
+    batch = json_decoder(columns, policies=["new"]).decode_batch([good, message, good])
+    assert [rejection.reason for rejection in batch.rejected] == ["malformed"]
+    rewards = reward_decoder(columns={"event_id": "of.id"})
+    assert len(rewards.decode_batch([message], Origin.from_parts("clicks", [(0, [0])])).rejected) == 1

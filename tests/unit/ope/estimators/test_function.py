@@ -68,3 +68,12 @@ def test_the_interval_of_a_clipped_function_is_hardly_wider_than_the_one_of_the_
 def test_a_function_of_another_shape_is_refused(function: Any) -> None:
     with pytest.raises(ProblemsError, match="expected numerators, or numerators and denominators, of the shape"):
         se.Evaluator(["a"], [function])
+
+
+def test_a_function_cannot_change_what_other_estimators_see() -> None:
+    def in_place(weight: Any, reward: Any) -> Any:
+        weight[weight > 2] = 0
+        return weight * reward
+
+    with pytest.raises(ProblemsError, match="copy weights and rewards before you change them"):
+        report(own_ips, in_place)
