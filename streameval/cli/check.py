@@ -412,9 +412,8 @@ def _lacking(config: Config, events: EventBatch) -> Iterator[Finding]:
     has_values = np.isfinite(events.probabilities)
     if events.scored is not None:
         has_values[events.scored.owner] = np.isfinite(events.scored.outcomes) | ~events.scored.revealed[:, None]
-    for policy, present in zip(events.policies, has_values.T, strict=True):
-        if config.candidates_topic is not None:
-            continue  # it may come later
+    policies = zip(events.policies, has_values.T, strict=True)
+    for policy, present in policies if config.candidates_topic is None else ():  # else they may come later
         if not present.any():
             message = f"none of these events has a probability of the policy '{policy}'"
             yield Finding("policies", message, "warning", "check its name")

@@ -204,10 +204,11 @@ def proposed_columns(config: Config, records: Sequence[Mapping[str, Any]]) -> tu
     names = {field: getattr(columns, field) for field in LOOKS} | {"event_id": columns.event_id or "event_id"}
     names["reward"] = columns.reward or config.reward_field
 
-    policies = config.evaluator_config().logged_policies
+    policies = (
+        config.evaluator_config().logged_policies if config.candidates_topic is None else ()
+    )  # else they may come later
     paths = {POLICIES + name: columns.policies.get(name, POLICIES + name) for name in policies}
     absent = [name.removeprefix(POLICIES) for name in _lacking(paths, values, len(records))]
-    absent = [] if config.candidates_topic is not None else absent  # they may come later
     lacking = _lacking(names, values, len(records))
     unused = {path: some for path, some in values.items() if path not in names.values()}
     found: dict[str, str] = {}

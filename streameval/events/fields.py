@@ -179,7 +179,7 @@ class FieldDecoder(JsonDecoder):
     def _decode_record(self, message: bytes) -> Any:
         if self._any_fields is not None:
             require_shallow(message)
-        return msgspec.convert(self._event_of(msgspec.json.decode(message, type=dict[str, Any])), self._event_type)
+        return _converted(message, self._event_of, self._event_type)
 
 
 class FieldRewardDecoder(RewardDecoder):
@@ -195,7 +195,7 @@ class FieldRewardDecoder(RewardDecoder):
         self._names, event_of = names.fields, names.reader(read_fields(self._form))
         renamed = names.renamed(self._form)
         self._decode = (
-            (lambda message: msgspec.convert(event_of(msgspec.json.decode(message, type=dict[str, Any])), self._form))
+            (lambda message: _converted(message, event_of, self._form))
             if renamed is None
             else msgspec.json.Decoder(renamed).decode
         )
@@ -203,6 +203,13 @@ class FieldRewardDecoder(RewardDecoder):
 
     def decode_batch(self, values: Iterable[bytes | None], origin: Origin) -> RewardBatch:
         return with_names(super().decode_batch(values, origin), self._names)
+
+
+def _converted(
+    message: bytes, event_of: Callable[[Mapping[str, Any]], dict[str, Any]], form: type[msgspec.Struct]
+) -> Any:
+    """Decode a message that is an object, name its fields as usual, and make the struct of them."""
+    return msgspec.convert(event_of(msgspec.json.decode(message, type=dict[str, Any])), form)
 
 
 def _renamed(field: structs.FieldInfo, name: str) -> tuple[str, Any, Any]:

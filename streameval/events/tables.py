@@ -24,7 +24,7 @@ from streameval.events.validation import Fault
 Row: TypeAlias = Mapping[str, Any] | Fault
 """One event as Python values by field, or the reason why a row of a table is not an event."""
 
-Batch = TypeVar("Batch", EventBatch, RewardBatch)
+AnyBatch = TypeVar("AnyBatch", EventBatch, RewardBatch)
 
 RAW_FIELDS = ("context", "actions", "action")  # a list of actions for all rows is text if the chosen actions are
 IDENTIFIERS = ("event_id", "action", "unit", "logging_policy")  # fields that are text in CSV
@@ -353,7 +353,7 @@ def value_at(record: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def with_names(batch: Batch, names: Mapping[str, str]) -> Batch:
+def with_names(batch: AnyBatch, names: Mapping[str, str]) -> AnyBatch:
     """Add the names of missing fields in the log to the details of rejected messages.
 
     Args:

@@ -371,15 +371,6 @@ BackfillStart: TypeAlias = Literal["earliest"] | int | datetime
 """Where a backfill starts: at the first message there is, at an offset of each partition, or at a time."""
 
 
-class RewardColumns(StrictModel):
-    """Name the values of reward messages. A dot steps into an object: `request.id`."""
-
-    event_id: str | None = Field(default=None, description="The event_id of the decision.")
-    timestamp: str | None = Field(default=None, description="The time of the reward.")
-    reward: str | None = Field(default=None, description="The reward; by default the one named in `reward.field`.")
-    reward_id: str | None = Field(default=None, description="What tells a reward from a copy.")
-
-
 class JoinedTopic(StrictModel):
     """Configure a topic of messages that are joined to their decisions."""
 
@@ -392,6 +383,13 @@ class ScoreColumns(StrictModel):
 
     event_id: str | None = Field(default=None, description="The event_id of the decision.")
     timestamp: str | None = Field(default=None, description="The time of the message.")
+
+
+class RewardColumns(ScoreColumns):
+    """Name the values of reward messages. A dot steps into an object: `request.id`."""
+
+    reward: str | None = Field(default=None, description="The reward; by default the one named in `reward.field`.")
+    reward_id: str | None = Field(default=None, description="What tells a reward from a copy.")
 
 
 class CandidatesTopic(JoinedTopic):

@@ -37,9 +37,9 @@ class Decisions:
         return len(self.contexts)
 
 
-MANY = "; it takes the contexts, actions and features of many events, as lists"
+TAKES_MANY = "; it takes the contexts, actions and features of many events, as lists"
 NO_CONTEXT = "; the event has no context: name its columns, e.g. columns={'context': ['country']}"
-NO_CONTEXTS = "; the event has no context: give contexts to EventBatch.from_arrays(context=...)"
+NO_CONTEXT_IN_ARRAYS = "; the event has no context: give contexts to EventBatch.from_arrays(context=...)"
 Policy: TypeAlias = Callable[[Decisions], Sequence[ArrayLike]]
 
 
@@ -116,8 +116,8 @@ def _answers(policy: Policy, sets: ActionSets, raw_fields: RawFields, numbers: I
             answers = list(islice(answer, events + 1)) if isinstance(answer, Iterable) else [answer] * events
     except CodeError as error:
         if "'Decisions'" in str(error):
-            return [Fault("raised", f"{error}{MANY}")] if events == 1 else []
-        hint = NO_CONTEXT if "context" in raw_fields.values[numbers[0]] else NO_CONTEXTS
+            return [Fault("raised", f"{error}{TAKES_MANY}")] if events == 1 else []
+        hint = NO_CONTEXT if "context" in raw_fields.values[numbers[0]] else NO_CONTEXT_IN_ARRAYS
         hint = "" if any(decisions.contexts) else hint
         return [Fault("raised", f"{error}{hint}")] if events == 1 else []
     if events == 1 and len(answers) != 1:
