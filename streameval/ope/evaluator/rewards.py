@@ -98,9 +98,9 @@ def resolved(batch: EventBatch, rewards: Sequence[Reward]) -> tuple[EventBatch, 
 
     Args:
         batch: events with the rewards of the log
-        rewards: the configured rewards, the goal first
+        rewards: the configured rewards, the goal first, at least one of them derived
     """
-    if not len(batch) or batch.rankings is not None or not any(reward.is_derived for reward in rewards):
+    if not len(batch) or batch.rankings is not None:
         return batch, {}
     columns: dict[str, Column] = {}
     clips: dict[str, list[Clips]] = {}
