@@ -98,6 +98,9 @@ def run(
             help="Reset the estimates of a retrained policy; for production, of all policies. Repeatable.",
         ),
     ] = [],  # noqa: B006 - typer copies the list
+    watch_config: Annotated[
+        bool, typer.Option("--watch-config", help="Reload CONFIG whenever its content changes, as SIGHUP does.")
+    ] = False,
 ) -> None:
     """Run the daemon until it is stopped.
 
@@ -105,14 +108,14 @@ def run(
     Snapshots in state.dir save the state. After a restart the daemon resumes from the newest one and counts each event
     once.
 
-    SIGHUP reloads CONFIG: candidates can be added and removed. A new candidate starts with the next event. With
-    --backfill, it first gets the events since FROM, each once.
+    SIGHUP or `POST /-/reload` reloads CONFIG: candidates can be added and removed. A new candidate starts with the
+    next event. With --backfill, it first gets the events since FROM, each once.
 
     Examples: `streameval run`, `streameval run my.yaml --backfill 2026-01-31`.
     """
     from streameval.cli.run import run_daemon
 
-    run_daemon(config, engine, backfill, reset, reset_policy, (log_level, log_format))
+    run_daemon(config, engine, backfill, reset, reset_policy, (log_level, log_format), watch_config)
 
 
 @app.command()

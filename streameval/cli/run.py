@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from streameval.cli.terminal import warn
 from streameval.errors import InputError
-from streameval.service.process import hangup_handler, make_responsive, return_large_arrays
+from streameval.service.process import hangup_handler, make_responsive, return_large_arrays, watching
 
 if TYPE_CHECKING:
     from streameval.service.daemon import DaemonLoop
@@ -23,6 +24,7 @@ def run_daemon(
     reset: bool,
     reset_policies: Sequence[str],
     logging: tuple[str, str],
+    watch_config: bool = False,
 ) -> None:
     """Run the daemon until it is stopped.
 
@@ -33,14 +35,19 @@ def run_daemon(
         reset: start from zero events
         reset_policies: policies to reset
         logging: lowest level and format of the log
+        watch_config: reload the configuration whenever its file changes
 
     Raises:
         InputError: The configuration or an argument is wrong, or the state does not fit it.
         SourceError: The source cannot continue.
     """
     return_large_arrays()
-    reload_at_start = Event()
-    with hangup_handler(reload_at_start.set):  # from here on a SIGHUP does not end the process
+    asked_at_start = Event()
+    reload = asked_at_start.set
+    with ExitStack() as stack:
+        stack.enter_context(hangup_handler(lambda: reload()))  # from here on a SIGHUP does not end the process
+        if watch_config:
+            stack.enter_context(watching(path, lambda: reload()))
         from streameval.config.engine import engine_variables
         from streameval.config.model import Config
         from streameval.service.http.auth import Security
@@ -65,9 +72,10 @@ def run_daemon(
             _refuse_with_engine(backfill=backfill, reset_policy=reset_policies)
             daemon = daemon_on_engine(settings, reset=reset, load=lambda: Config.load(path, variables))
         server = HttpServer(daemon, settings.http.host, settings.http.port, Security(settings.http))
-        with hangup_handler(daemon.reload), server:
+        reload = daemon.reload
+        with server:
             make_responsive()
-            if reload_at_start.is_set():
+            if asked_at_start.is_set():
                 daemon.reload()
             daemon.run()
 

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import numpy as np
 import structlog
 
-from streameval.errors import SourceError
+from streameval.errors import SourceError, StreamevalError
 from streameval.events import REASONS, EventBatch
 from streameval.ingest.base import NotYetReadableError, Records, Source, SourceStatus
 from streameval.ingest.pipeline import Decoder, EventPipeline
@@ -25,7 +25,16 @@ from streameval.service.logging import LogSummaries
 from streameval.service.process import stop_on_signals
 from streameval.service.reload import BUSY_TIMEOUT_SECONDS, Backfill, Change
 from streameval.service.snapshots import Snapshot, SnapshotStore
-from streameval.service.status import NO_DELAYS, NO_HISTORY, DaemonStatus, EngineStatus, Histogram, own_version
+from streameval.service.status import (
+    NO_DELAYS,
+    NO_HISTORY,
+    DaemonStatus,
+    EngineStatus,
+    Histogram,
+    ReloadStatus,
+    own_version,
+)
+from streameval.service.supervisor import Supervisor
 
 log = structlog.get_logger("streameval")
 
@@ -66,7 +75,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
         stop_when_exhausted: Whether to return when the source is exhausted.
         stall_after: Seconds after which a source that is not reached, or gives no unread message, needs a new process.
         clock: Returns epoch seconds.
-        reload: Called between two batches after `reload()`, and returns the change.
+        reload: Called between two batches after `reload()`. Returns the change, or raises StreamevalError.
         snapshots: Stores the state with the offsets that it was computed from.
         dead_letters: Stores rejected messages.
         decisions: Sends a message for each transition of a promotion rule.
@@ -84,7 +93,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
         stop_when_exhausted: bool = False,
         stall_after: float = math.inf,
         clock: Callable[[], float] = time.time,
-        reload: Callable[[], Change | None] = lambda: None,
+        reload: Callable[[], Change] | None = None,
         snapshots: SnapshotStore | None = None,
         dead_letters: DeadLetterQueue | None = None,
         decisions: DecisionOutbox | None = None,
@@ -98,6 +107,8 @@ class DaemonLoop(ABC, Generic[Reporting]):
         self._stall_after, self._was_stalled = stall_after, False
         self._clock, self._reload, self._reload_asked = clock, reload, False
         self._backfills = list(backfills)
+        self._reloaded = ReloadStatus(succeeded_at=clock())
+        self._supervisor = Supervisor()
         self._stopping = False
         self._turned = time.monotonic()
         self._published_at = self._reported_at = self._folded_at = -math.inf
@@ -142,6 +153,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
 
     def stop(self) -> None:
         """Ask the loop to finish the current batch and return. Signal handlers and other threads may call this."""
+        self._supervisor.tell("STOPPING=1")
         self._stopping = True
 
     def reload(self) -> None:
@@ -171,8 +183,10 @@ class DaemonLoop(ABC, Generic[Reporting]):
 
     def _loop(self) -> None:
         taken = 0
+        self._supervisor.tell("READY=1")
         while not self._stopping:
             self._turned = time.monotonic()
+            self._supervisor.turned()
             self._reload_when_asked()
             self._backfill(min_events=2 * taken)
             if self._snapshots is not None:
@@ -195,13 +209,22 @@ class DaemonLoop(ABC, Generic[Reporting]):
         self._publish()
 
     def _reload_when_asked(self) -> None:
-        if self._reload_asked:
-            self._reload_asked = False
+        if not self._reload_asked or self._reload is None:
+            return
+        self._reload_asked = False
+        self._supervisor.reloading()
+        reloads = self._reloaded.reloads + 1
+        try:
             change = self._reload()
-            if change is not None:
-                self._pipeline.events = change.events
-                self._unreported = True
-                self._backfills += [change.backfill] if change.backfill else []
+        except StreamevalError as error:
+            log.error("reload_failed", error=error.message, hint=error.hint)
+            self._reloaded = replace(self._reloaded, reloads=reloads, problem=f"{error.message}\nhint: {error.hint}")
+        else:
+            self._reloaded = ReloadStatus(reloads, succeeded_at=self._clock())
+            self._pipeline.events = change.events
+            self._unreported = True
+            self._backfills += [change.backfill] if change.backfill else []
+        self._supervisor.tell("READY=1")
 
     def _backfill(self, min_events: int) -> None:
         """Let backfills read on. Candidates that have caught up get the live events from then on.
@@ -324,6 +347,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
             margin=self._evaluator.config.margin,
             engine=self._engine_status(at),
             name=self.published.name,
+            reload=self._reloaded,
         )
         self._published_at, self._to_publish = time.monotonic(), None
         self._log_reached(status)

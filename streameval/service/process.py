@@ -10,12 +10,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # numbers of glibc
 MAX_FREE_BYTES = 64 << 20  # freed memory that the heap keeps
 MAX_HEAP_ARRAY_BYTES = 32 << 20  # larger arrays are allocated outside the heap
 MAX_DAEMON_HEAP_ARRAY_BYTES = 1 << 20
 SWITCH_INTERVAL_SECONDS = 0.001  # with Python's 5 ms, a scrape waits 50 ms
+WATCH_SECONDS = 2.0
 COLLECT_AFTER = (10_000, 10, 100)
 """Thresholds of the garbage collector. With Python's (700, 10, 10), it walks over all buffered events every second or
 two, though they leave no cycles, and a replay of events with action sets takes a tenth longer."""
@@ -99,6 +101,38 @@ def hangup_handler(call: Callable[[], None]) -> Iterator[None]:
     """Call a function on SIGHUP, which would otherwise end the process."""
     with _handling(lambda _: call(), signal.SIGHUP):
         yield
+
+
+@contextmanager
+def watching(path: Path, call: Callable[[], None]) -> Iterator[None]:
+    """Call a function when the content of a file has changed, and is the same in two readings `WATCH_SECONDS` apart.
+
+    A file that is missing or cannot be read for a while is no change.
+    """
+    ended = threading.Event()
+    known = before = _content(path)
+
+    def watch() -> None:
+        nonlocal known, before
+        while not ended.wait(WATCH_SECONDS):
+            now = _content(path)
+            if now is not None and now == before and now != known:
+                known = now
+                call()
+            before = now
+
+    threading.Thread(target=watch, name="streameval-watch", daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
 
 
 @contextmanager

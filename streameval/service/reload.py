@@ -50,15 +50,15 @@ class Reload:
     ) -> None:
         self._load, self.config, self._evaluator, self._history = load, config, evaluator, history
 
-    def __call__(self) -> Change | None:
-        """Return the change for the daemon, or None if it is refused, with the reason in the log."""
+    def __call__(self) -> Change:
+        """Return the change for the daemon.
+
+        Raises:
+            StreamevalError: The configuration is refused. Nothing has changed.
+        """
         before = self._evaluator.policies
-        try:
-            config, events = self._read()
-            late = self._evaluator.change_candidates(config.evaluator_config())
-        except StreamevalError as error:
-            log.error("reload_failed", error=error.message, hint=error.hint)
-            return None
+        config, events = self._read()
+        late = self._evaluator.change_candidates(config.evaluator_config())
         self.config = config
         added = [] if late is None else list(late.policies[1:])
         kept = set(self._evaluator.policies).difference(added)

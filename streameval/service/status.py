@@ -259,6 +259,26 @@ class EngineStatus:
     executors_lost: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class ReloadStatus:
+    """Hold the result of the last reload of the configuration.
+
+    Args:
+        reloads: Number of reloads.
+        problem: Why the last one was refused, or nothing.
+        succeeded_at: Time at which the configuration in use was read, in epoch seconds.
+    """
+
+    reloads: int = 0
+    problem: str = ""
+    succeeded_at: float = math.nan
+
+    @property
+    def successful(self) -> bool:
+        """Tell whether the configuration that was read last is in use."""
+        return not self.problem
+
+
 NO_REPORT = Report(confidence=math.nan, production="", events=EventCounts(0, {}, None), policies=(), estimates=())
 
 
@@ -290,6 +310,7 @@ class DaemonStatus:
         margin: What a lift must exceed for promotion, None without promotion.
         engine: None if this process evaluates events itself.
         name: Name of the daemon, empty if it has none.
+        reload: Result of the last reload.
     """
 
     source: SourceStatus
@@ -313,6 +334,7 @@ class DaemonStatus:
     margin: float | None = None
     engine: EngineStatus | None = None
     name: str = ""
+    reload: ReloadStatus = ReloadStatus()
 
     @property
     def reported(self) -> Report:

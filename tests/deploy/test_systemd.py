@@ -117,5 +117,4 @@ def test_it_is_reloaded_by_a_hangup_and_started_again_unless_its_configuration_i
     assert FOUND["ExecReload"] == ["/bin/kill -HUP $MAINPID"]
     assert FOUND["Restart"] == ["on-failure"]
     assert FOUND["RestartPreventExitStatus"] == ["2"]
-    assert FOUND["Type"] == ["exec"], "the daemon does not speak the protocol of `notify`"
-    assert "WatchdogSec" not in FOUND
+    assert (FOUND["Type"], FOUND["WatchdogSec"]) == (["notify"], ["90s"])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from base64 import b64encode
 from pathlib import Path
@@ -111,6 +113,47 @@ def test_a_daemon_heeds_a_hangup_at_its_start_serves_its_report_and_stops_on_sig
     assert (process.returncode, out) == (0, b"")
     events = {json.loads(line)["event"] for line in log.read_text().splitlines()}
     assert {"started", "first_event", "reloaded", "stopped"} <= events
+
+
+def test_a_supervised_daemon_reloads_by_request_and_when_its_file_changes(files: Path) -> None:
+    """Receive what systemd would, from the start to the end."""
+    told, log, config = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM), files / "log", files / "c.yaml"
+    told.bind(str(files / "notify"))
+    messages: list[str] = []
+    reader = threading.Thread(target=lambda: messages.extend(map(bytes.decode, iter(lambda: told.recv(1000), b"end"))))
+    reader.start()
+    (files / "tokens").write_text(TOKEN)
+    source = "source: {kind: file, path: one.ndjson}\nhttp: {port: 0, token_file: tokens}\n"
+    config.write_text(CONFIG + source)
+    environment = os.environ | {"NOTIFY_SOCKET": str(files / "notify"), "WATCHDOG_USEC": "200000"}
+    command = [STREAMEVAL, "run", "c.yaml", "--watch-config", "--log-format", "json"]
+
+    def wait_for(*wanted: str) -> None:
+        wait_until(lambda: all(any(message.startswith(word) for message in messages) for word in wanted))
+
+    with log.open("w") as stderr, subprocess.Popen(command, cwd=files, env=environment, stderr=stderr) as process:
+        try:
+            wait_for("READY=1", "WATCHDOG=1")
+            with asking(served_at(log, process)) as client:
+                client.headers["authorization"] = f"Bearer {TOKEN}"
+                messages.clear()
+                assert client.post("/-/reload").json() == {"reloaded": True, "reason": ""}
+                wait_for("RELOADING=1\nMONOTONIC_USEC=", "READY=1")
+                config.write_text("polices: {}\n")
+                refused = client.post("/-/reload")
+                assert (refused.status_code, refused.json()["reloaded"]) == (409, False)
+                assert "did you mean 'policies'?" in refused.json()["reason"]
+                config.write_text(CONFIG.replace("challenger", "challenger, late") + source)
+                wait_until(lambda: "late" in client.get("/api/v1/report").text)
+                assert "streameval_config_last_reload_successful 1.0" in client.get("/metrics").text
+        finally:
+            process.terminate()
+            wait_for("STOPPING=1")
+            process.wait(timeout=60)
+            told.sendto(b"end", told.getsockname())
+            reader.join()
+            told.close()
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize("format", ["console", "json"])

@@ -36,7 +36,7 @@ from streameval.ope.report import (
     TrustCheck,
 )
 from streameval.service.daemon import Daemon
-from streameval.service.status import NO_DELAYS, NO_SNAPSHOTS, DaemonStatus, SnapshotStatus
+from streameval.service.status import NO_DELAYS, NO_SNAPSHOTS, DaemonStatus, ReloadStatus, SnapshotStatus
 
 NOW = 1_700_000_000.0
 ESTIMATORS = ("ips", "snips", "clipped_ips", "control_variate")
@@ -210,6 +210,7 @@ def make_published(report: Report | None = None, **fields: Any) -> DaemonStatus:
         accepted=2_000,
         event_delay=NO_DELAYS.add(np.array([0.2, 3.0])),
         snapshots=SnapshotStatus(NOW - 10.0, NO_SNAPSHOTS.add(np.array([0.02]))),
+        reload=ReloadStatus(succeeded_at=NOW - 100.0),
     )
     return replace(good, rejected=good.rejected | {"malformed": 3}, **fields)
 

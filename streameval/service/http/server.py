@@ -43,6 +43,9 @@ KEEP_ALIVE_SECONDS = 10
 MAX_REQUEST_BYTES = 16 * 1024  # request line and headers
 STOP_SECONDS = 2  # for requests that are open when the server stops
 DESCRIPTORS = 8192
+RELOAD_SECONDS = 30.0
+"""Longest wait for the result of a reload."""
+NO_TOKEN = "reloading over HTTP needs a token: set http.token_file"
 OTHER_HOST = "this server does not accept that host name; add it to http.allowed_hosts\n"
 OPEN = ("/livez", "/healthz", "/readyz")
 """Paths that need no token, for probes. They reveal only whether the process works."""
@@ -71,8 +74,8 @@ ONLY_HTTPS = {"strict-transport-security": f"max-age={365 * 24 * 3600}"}
 class Pages:
     """Answer requests from the newest `view.published`. Setting `closing` ends open streams soon."""
 
-    def __init__(self, view: DaemonLoop[Any]) -> None:
-        self._view, self.streams, self.closing = view, 0, False
+    def __init__(self, view: DaemonLoop[Any], needs_token: bool = False) -> None:
+        self._view, self._needs_token, self.streams, self.closing = view, needs_token, 0, False
 
     async def status(self, request: Request) -> Response:
         """Return the status page. `?estimator=...&average=...` choose what its top shows."""
@@ -109,6 +112,23 @@ class Pages:
         if now.report is None:
             return JSONResponse({"error": "there is no report yet", "reason": now.detail}, 503)
         return Response(now.report.to_json(), media_type="application/json")
+
+    async def reload(self, _: Request) -> Response:
+        """Reload the configuration. Return 200, 409 if it is refused, or 202 if it takes longer than `RELOAD_SECONDS`.
+
+        Without a token, every page that is open in a browser of this machine could ask for it: 403.
+        """
+        if not self._needs_token:
+            return JSONResponse({"reloaded": False, "reason": NO_TOKEN}, 403)
+        before, end = self._view.published.reload.reloads, time.monotonic() + RELOAD_SECONDS
+        self._view.reload()
+        while (result := self._view.published.reload).reloads == before:
+            if self.closing or time.monotonic() > end:
+                return JSONResponse({"reloaded": False, "reason": "the reload has not ended; see the log"}, 202)
+            await asyncio.sleep(0.05)
+        return JSONResponse(
+            {"reloaded": result.successful, "reason": result.problem}, 200 if result.successful else 409
+        )
 
     async def live(self, request: Request) -> Response:
         """Stream a server-sent event `published` for each new `DaemonStatus`.
@@ -184,6 +204,7 @@ def create_app(pages: Pages, security: Security) -> Starlette:
         Route("/healthz", pages.health),
         Route("/readyz", pages.ready),
         Route("/api/v1/report", pages.report),
+        Route("/-/reload", pages.reload, methods=["POST"]),
     ]
     app = Starlette(routes=routes, middleware=[Middleware(Gate, security=security)])
     app.router.redirect_slashes = False  # `/metrics/` is 404
@@ -300,7 +321,7 @@ class HttpServer:
         self._security = security or Security(Http())
         self._socket = listen(host, port)
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
-        self._pages = Pages(view)
+        self._pages = Pages(view, self._security.needs_token)
         most = min(MAX_CONNECTIONS, _allow_descriptors() // 2)
         config = uvicorn.Config(
             create_app(self._pages, self._security),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from streameval.config.model import Config
-from streameval.errors import InputError, SourceError
+from streameval.errors import ConfigError, InputError, SourceError, StreamevalError
 from streameval.events import EventBatch
 from streameval.ingest.base import MAX_AHEAD, BackfillReader, PartitionStatus, Records, SourceStatus, TopicPartition
 from streameval.ingest.files.source import FileSettings
@@ -309,6 +309,26 @@ def test_a_daemon_without_a_way_to_reload_ignores_the_request() -> None:
     assert recorder.rewards == [1.0]
 
 
+def test_a_refused_reload_is_logged_and_shown_until_one_succeeds() -> None:
+    outcomes = iter([ConfigError("polices: unknown", hint="policies"), None])
+
+    def reload() -> Change:
+        error = next(outcomes)
+        if error:
+            raise error
+        return Change(NumberFormat())
+
+    daemon = Daemon(ListSource([[records(b"1")]]), NumberFormat(), Recorder(), reload=reload)
+    with capture_logs() as logs, running(daemon):
+        for number, is_successful in enumerate((False, True), start=1):
+            daemon.reload()
+            wait_until(lambda number=number: daemon.published.reload.reloads == number)
+            shown = f"streameval_config_last_reload_successful {float(is_successful)}"
+            assert shown in metrics_text(daemon.published).decode().splitlines()
+    failed = [(entry["error"], entry["hint"]) for entry in logs if entry["event"] == "reload_failed"]
+    assert failed == [("polices: unknown", "policies")]
+
+
 def test_the_metrics_show_the_progress_of_a_backfill() -> None:
     text = metrics_text(make_published(backfills=(BackfillStatus(("late", "later"), 70, 30),)))
     lines = text.decode().splitlines()
@@ -327,15 +347,14 @@ def test_an_impossible_start_is_refused_before_the_daemon_starts(
     assert "hint: write earliest, an offset" in outcome.err
 
 
-def test_code_that_fails_to_load_is_logged_and_the_old_candidates_stay(tmp_path: Path) -> None:
+def test_code_that_fails_to_load_is_refused_and_the_old_candidates_stay(tmp_path: Path) -> None:
     path = written(tmp_path / "s.yaml")
     config = Config.load(path)
     changing = Evaluator.from_config(config.evaluator_config())
     code = {"kind": "python", "target": "math:sqrt", "options": {"no": 1}}
     written(path, policies={"candidates": {"early": "logged", "late": code}})
-    with capture_logs() as logs:
-        assert Reload(lambda: Config.load(path), config, changing)() is None
-    assert [(entry["event"], "math:sqrt fails" in entry["error"]) for entry in logs] == [("reload_failed", True)]
+    with pytest.raises(ConfigError, match="math:sqrt fails"):
+        Reload(lambda: Config.load(path), config, changing)()
     assert changing.policies == ("logging", "early")
 
 
@@ -368,13 +387,12 @@ def test_a_reload_refuses_what_a_start_refuses_with_the_same_reason(
     config = Config.load(path)
     changing = Evaluator.from_config(config.evaluator_config())
     written(path, **wrong)
-    with capture_logs() as logs:
-        assert Reload(lambda: Config.load(path), config, changing)() is None
-    assert (len(logs), logs[0]["event"]) == (1, "reload_failed")
-    assert problem in logs[0]["error"]
+    with pytest.raises(StreamevalError) as refused:
+        Reload(lambda: Config.load(path), config, changing)()
+    assert problem in refused.value.message
     for name in ("run", "check"):
         outcome = command(capfd, name, str(path))
-        assert (outcome.code, outcome.err) == (2, f"error: {logs[0]['error']}\nhint: {logs[0]['hint']}\n")
+        assert (outcome.code, outcome.err) == (2, f"error: {refused.value.message}\nhint: {refused.value.hint}\n")
     assert changing.policies == ("logging", "early")
 
 
@@ -384,9 +402,8 @@ def test_a_reload_that_fails_in_an_unknown_way_changes_nothing_and_says_why() ->
 
     config = Config.model_validate({"policies": {"candidates": ["early"]}, "source": {"topic": "t"}})
     changing = Evaluator.from_config(config.evaluator_config())
-    with capture_logs() as logs:
-        assert Reload(load, config, changing)() is None
-    assert logs[0]["error"] == "the configuration cannot be read: MemoryError: no memory left"
+    with pytest.raises(ConfigError, match="the configuration cannot be read: MemoryError: no memory left"):
+        Reload(load, config, changing)()
     assert changing.policies == ("logging", "early")
 
 
@@ -400,7 +417,7 @@ def test_a_reload_does_not_make_policies_again_that_stay(monkeypatch: pytest.Mon
     for candidates in (more, config.policies.candidates):
         policies = config.policies.model_copy(update={"candidates": candidates})
         wanted = config.model_copy(update={"policies": policies})
-        assert Reload(partial(Config.model_copy, wanted), config, changing)() is not None
+        Reload(partial(Config.model_copy, wanted), config, changing)()
         assert changing.policies == ("logging", *candidates)
 
 
@@ -417,10 +434,11 @@ def test_a_reload_names_what_needs_a_restart_and_changes_nothing(tmp_path: Path)
     reload = Reload(lambda: Config.load(path), config, changing)
     both = {"candidates": ["early", "late"], "production": "incumbent"}
     written(path, policies=both, source={"topic": "other"}, reward={"field": "clicked"})
-    with capture_logs() as logs:
-        assert reload() is None
-    assert "cannot change policies.production, reward.field, source.topic" in logs[0]["error"]
-    assert "restart" in logs[0]["hint"]
+    with pytest.raises(
+        ConfigError, match=r"cannot change policies\.production, reward\.field, source\.topic"
+    ) as refused:
+        reload()
+    assert "restart" in (refused.value.hint or "")
     assert changing.policies == ("logging", "early")
 
 
@@ -432,25 +450,23 @@ def test_a_reload_adds_and_removes_candidates_and_logs_it(tmp_path: Path) -> Non
     written(path, policies={"candidates": {"late": "logged", "even": "uniform"}})
     with capture_logs() as logs:
         change = reload()
-    assert change is not None
     assert change.backfill is None
     assert changing.policies == ("logging", "even", "late")
     assert [(entry["added"], entry["removed"]) for entry in logs] == [(["even", "late"], ["early"])]
 
 
 @pytest.mark.parametrize("text", ["policies: [", "policies: {candidates: []}", "polices: {}"])
-def test_an_unusable_file_is_logged_and_the_old_configuration_stays(tmp_path: Path, text: str) -> None:
+def test_an_unusable_file_is_refused_and_the_old_configuration_stays(tmp_path: Path, text: str) -> None:
     path = written(tmp_path / "s.yaml")
     config = Config.load(path)
     reload = Reload(lambda: Config.load(path), config, Evaluator.from_config(config.evaluator_config()))
     path.write_text(text)
-    with capture_logs() as logs:
-        assert reload() is None
-    assert [entry["event"] for entry in logs] == ["reload_failed"]
+    with pytest.raises(ConfigError):
+        reload()
     path.unlink()
-    with capture_logs() as logs:
-        assert reload() is None
-    assert [entry["event"] for entry in logs] == ["reload_failed"]
+    with pytest.raises(ConfigError):
+        reload()
+    assert reload.config is config
 
 
 def test_equal_configurations_need_no_restart(tmp_path: Path) -> None:

@@ -132,6 +132,10 @@ def raw(server: HttpServer, request: bytes) -> bytes:
         return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
+def test_a_reload_needs_a_token(server: HttpServer) -> None:
+    assert httpx.post(f"{server.url}/-/reload", verify=NO_TLS, trust_env=False).status_code == 401
+
+
 def test_only_a_token_in_the_header_counts(server: HttpServer) -> None:
     assert ask(server, f"/metrics?token={TOKEN}&access_token={TOKEN}").status_code == 401
     answer = httpx.get(

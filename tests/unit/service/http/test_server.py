@@ -117,6 +117,13 @@ def test_nothing_can_be_changed_from_outside(client: httpx.Client, route: str) -
     assert client.post(route, content=b"x").status_code == 405
 
 
+def test_without_a_token_nobody_can_ask_for_a_reload(client: httpx.Client) -> None:
+    assert client.get("/-/reload").status_code == 405
+    answer = client.post("/-/reload")
+    assert (answer.status_code, answer.json()["reloaded"]) == (403, False)
+    assert "http.token_file" in answer.json()["reason"]
+
+
 @pytest.mark.parametrize("path", [*ROUTES, "/nowhere"])
 def test_every_answer_carries_the_security_headers(client: httpx.Client, path: str) -> None:
     headers = client.get(path).headers
