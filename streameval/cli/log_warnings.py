@@ -159,6 +159,11 @@ class LogCounts:
         self.outside = self.outside[0] + int(below), self.outside[1] + int(above)
         self.rewards = rewards.min(initial=self.rewards[0]).item(), rewards.max(initial=self.rewards[1]).item()
 
+    @property
+    def repeated_share(self) -> float:
+        """Return the share of events with the id of a recent one, 0 if those are rejected."""
+        return 0.0 if self.drops_copies or not self.events else self.repeated / self.events
+
     def add_spanning(self, rows: int) -> None:
         """Count rows that take several lines."""
         self.spanning += rows

@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 import typer
+from msgspec import structs
 from pydantic import ValidationError
 
 from streameval.cli.accuracy import error_rows, error_table, score
 from streameval.cli.arguments import candidate_names, split_config_and_files
+from streameval.cli.copies import Copies
 from streameval.cli.log_warnings import MAX_DETAIL, MIN_SHARE, LogCounts, Rejections, missing_warnings, trust_warnings
 from streameval.cli.plots import ReplayPlot, check_path, save
 from streameval.cli.results import answer_lines
@@ -40,7 +42,8 @@ from streameval.ope.cycle import HourlyMeans
 from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.missing_fields import MissingField
-from streameval.ope.report import OTHER_FAILURES, Report
+from streameval.ope.promotion import add_checks
+from streameval.ope.report import OTHER_FAILURES, Report, TrustCheck
 
 __all__ = [
     "PlotOptions",
@@ -53,6 +56,8 @@ __all__ = [
     "run_replay",
 ]
 
+MOST_COPIES = 0.01
+"""Share of copies among the events above which no estimate can be trusted: they count as evidence more than once."""
 SAMPLED_EVENTS = 100
 """Events that show which fields the rest will lack."""
 
@@ -252,7 +257,7 @@ class Replay:
         reward_range = (primary.low, primary.high) if config.ranking is None else (-math.inf, math.inf)
         self._counts = LogCounts(reward_range, drops_copies=window > 0)
         self._multiline = multiline or (isinstance(config.source, FileSettings) and config.source.multiline)
-        self._rejections = Rejections()
+        self._rejections, self._copies = Rejections(), Copies()
         self._first_lines: Sequence[bytes | None] = ()
         self._missing: list[MissingField] | None = None
         self._local_time: str | None = None
@@ -305,9 +310,16 @@ class Replay:
             self._take(batch)
 
     def report(self) -> Report:
-        """Return the Report of all events so far."""
+        """Return the Report of all events so far. Copies among them fail a trust check."""
         self.evaluator.fold_pending()
-        return self.evaluator.report()
+        report = self.evaluator.report()
+        share = max(self._copies.share, self._counts.repeated_share)
+        if share <= MOST_COPIES:
+            return report
+        reason = f"about {100 * share:.0f} % of the events are copies of earlier ones"
+        failed = [TrustCheck(policy.policy, "repeated_events", False, reason) for policy in report.policies]
+        checks, decisions = add_checks(report.trust, report.promotion, failed, report.production)
+        return structs.replace(report, trust=checks, promotion=decisions)
 
     def _take(self, batch: EventBatch) -> None:
         batch = batch if self._scores is None else self._scores.join(batch)
@@ -315,6 +327,7 @@ class Replay:
         self._counts.clipped += int(np.count_nonzero(are_clipped))
         self._counts.add(batch)
         batch = self._without_copies(batch.with_rewards_in(*self._counts.reward_range, self._further))
+        self._copies.add(batch)
         batch = replace(batch, origin=None)
         self._rejections.add(batch.rejected)
         if len(batch) and self._missing is None:

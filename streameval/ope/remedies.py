@@ -27,6 +27,7 @@ REMEDIES = {
     "arm_shares": "correct logging.arms, or find out why one arm loses events",
     "propensities": "log the probability that was used in the draw; `streameval check --propensities` names actions",
     "unmatched_share": "lengthen source.rewards.window, and log decisions and rewards with the same event_id",
+    "repeated_events": "read each event once: leave out copies of files or frames, and give each decision an event_id",
     "stale": "find out why no events arrive",
 }
 """Remedies by the trust check that fails."""

@@ -103,6 +103,29 @@ def test_all_kinds_of_data_give_the_same_numbers(
     assert "new" in answer._repr_html_()
 
 
+@pytest.mark.parametrize("ids", [False, True], ids=["without ids", "with ids"])
+def test_copies_of_a_frame_are_no_evidence(log: dict[str, Any], ids: bool) -> None:
+    """Find copies in a log with few kinds of events, of which the original has none."""
+    frame = pd.DataFrame(log | ({"event_id": range(EVENTS)} if ids else {}))
+    columns = {"event_id": "event_id"} if ids else {}
+    assert "copies" not in str(se.compare(frame, ["new"], columns=columns))
+    with pytest.warns(
+        UserWarning, match="trust check repeated_events: about 6[67] % of the events are copies"
+    ):
+        answer = se.compare(pd.concat([frame] * 3), ["new"], columns=columns)
+    assert "Do not decide yet about new: about 6" in str(answer)
+    assert "leave out copies of files or frames" in str(answer)
+    assert not any(decision.promotable for decision in answer.report.promotion)
+
+
+def test_copies_that_are_dropped_do_no_harm(log: dict[str, Any]) -> None:
+    frame = pd.concat([pd.DataFrame(log | {"event_id": range(EVENTS)})] * 2)
+    source = {"kind": "file", "path": "-", "duplicates": EVENTS}
+    with pytest.warns(UserWarning, match=f"{EVENTS:,} of {2 * EVENTS:,} events were rejected"):
+        answer = se.compare(frame, ["new"], columns={"event_id": "event_id"}, source=source)
+    assert "repeated_events" not in [check.check for check in answer.report.trust]
+
+
 @pytest.mark.parametrize("data", [lambda log, folder: log, csv_file, parquet_file, lines])
 def test_values_of_segments_are_found_in_the_data(
     log: dict[str, Any], tmp_path: Path, data: Callable[[dict[str, Any], Path], Any]

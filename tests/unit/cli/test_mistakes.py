@@ -245,7 +245,7 @@ def test_the_type_of_a_column_of_times_decides_its_unit(unit: str) -> None:
     assert batch.timestamp.tolist() == [1769817600.0, 1769904000.0]
 
 
-def test_a_table_without_ids_repeats_none(run: Run) -> None:
+def test_a_table_that_is_read_twice_is_found_without_ids(run: Run) -> None:
     rows = [f"{START + index},{'ab'[index % 2]},0.5,{index % 2},0.5" for index in range(EVENTS)]
     for name in ("one.csv", "two.csv"):
         Path(name).write_text("timestamp,action,propensity,reward,challenger\n" + "\n".join(rows) + "\n")
@@ -253,6 +253,9 @@ def test_a_table_without_ids_repeats_none(run: Run) -> None:
     assert outcome.err == (
         "warning: timestamp: 394 of 800 events are dated up to 7 minutes before an earlier one\n"
         "hint: sort the log and its files by timestamp: events count as they are read\n"
+        "warning: logging and challenger fail the trust check repeated_events: about 41 % of the events are copies of "
+        "earlier ones\n"
+        "hint: read each event once: leave out copies of files or frames, and give each decision an event_id\n"
     )
 
 
