@@ -19,6 +19,7 @@ class StreamevalError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.add_note(f"hint: {hint}")  # which a traceback and a notebook show
 
     def report(self) -> str:
         """Return the message and its hint as they are printed."""

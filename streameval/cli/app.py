@@ -355,6 +355,8 @@ def simulate(
         return
     if config or as_json:
         raise InputError("--config and --json have no effect without --errors", hint="add --errors LOGS")
+    if truth and file and truth.resolve() == Path(file).resolve():
+        raise InputError(f"events and true values cannot both be in {truth}", hint="give --truth another file")
     recommender = SimulatedRecommender(settings)
     if truth:
         write_lines(truth, recommender.truth_lines())

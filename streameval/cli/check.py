@@ -150,7 +150,7 @@ def check_configuration(config: Config) -> Iterator[Finding]:
     Security(config.http)
     for path in readable_by_others(config.http):
         yield Finding("http", f"every user of this machine can read {path}", "warning", f"chmod o-r {path}")
-    for problem in (*config.memory_warnings(), *config.without_effect()):
+    for problem in (*config.memory_warnings(), *config.doubts()):
         yield Finding("configuration", problem.text(), "warning", problem.hint)
 
 

@@ -134,6 +134,8 @@ def compare(
     is_read_once = isinstance(known.batches, Iterator)
     replay = _replayed(config, known, trace if is_read_once else None, scores)
     report = replay.report()
+    for problem in config.doubts():
+        warnings.warn(f"{problem.text()}\nhint: {problem.hint}", stacklevel=2)
     for warning in _whole(replay.warnings(report)):
         warnings.warn(warning, stacklevel=2)
     require_events(report)
@@ -263,11 +265,15 @@ def _segments(segments: str | Sequence[str] | Mapping[str, Any], known: _Known) 
         return fields
     found = {}
     for field in fields:
-        counts = Counter(filter(None, map(label_of, _values(known, field))))
+        values = [value for value in _values(known, field) if value is not None]
+        counts = Counter(filter(None, map(label_of, values)))
+        if values and not counts:
+            hint = "add a field with groups of its values, e.g. by pandas.cut"
+            raise InputError(f"{field!r} has no value that is text or a whole number", hint=hint)
         if not counts:
             raise InputError(f"no event has the field {field!r}", hint="name a field of the data in `segments`")
-        values = [value for value, _ in counts.most_common(MOST_VALUES) if value != "other"]
-        found[field.rpartition(".")[2]] = {"field": field, "values": values, "other": True}
+        common = [value for value, _ in counts.most_common(MOST_VALUES) if value != "other"]
+        found[field.rpartition(".")[2]] = {"field": field, "values": common, "other": True}
     return found
 
 

@@ -24,7 +24,7 @@ from streameval.cli.results import answer_lines
 from streameval.cli.scores import ScoreFile
 from streameval.cli.tables import decisions_table, result_tables
 from streameval.cli.terminal import console, progress_of_bytes, say, silence_logs, warn, warning
-from streameval.cli.trace import Trace, read_truth
+from streameval.cli.trace import Trace, read_truth, require_truth_of
 from streameval.common.arrays import Array
 from streameval.common.problems import did_you_mean, problems_of
 from streameval.common.text import counted, significant
@@ -107,6 +107,8 @@ def run_replay(
     replay.update = _updates(replay, trace if trace.pairs else None, means)
     report = replay.read(files, events_format)
     trace.finish(report)
+    if truth:
+        require_truth_of(report.events.accepted + sum(report.events.rejected.values()), true_values, truth)
     if plot and figure:
         save(figure.figure(trace), plot.path)
     if as_json:
@@ -386,6 +388,9 @@ class Replay:
         for name in self._empty_segments(report):
             hint = f"the segment has the values of the field {self.config.segments[name].field or name}"
             yield warning(f"no event has one of the values of the segment '{name}'", hint)
+        for name in self._late_segments(report):
+            hint = "split by what is known before the decision: lifts within the outcomes say nothing"
+            yield warning(f"the segment '{name}' decides the reward, so it is known after the decision only", hint)
         yield from self._warnings_of_ids()
         yield from (*self._counts.warnings(), *missing_warnings(report), *trust_warnings(report))
 
@@ -401,6 +406,14 @@ class Replay:
         """Yield segments without an event that has a listed value."""
         used = {row.segment for row in report.segments if row.events and row.segment_value != OTHER}
         yield from (name for name in self.config.segments if report.events.accepted and name not in used)
+
+    def _late_segments(self, report: Report) -> Iterator[str]:
+        """Yield segments in which production earns the smallest or the largest reward, and nothing between."""
+        rows = [row for row in report.segments if row.policy == report.production and row.events]
+        for name in dict.fromkeys(row.segment for row in rows):
+            values = {round(row.value, 9) for row in rows if row.segment == name and row.value is not None}
+            if len(values) == 2 and values == {round(reward, 9) for reward in self._counts.rewards}:
+                yield name
 
     def _hint_of_absent(self, policy: str) -> str:
         """Return the field for the probability of a policy, by the names that the events have."""

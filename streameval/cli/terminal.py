@@ -147,7 +147,7 @@ def warning(message: str, hint: str) -> str:
 
 def warn(config: Config) -> None:
     """Warn about settings that are probably mistakes."""
-    for problem in (*config.memory_warnings(), *config.without_effect()):
+    for problem in (*config.memory_warnings(), *config.doubts()):
         say(warning(problem.text(), problem.hint))
 
 

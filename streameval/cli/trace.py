@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -152,6 +152,19 @@ class _TrueValues(msgspec.Struct):
     truth: dict[str, float]
 
 
+def require_truth_of(events: int, truth: Mapping[str, Array], path: Path) -> None:
+    """Check that true values belong to a log of so many events.
+
+    Raises:
+        InputError: They end before the log, or go on after it.
+    """
+    times = next(iter(truth.values()))[0]
+    last, step = float(times[-1]), float(times[-1] - times[-2] if len(times) > 1 else times[0])
+    if not last <= events < last + max(step, 1.0):
+        hint = "name the file that `simulate LOG --truth FILE` wrote with this log"
+        raise InputError(f"the truth {path} ends at event {last:,.0f}, and the log has {events:,}", hint=hint)
+
+
 def read_truth(path: Path) -> dict[str, Array]:
     """Read true values, from lines such as `{"events": 100, "truth": {"logging": 0.2}}`.
 
@@ -159,7 +172,7 @@ def read_truth(path: Path) -> dict[str, Array]:
         By policy, an array [2, lines] of numbers of events and true values.
 
     Raises:
-        InputError: The file cannot be read.
+        InputError: The file cannot be read, or is empty.
     """
     try:
         lines = msgspec.json.decode(b"[" + b",".join(path.read_bytes().splitlines()) + b"]", type=list[_TrueValues])
@@ -167,6 +180,7 @@ def read_truth(path: Path) -> dict[str, Array]:
         raise InputError(
             f"the truth {path} cannot be read: {error}", hint="write it with `simulate --truth`"
         ) from error
-    policies = lines[0].truth if lines else ()
+    if not lines:
+        raise InputError(f"the truth {path} is empty", hint="write it with `simulate --truth`")
     events = [float(line.events) for line in lines]
-    return {policy: np.array([events, [line.truth[policy] for line in lines]]) for policy in policies}
+    return {policy: np.array([events, [line.truth[policy] for line in lines]]) for policy in lines[0].truth}

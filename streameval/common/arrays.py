@@ -243,9 +243,11 @@ def require_fit(value: Any, template: Any, path: str = "") -> None:
     >>> require_fit({"sums": to_plain(np.zeros(3)), "events": 1}, {"sums": to_plain(np.zeros(2)), "events": 0})
     Traceback (most recent call last):
     streameval.errors.DamagedError: wrong content: sums is an array <f8 [3], expected an array <f8 [2]
+    hint: use an older state
     >>> require_fit({"sums": [1]}, {"sums": [], "events": 0})
     Traceback (most recent call last):
     streameval.errors.DamagedError: wrong content: events is missing
+    hint: use an older state
     """
     if template is None:
         return

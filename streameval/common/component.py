@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import field, fields, is_dataclass
+from dataclasses import field, fields, is_dataclass, replace
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, SecretStr, field_validator
+from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError, field_validator
 from pydantic.dataclasses import dataclass
+
+from streameval.common.problems import NO_HINT, ProblemsError, problems_of
 
 strict = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -26,7 +29,20 @@ class StrictModel(BaseModel):
 
 
 class Configurable(type):
-    """List only the options of a class in `dir` and `help`, without the internals of pydantic."""
+    """Name wrong arguments as a configuration does, and list only the options of a class in `dir` and `help`."""
+
+    def __call__(cls, *arguments: Any, **options: Any) -> Any:
+        """Make a value.
+
+        Raises:
+            ProblemsError: An argument is wrong, missing or unknown.
+        """
+        try:
+            return super().__call__(*arguments, **options)
+        except ValidationError as error:
+            problems = [problem.below(cls.__name__) for problem in problems_of(error, cls)]
+            help_text = f"help({cls.__name__}) describes its arguments"
+            raise ProblemsError(replace(one, hint=one.hint.replace(NO_HINT, help_text)) for one in problems) from None
 
     def __dir__(cls) -> list[str]:
         return [option.name for option in fields(cls) if option.repr] if is_dataclass(cls) else []

@@ -7,6 +7,7 @@ import re
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from inspect import signature
 from itertools import groupby
 from typing import Annotated, Any, TypeAlias, TypeVar, Union, get_args, get_origin
 
@@ -86,7 +87,6 @@ class ProblemsError(ConfigError, ValueError):
         texts = [f"{problem.text(origin(problem.path))}\nhint: {problem.hint}" for problem in self.problems]
         message, _, hint = "\n\n".join(filter(None, (first, *texts))).rpartition("\nhint: ")
         super().__init__(message, hint=hint)
-        self.add_note(f"hint: {hint}")
 
 
 def refuse(problems: Iterable[Problem]) -> None:
@@ -257,6 +257,8 @@ def _walk(root: object, location: tuple[int | str, ...]) -> tuple[KeyPath, list[
     path: KeyPath = ()
     shapes = [root]
     for step in location:
+        if isinstance(step, int) and isinstance(root, type) and shapes == [root]:
+            step = list(signature(root).parameters)[step]  # an argument without its name
         members = _members(shapes[-1])
         if step in members:
             shapes[-1] = members[step]

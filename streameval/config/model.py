@@ -371,8 +371,11 @@ class Config(EvaluatorOptions):
         if needed > memory / 4:
             yield problem
 
-    def without_effect(self) -> Iterator[Problem]:
-        """Yield warnings about options that have no effect."""
+    def doubts(self) -> Iterator[Problem]:
+        """Yield warnings about options that have no effect, or are probably meant otherwise."""
+        if self.confidence < 0.5:
+            message = f"intervals miss the true value in {100 * (1 - self.confidence):g} % of all cases"
+            yield Problem(("confidence",), message, f"did you mean {1 - self.confidence:g}?")
         if "promotion" in self.model_fields_set and (idle := self.idle_rules()):
             rules = f"{'rules' if len(idle) > 1 else 'rule'} {' and '.join(idle)}"
             message = f"the {rules} cannot promote: no unbiased estimator is on a mixture"
@@ -422,15 +425,18 @@ def _reward_problems(config: Config) -> Iterator[Problem]:
 
 def _known_too_late(config: Config) -> Iterator[Problem]:
     """Yield the fields of rewards that split estimates, or that estimated propensities depend on."""
-    rewards = {reward.field for reward in config.reward_fields} - {"reward"}  # an evaluator refuses the field `reward`
-    message = expecting("a field that is known before the decision", "a reward")
-    hint = "name a field that the decision could depend on, e.g. context.country"
-    for name, segment in config.segments.items():
-        if SegmentField(name, segment.field or name).root in rewards:
-            yield Problem(("segments", name, "field"), message, hint)
-    for index, field in enumerate([] if config.propensity is None else config.propensity.fields):
-        if field.root in rewards:
-            yield Problem(("propensity", "model", "by", index), message, hint)
+    # An evaluator refuses the fields `reward` and `action` themselves.
+    late = {reward.field: "a reward" for reward in config.reward_fields if reward.field != "reward"}
+    if config.columns.action != "action":
+        late[config.columns.action] = "the action"
+    segments = {
+        ("segments", name, "field"): SegmentField(name, by.field or name) for name, by in config.segments.items()
+    }
+    models = enumerate([] if config.propensity is None else config.propensity.fields)
+    for path, field in (segments | {("propensity", "model", "by", index): field for index, field in models}).items():
+        if found := late.get(field.root, late.get(field.field)):
+            message = expecting("a field that is known before the decision", found)
+            yield Problem(path, message, "name a field that the decision could depend on, e.g. context.country")
 
 
 def _reward_topic_problems(config: Config) -> Iterator[Problem]:

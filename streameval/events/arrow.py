@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from numbers import Real
 from typing import Any, TypeAlias
 
 import msgspec
@@ -66,9 +67,12 @@ def from_frame(frame: Any, columns: ColumnNames, decoder: JsonDecoder) -> EventB
         TypeError: It is not a frame.
         InputError: It cannot become an Arrow table, or a required column is missing.
     """
-    if not hasattr(frame, "__arrow_c_stream__") and not isinstance(frame, Mapping):
-        expected = "expected a frame of pandas or polars, or an Arrow table"
-        raise TypeError(f"{expected}, found {type(frame).__name__}")
+    is_series = type(frame).__name__ == "Series"
+    if is_series or (not hasattr(frame, "__arrow_c_stream__") and not isinstance(frame, Mapping)):
+        raise TypeError(f"expected a frame of pandas or polars, or an Arrow table, found {_named(frame)}")
+    if isinstance(frame, Mapping) and any(isinstance(values, str | Real | None) for values in frame.values()):
+        hint = "write a list for each column, or give one event to Evaluator.update_one"
+        raise InputError("expected a list of values for each column, found single values", hint=hint)
     try:
         table = frame if isinstance(frame, pa.Table) else pa.table(frame)
     except (ValueError, TypeError, NotImplementedError) as error:  # the base classes of pyarrow's errors
@@ -78,6 +82,17 @@ def from_frame(frame: Any, columns: ColumnNames, decoder: JsonDecoder) -> EventB
     arrays, rows = table_columns(table, layout)
     origin = Origin.from_parts("frame", [(0, range(table.num_rows))])
     return with_deferred_rows(decode_columns(arrays, rows, layout, decoder, origin), deferred_rows(table, layout))
+
+
+def _named(frame: object) -> str:
+    """Return the type of what is no frame, and how to make one of it."""
+    found = type(frame).__name__
+    if isinstance(frame, list) and frame:
+        if isinstance(frame[0], Mapping):
+            return f"a list of {type(frame[0]).__name__}: give pandas.DataFrame(rows)"
+        if hasattr(frame[0], "columns"):
+            return f"a list of {type(frame[0]).__name__}: give pandas.concat(frames)"
+    return f"{found}: give the whole frame" if found == "Series" else found
 
 
 def table_columns(table: Any, layout: TableLayout) -> tuple[list[Column], Callable[[Index], list[Row]]]:

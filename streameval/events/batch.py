@@ -23,6 +23,7 @@ from streameval.events.action_sets import (
     ScoredOutcomes,
     reconcile,
 )
+from streameval.events.arguments import require_fields, require_names, require_range
 from streameval.events.from_arrays import (
     choice_columns,
     column,
@@ -30,6 +31,7 @@ from streameval.events.from_arrays import (
     further_reward_columns,
     identifier_column,
     named_actions,
+    require_one_index,
     reward_columns,
 )
 from streameval.events.further_rewards import FurtherRewards, RewardField
@@ -426,6 +428,11 @@ class EventBatch(Batch):
         ValueError: row 1: propensity_range: propensity: 0 is not in (0, 1]
         """
         named = policies or {}
+        if not isinstance(named, Mapping):
+            raise ValueError(f"policies: expected a mapping from name to probabilities, found {type(named).__name__}")
+        single: dict[str, Any] = {"reward": reward, "propensity": propensity, "action": action, "timestamp": timestamp}
+        single |= {"unit": unit, "logging_policy": logging_policy, "sampling_probability": sampling_probability}
+        require_one_index({**single, "context": context}, policies=named, rewards=rewards, segments=segments)
         values, slot_rewards = reward_columns(reward, propensity, propensities)
         n, is_ranking = len(values), slate_logging == "uniform_ranking"
         logged, probabilities, sets, slates = choice_columns(
@@ -505,7 +512,15 @@ class EventBatch(Batch):
         from streameval.events.decoder import JsonDecoder
         from streameval.events.tables import ColumnNames
 
+        require_names("policies", policies)
+        require_range(reward_range)
+        require_fields(segments)
         names = ColumnNames.from_mapping(columns, policies)
+        if names.reward not in (None, reward_field) and reward_field != "reward":
+            raise InputError(
+                f"reward_field: expected nothing next to columns['reward'] ({names.reward!r}), found {reward_field!r}",
+                hint="name the reward once",
+            )
         fields = [SegmentField(name, field) for name, field in (segments or {}).items()]
         raw_fields = () if estimated and scores is None else scores
         options: dict[str, Any] = {"segments": fields, "named": estimated, "estimated": estimated}

@@ -41,6 +41,24 @@ def column(name: str, values: ArrayLike, *shape: int | None) -> Array:
     return copy
 
 
+def require_one_index(arrays: Mapping[str, Any], **groups: Mapping[str, Any] | None) -> None:
+    """Check that series of pandas have the same index, since rows are taken by position.
+
+    Args:
+        arrays: by name, arrays of any kind, None for none
+        groups: more of them, by the argument that holds them
+
+    Raises:
+        ValueError: Two indices differ.
+    """
+    further = {f"{group}[{name!r}]": one for group, by in groups.items() for name, one in (by or {}).items()}
+    series = {name: values.index for name, values in {**arrays, **further}.items() if hasattr(values, "iloc")}
+    first = next(iter(series), "")
+    for name, index in series.items():
+        if not index.equals(series[first]):
+            raise ValueError(f"{name}: its index differs from the index of {first}: align them, or give .to_numpy()")
+
+
 def reward_columns(
     reward: ArrayLike, propensity: ArrayLike | None, propensities: ArrayLike | None
 ) -> tuple[Array, Array | None]:
@@ -101,6 +119,9 @@ def contexts_of(context: Iterable[Any], n: int) -> list[Any]:
     Raises:
         ValueError: There are not `n` of them.
     """
+    frame: Any = context
+    if hasattr(frame, "columns"):  # it would give its names
+        context = frame.to_dicts() if hasattr(frame, "to_dicts") else frame.to_dict("records")
     values: list[Any] = context.tolist() if hasattr(context, "tolist") else list(context)
     if len(values) != n or isinstance(context, Mapping):
         found = f"a {type(context).__name__} of {len(values)}"

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from support.paths import ROOT
@@ -53,7 +54,8 @@ def run_document(markdown: str, directory: Path) -> int:
     for source, name in FILE.findall(markdown):
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / source, directory / name)
-    namespace: dict[str, Any] = {"__name__": "__main__"}
+    document = sys.modules["document"] = ModuleType("document")  # types of classes are looked up in a module
+    namespace = vars(document)
     run = {"python": lambda block: run_python(block, namespace), "console": run_console, "yaml": save_yaml}
     ran = [block for block in blocks(markdown) if block.language in run and not block.left_out]
     for block in ran:

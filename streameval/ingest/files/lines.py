@@ -44,6 +44,18 @@ def format_of_name(file: str) -> str | None:
     return next((written for suffix, written in TABLE_SUFFIXES.items() if suffix in suffixes), None)
 
 
+FOREIGN = {
+    b"\x80": "a pickle",
+    b"\x93NUMPY": "an array of numpy",
+    b"ARROW1": "an Arrow (Feather) file",
+    b"FEA1": "a Feather file",
+    b"SQLite": "a database of SQLite",
+    b"\x89HDF": "an HDF5 file",
+    b"\xd0\xcf\x11\xe0": "a workbook of Excel",
+}
+"""Files of other tools, by their first bytes."""
+
+
 def table_format(file: str) -> str | None:
     """Return the format of the table in a file, by its suffixes, else by its content. Return None for other files."""
     named = format_of_name(file)
@@ -371,7 +383,15 @@ def check(path: str) -> int | None:
         raise InputError(f"{path} is a directory", hint=f"name the files in it, for example {path.rstrip('/')}/*.gz")
     if not os.access(path, os.R_OK):
         raise InputError(f"no permission to read {path}", hint="check the permissions of the file and its directories")
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    with _open(path) as stream:
+        start = stream.read(8)
+    foreign = next((name for magic, name in FOREIGN.items() if start.startswith(magic)), None)
+    if foreign is not None:
+        hint = "write it with DataFrame.to_parquet, or read it and give the frame to streameval.compare"
+        raise InputError(f"{path} is {foreign}, which is not read", hint=hint)
+    return status.st_size
 
 
 def _open(path: str) -> BinaryIO:

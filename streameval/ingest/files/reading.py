@@ -6,10 +6,12 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
+from streameval.common.problems import did_you_mean, expecting, one_of
 from streameval.errors import InputError
 from streameval.events import DsjsonDecoder, EventBatch, JsonDecoder, RankingDecoder
+from streameval.events.arguments import require_fields, require_names, require_range
 from streameval.events.fields import json_decoder
 from streameval.events.segments import SegmentField
 from streameval.events.tables import ColumnNames
@@ -18,6 +20,7 @@ from streameval.ingest.files.source import AnyPath, read_lines
 from streameval.ingest.files.tables import read_table
 
 EventsFormat: TypeAlias = Literal["json", "dsjson", "parquet", "csv"]
+FORMATS = (*get_args(EventsFormat), "rankings")
 
 
 def read_events(
@@ -55,9 +58,7 @@ def read_events(
         InputError: A table lacks a column, or a file is missing or damaged. Raised after all lines before the damage.
         ValueError: `batch_size` is not a whole number of at least 1.
     """
-    _require_paths(paths)
-    if not isinstance(batch_size, int) or batch_size < 1:
-        raise ValueError(f"batch_size: expected a whole number of at least 1, found {batch_size!r}")
+    _require_arguments(paths, policies, reward_range, format, segments, batch_size)
     names = ColumnNames.from_mapping(columns, policies or ())
     fields = [SegmentField(name, field) for name, field in (segments or {}).items()]
     raw_fields = () if estimated and scores is None else scores
@@ -91,7 +92,24 @@ def read_events(
             yield replace(batch, origin=None)
 
 
-def _require_paths(paths: object) -> None:
+def _require_arguments(
+    paths: object, policies: object, reward_range: object, format: str | None, segments: object, batch_size: object
+) -> None:
     if hasattr(paths, "__arrow_c_stream__") or isinstance(paths, Mapping):
         hint = "streameval.compare takes it as it is, and EventBatch.from_frame makes a batch of it"
         raise InputError(f"expected paths of files, found a frame ({type(paths).__name__})", hint=hint)
+    if isinstance(paths, bytes):
+        raise InputError(f"expected a path, found bytes ({paths!r:.60})", hint="write it as text, or use os.fsdecode")
+    if not isinstance(paths, str | os.PathLike | Iterable):
+        raise InputError(
+            f"expected paths of files, found {paths!r:.60}", hint='write e.g. read_events("log.ndjson.gz")'
+        )
+    if policies is not None:
+        require_names("policies", policies)
+    require_range(reward_range)
+    if format is not None and format not in FORMATS:
+        hint = did_you_mean(format, FORMATS) or "CSV and Parquet are the tables that are read"
+        raise InputError(f"format: {expecting(one_of(FORMATS), repr(format))}", hint=hint)
+    require_fields(segments)
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise ValueError(f"batch_size: expected a whole number of at least 1, found {batch_size!r}")

@@ -44,26 +44,32 @@ class FunctionEstimator(Estimator):
         """Return an estimator under the name of the function.
 
         Raises:
-            ValueError: The function returns arrays of another shape, or changes its arguments.
+            ValueError: The function fails, changes its arguments, or returns arrays of another shape, other values than
+                finite numbers, or negative denominators.
         """
         name = getattr(function, "__name__", type(function).__name__)
+        weights, rewards = np.array([[0.0, 1.0], [0.5, 2.0], [10.0, 1000.0]]), np.array([[0.0], [1.0], [0.5]])
         try:
-            found = function(_unchanging(np.ones((3, 2))), _unchanging(np.ones((3, 1))))
-        except ValueError as error:
+            parts = _parts(function(_unchanging(weights), _unchanging(rewards)))
+        except Exception as error:
             hint = "; copy weights and rewards before you change them" if "read-only" in str(error) else ""
-            raise ValueError(f"{name}: {error}{hint}") from error
-        shapes = [np.shape(part) for part in (found if isinstance(found, tuple) else (found,))]
+            raise ValueError(f"{name}: {type(error).__name__}: {error}{hint}") from error
+        shapes = [part.shape for part in parts]
         if set(shapes) != {(3, 2)} or len(shapes) > 2:
             raise ValueError(
                 f"{name}: expected numerators, or numerators and denominators, of the shape (3, 2) for weights of that "
                 f"shape and rewards (3, 1), found {' and '.join(map(str, shapes))}"
             )
+        if not all(np.isfinite(part).all() for part in parts):
+            raise ValueError(f"{name}: expected finite numbers for weights from 0, found nan or infinite ones")
+        if len(parts) > 1 and (parts[1].min() < 0 or not parts[1].any()):
+            raise ValueError(f"{name}: expected denominators that are not negative, and not all 0")
         kind = RatioFunctionEstimator if len(shapes) == 2 else FunctionEstimator
         return kind(name=name, function=function)
 
     def terms(self, evidence: Evidence, state: Any) -> tuple[Terms, Any]:
-        found = self.function(_unchanging(evidence.importance_weight), _unchanging(evidence.reward[:, None]))
-        return (Terms(*found) if isinstance(found, tuple) else Terms(found)), state
+        parts = _parts(self.function(_unchanging(evidence.importance_weight), _unchanging(evidence.reward[:, None])))
+        return Terms(parts[0], parts[1] if len(parts) > 1 else None), state
 
     def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
         """Return the smallest and the largest term that the ends of the reward range have up to the largest weight."""
@@ -76,8 +82,20 @@ class FunctionEstimator(Estimator):
         return lines._replace(low_offset=least, high_offset=most)
 
     def _numerator(self, weights: Array, reward: float) -> Array:
-        found = self.function(weights, np.full((len(weights), 1), reward))
-        return found[0] if isinstance(found, tuple) else found
+        return _parts(self.function(weights, np.full((len(weights), 1), reward)))[0]
+
+
+def _parts(found: object) -> list[Array]:
+    """Return what a function gave as arrays of real numbers.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    parts = [np.asarray(part) for part in (found if isinstance(found, tuple) else (found,))]
+    for part in parts:
+        if part.dtype.kind not in "fiub":
+            raise TypeError(f"expected an array of numbers, found {part.dtype} values")
+    return [part.astype(float, copy=False) for part in parts]
 
 
 def _unchanging(values: Array) -> Array:

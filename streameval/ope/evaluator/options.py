@@ -7,7 +7,15 @@ from dataclasses import replace
 from inspect import isclass
 from typing import Annotated, Any, Self, TypeAlias
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, WrapValidator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from streameval.common.component import Component, StrictModel, kind_as_mapping
 from streameval.common.problems import Problem, expecting, refuse, shown
@@ -43,7 +51,13 @@ Name = Annotated[str, Field(min_length=1)]
 
 def _by_kind(base: type[Component]) -> WrapValidator:
     """Take the name of a kind, a mapping of its options, or a value of any class that derives from `base`."""
-    return WrapValidator(lambda value, check: value if isinstance(value, base) else check(kind_as_mapping(value)))
+
+    def checked(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+        if isclass(value) and issubclass(value, base):
+            raise ValueError(f"expected a value, found the class {value.__name__}: write {value.__name__}()")
+        return value if isinstance(value, base) else check(kind_as_mapping(value))
+
+    return WrapValidator(checked)
 
 
 # --- Policies ---

@@ -38,6 +38,7 @@ class Decisions:
 
 
 TAKES_MANY = "; it takes the contexts, actions and features of many events, as lists"
+ROWS = "return one list of probabilities for each event"
 NO_CONTEXT = "; the event has no context: name its columns, e.g. columns={'context': ['country']}"
 NO_CONTEXT_IN_ARRAYS = "; the event has no context: give contexts to EventBatch.from_arrays(context=...)"
 Policy: TypeAlias = Callable[[Decisions], Sequence[ArrayLike]]
@@ -112,6 +113,9 @@ def _answers(policy: Policy, sets: ActionSets, raw_fields: RawFields, numbers: I
     try:
         with foreign_code():
             answer: Any = policy(decisions)
+            if isinstance(answer, str | bytes):
+                return [Fault("malformed", f"the function returned text; {ROWS}")] * events
+            answer = np.asarray(answer) if hasattr(answer, "columns") else answer  # a frame would give its names
             # an iterator may never end
             answers = list(islice(answer, events + 1)) if isinstance(answer, Iterable) else [answer] * events
     except CodeError as error:
@@ -121,7 +125,9 @@ def _answers(policy: Policy, sets: ActionSets, raw_fields: RawFields, numbers: I
         hint = "" if any(decisions.contexts) else hint
         return [Fault("raised", f"{error}{hint}")] if events == 1 else []
     if events == 1 and len(answers) != 1:
-        return [Fault("malformed", f"{'2 or more' if answers else 0} distributions for 1 event")]
+        return [
+            Fault("malformed", f"the function returned {'2 or more rows' if answers else 'no row'} for 1 event; {ROWS}")
+        ]
     return answers
 
 

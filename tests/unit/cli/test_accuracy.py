@@ -82,6 +82,10 @@ def test_a_replay_with_its_truth_prints_errors(run: Run) -> None:
     outcome = run("replay", "c.yaml", "log.ndjson", "--truth", "truth.ndjson")
     assert outcome.code == 0, outcome.err
     assert "Errors against the truth, log.ndjson:" in outcome.out
+    for content, problem in [("", "is empty"), (Path("truth.ndjson").read_text()[:200], "and the log has 2,000")]:
+        Path("wrong.ndjson").write_text(content.rpartition("\n")[0])
+        outcome = run("replay", "c.yaml", "log.ndjson", "--truth", "wrong.ndjson")
+        assert (outcome.code, problem in outcome.err) == (2, True), outcome.err
     Path("other.yaml").write_text("policies: {candidates: [other]}\n")
     outcome = run("replay", "other.yaml", "log.ndjson", "--truth", "truth.ndjson")
     assert outcome.code == 2
@@ -92,6 +96,7 @@ def test_a_replay_with_its_truth_prints_errors(run: Run) -> None:
     ("options", "complaint"),
     [
         (("log.ndjson", "--errors", "2"), "--errors writes no events"),
+        (("log.ndjson", "--truth", "log.ndjson"), "events and true values cannot both be in log.ndjson"),
         (("--json",), "--config and --json have no effect without --errors"),
     ],
 )

@@ -109,13 +109,31 @@ def test_copies_of_a_frame_are_no_evidence(log: dict[str, Any], ids: bool) -> No
     frame = pd.DataFrame(log | ({"event_id": range(EVENTS)} if ids else {}))
     columns = {"event_id": "event_id"} if ids else {}
     assert "copies" not in str(se.compare(frame, ["new"], columns=columns))
-    with pytest.warns(
-        UserWarning, match="trust check repeated_events: about 6[67] % of the events are copies"
-    ):
+    found = (
+        "trust check repeated_events: about 6"
+        if not ids
+        else "12,000 of 18,000 events repeat the id|repeated_events: about"
+    )
+    with pytest.warns(UserWarning, match=found):
         answer = se.compare(pd.concat([frame] * 3), ["new"], columns=columns)
     assert "Do not decide yet about new: about 6" in str(answer)
     assert "leave out copies of files or frames" in str(answer)
     assert not any(decision.promotable for decision in answer.report.promotion)
+
+
+def test_segments_that_are_known_after_the_decision_are_named(log: dict[str, Any]) -> None:
+    frame = pd.DataFrame(log | {"revenue": [5 * reward for reward in log["reward"]], "item": log["action"]})
+    with pytest.warns(UserWarning, match="the segment 'revenue' decides the reward"):
+        se.compare(frame, ["new"], segments=["revenue", "country"])
+    with pytest.raises(ProblemsError, match="before the decision, found the action"):
+        se.compare(frame, ["new"], columns={"action": "item"}, segments="item")
+    with pytest.raises(InputError, match="'propensity' has no value that is text or a whole number"):
+        se.compare(frame, ["new"], segments="propensity")
+
+
+def test_a_confidence_that_is_an_error_level_is_doubted(log: dict[str, Any]) -> None:
+    with pytest.warns(UserWarning, match="confidence: intervals miss the true value in 95 % of all cases"):
+        se.compare(log, ["new"], confidence=0.05)
 
 
 def test_copies_that_are_dropped_do_no_harm(log: dict[str, Any]) -> None:

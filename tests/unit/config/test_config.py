@@ -90,7 +90,7 @@ def test_the_file_of_the_documentation_loads(load: Loader) -> None:
     assert config.state.interval == 30.0
     assert config.kept_state() == config.state
     assert config.promotion == Promotion()
-    (problem,) = config.without_effect()
+    (problem,) = config.doubts()
     assert problem.text() == "promotion: the rule periodic cannot promote: no unbiased estimator is on a mixture"
 
 
@@ -697,7 +697,7 @@ def test_promotion_is_a_rule_or_several_or_a_mapping(load: Loader, text: str, ru
     assert config.promotion is not None
     assert tuple(rule.label for rule in config.promotion.rules) == rules
     assert config.evaluator_config().promotion == config.promotion
-    assert list(config.without_effect()) == []
+    assert list(config.doubts()) == []
 
 
 def test_promotion_may_be_off(load: Loader) -> None:

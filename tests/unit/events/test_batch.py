@@ -3,6 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -233,3 +235,24 @@ def test_a_state_gives_the_batch_back_bit_for_bit(messages: list[bytes]) -> None
     assert same(back, batch)
     assert back.probabilities.T.flags.c_contiguous
     assert (back.action_sets is None) == (batch.action_sets is None)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"policies": [[0.5, 0.5]]}, "policies: expected a mapping from name to probabilities, found list"),
+        ({"segments": {"country": ["de"]}}, r"segments\['country'\]: expected 2 values, one per event"),
+        ({"reward": pd.Series([1, 0], [1, 0])}, "propensity: its index differs from the index of reward"),
+        ({"segments": {"c": pd.Series(["a", "b"], [7, 8])}}, r"segments\['c'\]: its index differs"),
+    ],
+)
+def test_arrays_that_do_not_fit_together_are_named(arrays: dict[str, Any], message: str) -> None:
+    aligned = {"propensity": pd.Series([0.5, 0.25]), "reward": [1, 0]}
+    with pytest.raises(ValueError, match=message):
+        EventBatch.from_arrays(**aligned | arrays)
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
+def test_a_frame_gives_the_context_of_each_event(frame: Any) -> None:
+    batch = EventBatch.from_arrays(reward=[1, 0], propensity=[1, 1], context=frame({"country": ["de", "fr"]}))
+    assert [fields["context"] for fields in batch.raw_fields.values] == [{"country": "de"}, {"country": "fr"}]

@@ -172,6 +172,35 @@ def test_another_type_is_refused(value: Any) -> None:
         EventBatch.from_frame(value)
 
 
+@pytest.mark.parametrize(
+    ("value", "way"),
+    [
+        ([{"action": "a"}], r"a list of dict: give pandas.DataFrame\(rows\)"),
+        ([pd.DataFrame(ROWS)] * 2, r"a list of DataFrame: give pandas.concat\(frames\)"),
+        (pd.Series([1, 0]), "Series: give the whole frame"),
+        (pl.Series([1, 0]), "Series: give the whole frame"),
+    ],
+)
+def test_what_is_nearly_a_frame_is_named_with_the_way_to_one(value: Any, way: str) -> None:
+    with pytest.raises(TypeError, match=way):
+        EventBatch.from_frame(value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"frame": {"action": "a", "propensity": 0.5, "reward": 1}}, "a list of values for each column"),
+        ({"policies": "p_new"}, r"policies: expected a list of names, found 'p_new'"),
+        ({"reward_range": (1, 0)}, r"reward_range: expected the smallest and the largest reward, found \(1, 0\)"),
+        ({"segments": ["country"]}, "segments: expected a mapping from name to field"),
+        ({"columns": {"reward": "click"}, "reward_field": "other"}, r"next to columns\['reward'\] \('click'\)"),
+    ],
+)
+def test_arguments_that_would_be_misread_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        EventBatch.from_frame(**{"frame": pd.DataFrame(ROWS), **options})
+
+
 SETS: dict[str, list[Any]] = {
     "action": ["a", "b", "", "z", None],
     "propensity": [None, 0.25, 0.5, 2.0],

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from streameval import Evaluator
 from streameval.common.arrays import to_plain
+from streameval.common.problems import ProblemsError
 from streameval.events import EventBatch
 from streameval.ope.core import Cumulative, Decay, Window
 from streameval.ope.estimators import (
@@ -267,7 +268,7 @@ def test_terms_are_a_pure_function_of_evidence_and_memory() -> None:
 
 @pytest.mark.parametrize("cap", [0, -1, math.nan])
 def test_a_cap_that_is_not_above_zero_is_refused(cap: float) -> None:
-    with pytest.raises(ValidationError, match="cap"):
+    with pytest.raises(ProblemsError, match="cap"):
         ClippedIPS(cap=cap)
 
 
@@ -276,7 +277,7 @@ def test_a_label_is_the_name_or_else_the_kind() -> None:
     named = adapter.validate_python({"kind": "clipped_ips", "cap": 5, "name": "gentle"})
     assert (named.label, IPS().label) == ("gentle", "ips")
     assert named == ClippedIPS(cap=5, name="gentle")
-    with pytest.raises(ValidationError, match="cap"):
+    with pytest.raises(ValueError, match="cap"):
         adapter.validate_python({"kind": "ips", "cap": 5})
 
 

@@ -70,6 +70,30 @@ def test_a_function_of_another_shape_is_refused(function: Any) -> None:
         se.Evaluator(["a"], [function])
 
 
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda weight, reward: weight / weight * reward, "finite numbers for weights from 0, found nan"),
+        (lambda weight, reward: np.full(weight.shape, "a"), "an array of numbers, found <U1 values"),
+        (lambda weight, reward: weight * reward * 1j, "an array of numbers, found complex128 values"),
+        (lambda weight: weight, "takes 1 positional argument but 2 were given"),
+        (lambda weight, reward: {}[1], "KeyError: 1"),
+        (lambda weight, reward: (weight * reward, -weight), "denominators that are not negative"),
+        (lambda weight, reward: (weight * reward, 0 * weight), "and not all 0"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_a_function_that_fails_or_returns_no_usable_numbers_is_refused(function: Any, message: str) -> None:
+    with pytest.raises(ProblemsError) as refused:
+        se.Evaluator(["a"], [function])
+    assert message in str(refused.value)
+
+
+def test_a_function_may_return_lists() -> None:
+    as_lists = report(lambda weight, reward: (weight * reward).tolist(), se.IPS())
+    assert as_lists.get("b", "<lambda>", "cumulative").value == as_lists.get("b", "ips", "cumulative").value
+
+
 def test_a_function_cannot_change_what_other_estimators_see() -> None:
     def in_place(weight: Any, reward: Any) -> Any:
         weight[weight > 2] = 0

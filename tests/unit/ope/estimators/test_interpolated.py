@@ -12,11 +12,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.typing import NDArray
-from pydantic import ValidationError
 from pydantic.dataclasses import dataclass
 
 from streameval import Evaluator
 from streameval.common.component import strict
+from streameval.common.problems import ProblemsError
 from streameval.events import EventBatch
 from streameval.ope.core import Cumulative
 from streameval.ope.estimators import (
@@ -167,13 +167,13 @@ def test_switch_and_cab_take_the_model_for_actions_that_are_never_logged(cap: fl
 @pytest.mark.parametrize("wrong", [-0.1, math.nan])
 @pytest.mark.parametrize("kind", [Switch, CAB, CABDR])
 def test_a_cap_below_zero_or_null_is_refused(kind: type, wrong: float) -> None:
-    with pytest.raises(ValidationError, match="cap"):
+    with pytest.raises(ProblemsError, match="cap"):
         kind(cap=wrong)
 
 
 @pytest.mark.parametrize("wrong", [-0.1, 1.1, math.nan])
 def test_a_blend_above_1_is_refused(wrong: float) -> None:
-    with pytest.raises(ValidationError, match="tau"):
+    with pytest.raises(ProblemsError, match="tau"):
         StaticBlend(tau=wrong)
 
 

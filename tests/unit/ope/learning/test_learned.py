@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 from scipy.optimize import minimize
 
 from streameval import CAB, CABDR, DR, IPS, ClippedIPS, Evaluator
+from streameval.common.problems import ProblemsError
 from streameval.errors import ConfigError
 from streameval.ope.estimators import Estimator
 from streameval.ope.evidence.evidence import Evidence
@@ -266,5 +266,5 @@ def test_settings_are_checked() -> None:
         {"start_from": "zero"},
         {"objective": "cab"},
     ):
-        with pytest.raises(ValidationError):
+        with pytest.raises(ProblemsError):
             Learned(**wrong)

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from streameval import DM, DR, Evaluator, Learned, OfRewardModel, PythonModel, Ridge, Tabular
+from streameval.common.problems import ProblemsError
 from streameval.errors import ConfigError
 from streameval.events import ActionSets, EventBatch
 from streameval.ope.policies.base import Log
@@ -220,5 +220,5 @@ def test_a_configuration_of_an_experiment_refuses_the_policy_of_a_reward_model()
 
 def test_settings_are_checked() -> None:
     for wrong in ({"epsilon": 1.1}, {"epsilon": -0.1}, {"temperature": -1}, {"scores": "scores"}):
-        with pytest.raises(ValidationError):
+        with pytest.raises(ProblemsError):
             OfRewardModel(**wrong)

@@ -10,10 +10,10 @@ import pytest
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from streameval import Evaluator
 from streameval.cli.replay import Replay
+from streameval.common.problems import ProblemsError
 from streameval.config.model import Config
 from streameval.errors import ConfigError, StateError
 from streameval.events import EventBatch, JsonDecoder
@@ -147,10 +147,10 @@ def test_scores_far_apart_do_not_overflow() -> None:
             "not a finite number",
         ),
         (PythonPolicy("support.coded_policies:constant", {"answer": [float("inf"), 0, 0]}), {}, "not_finite", "finite"),
-        (PythonPolicy("support.coded_policies:too_few"), {}, "malformed", "0 distributions for 1 event"),
+        (PythonPolicy("support.coded_policies:too_few"), {}, "malformed", "no row for 1 event"),
         (PythonPolicy("support.coded_policies:exiting"), {}, "raised", "SystemExit: 3"),
         (PythonPolicy("support.coded_policies:panicking"), {}, "raised", "Silent: "),
-        (PythonPolicy("support.coded_policies:endless"), {}, "malformed", "2 or more distributions for 1 event"),
+        (PythonPolicy("support.coded_policies:endless"), {}, "malformed", "2 or more rows for 1 event"),
         (
             PythonPolicy("support.coded_policies:constant", {"answer": range(10**15)}),
             {},
@@ -161,7 +161,7 @@ def test_scores_far_apart_do_not_overflow() -> None:
             PythonPolicy("support.coded_policies:linear", {"weights": [1]}),
             {},
             "malformed",
-            "0 distributions for 1 event",
+            "no row for 1 event",
         ),
     ],
 )
@@ -282,7 +282,7 @@ def test_missing_code_stops_the_start(target: str, options: dict[str, Any], prob
 
 @pytest.mark.parametrize("target", ["factory", "package.module", "a:b:c", "a b:c", ":f", "m:"])
 def test_a_target_names_a_module_and_a_factory(target: str) -> None:
-    with pytest.raises(ValidationError, match=r"expected package\.module:factory"):
+    with pytest.raises(ProblemsError, match=r"expected package\.module:factory"):
         PythonPolicy(target)
 
 
