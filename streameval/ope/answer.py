@@ -103,10 +103,14 @@ def answers(report: Report) -> list[CandidateAnswer]:
 
 
 def headline(candidates: Sequence[CandidateAnswer]) -> str:
-    """Return the line above the sentences: several candidates to ship, and who is beaten, otherwise nothing."""
+    """Return the line above the sentences: several candidates to ship, and who is beaten, otherwise nothing.
+
+    Candidates that are worse than production are not named, because their sentences say more.
+    """
     promotable = sum(answer.state == "promotable" and not answer.faded for answer in candidates)
     first = f"{promotable} candidates beat production; best first" if promotable > 1 else ""
-    beaten, best = ([answer.policy for answer in candidates if answer.beaten is lost] for lost in (True, False))
+    within_reach = [answer for answer in candidates if answer.state != "worse"]
+    beaten, best = ([answer.policy for answer in within_reach if answer.beaten is lost] for lost in (True, False))
     if not beaten:
         return first
     second = f"{_named(best)} not beaten by another candidate; {_named(beaten)}"

@@ -65,12 +65,17 @@ def fold(state: PairState, sums: BlockSums, centred: bool) -> PairState:
     mean = production[:-1, 0] / np.where(known, production[:-1, 1], 1.0) * centred
     gain = sums.term[:, 1:] - mean[:, None] * sums.weight[:, 1:]
     has = (sums.present[:, 1:] > 0) & known[:, None]
-    both = has[:, :, None] & has[:, None, :]
-    difference = np.where(both, gain[:, :, None] - gain[:, None, :], 0.0)
-    added = both * 1.0, both * sums.q[:, :1, None], difference, difference**2
-    before = state.blocks, state.events, state.total, state.square
-    pairs = (np.cumsum(np.concatenate([old[None], new]), axis=0)[-1] for old, new in zip(before, added, strict=True))
-    return PairState(production[-1], *pairs)
+    ones = has.astype(float)
+    paths = np.empty((1 + len(gain), *state.total.shape))
+    difference = np.subtract(gain[:, :, None], gain[:, None, :], out=paths[1:])
+    if not has.all():
+        difference *= has[:, :, None] & has[:, None, :]
+    paths[0] = state.total
+    total = paths.sum(axis=0)
+    difference *= difference
+    paths[0] = state.square
+    events = state.events + (ones * sums.q[:, :1]).T @ ones
+    return PairState(production[-1], state.blocks + ones.T @ ones, events, total, paths.sum(axis=0))
 
 
 def select(state: PairState, candidates: Sequence[int]) -> PairState:

@@ -514,6 +514,9 @@ class PromotionMonitor:
     ) -> tuple[Contender, ...]:
         """Compare candidates with their leader, see `leader.contenders`.
 
+        The error probability is one minus the confidence, for all pairs of the candidates ever added. Candidates that
+        are added later make the shares of all pairs smaller from then on, unless `family_size` counts them before.
+
         Args:
             state: the state
             decisions: the decisions, which tell who is worse than production
