@@ -1,4 +1,4 @@
-"""Measure how often chance makes the leader beat an equal candidate, and how soon a better candidate beats the others."""
+"""Measure how often chance makes the leader beat an equal candidate, and how soon a better one beats the others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ERROR = 0.05 / (len(NAMES) * (len(NAMES) - 1))
 
 
 def log(seed: int, bonus: float, alike: float) -> tuple[Array, Array]:
-    """Draw four actions evenly. Each candidate takes its preferred one in 7 of 10 events, and each other one in 1 of 10.
+    """Draw four actions evenly. Each candidate prefers one with probability 0.7, and takes each other one with 0.1.
 
     Args:
         seed: the seed
