@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 import streameval as se
 from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.evaluator.summaries import PartitionedEvaluator
 from streameval.ope.promotion import leader
 from streameval.ope.report import Contender, Report
+from support.summaries import one_process, summarised
 
 SHARES = {"best": 0.9, "twin": 0.9, "equal": 0.9, "sparse": 0.9, "poor": 0.3}
 """How often each candidate takes the first action, which earns more.
@@ -77,6 +80,16 @@ def test_the_comparison_does_not_depend_on_how_the_stream_is_cut_or_resumed() ->
         cut.update(batch[start : start + 777])
         cut = Evaluator.from_state(cut.state())
     assert cut.report().contenders == whole.report().contenders
+
+
+def test_summaries_of_ranges_compare_candidates_as_one_process_does() -> None:
+    config, events = evaluator("best", "sparse", "poor").config, log(7_000)
+    parts = PartitionedEvaluator.from_config(config)
+    for start in range(0, 7_000, 1_777):
+        parts.fold([summarised(parts, events[start : start + 1_777], start)])
+    compared = parts.report().contenders
+    assert len(compared) == 3
+    assert msgspec.to_builtins(compared) == one_process(config, events)["contenders"]
 
 
 def test_a_state_without_comparisons_starts_them_from_zero() -> None:
