@@ -53,8 +53,13 @@ __all__ = [
     "summary",
 ]
 
-POLICY_PARTS = ("policies", "estimates", "promotion", "trust", "transitions", "calibration", "segments", "learners")
+POLICY_PARTS = (
+    *("policies", "estimates", "promotion", "contenders", "trust"),
+    *("transitions", "calibration", "segments", "learners"),
+)
 """Parts of a Report with one policy per entry."""
+MAX_NAMES = 5
+"""Names in a list of candidates."""
 SMALLEST_SHARE = 0.0005
 """Smallest share of missing events that an answer mentions."""
 MAX_DECIMALS = 3
@@ -76,6 +81,7 @@ class CandidateAnswer(NamedTuple):
         estimate: row of the Report that decides, if any
         bound: lower bound of the lift that decides, which ranks candidates
         faded: the candidate is or was promotable, and its interval does not exclude 0 any more
+        beaten: whether the best candidate beats it, None if it is not compared
     """
 
     policy: str
@@ -86,6 +92,7 @@ class CandidateAnswer(NamedTuple):
     estimate: Estimate | None = None
     bound: float = -math.inf
     faded: bool = False
+    beaten: bool | None = None
 
 
 def answers(report: Report) -> list[CandidateAnswer]:
@@ -96,9 +103,30 @@ def answers(report: Report) -> list[CandidateAnswer]:
 
 
 def headline(candidates: Sequence[CandidateAnswer]) -> str:
-    """Return the line above the sentences of several candidates to ship, otherwise nothing."""
+    """Return the line above the sentences: several candidates to ship, and who is beaten, otherwise nothing.
+
+    Candidates that are worse than production are not named, because their sentences say more.
+    """
     promotable = sum(answer.state == "promotable" and not answer.faded for answer in candidates)
-    return f"{promotable} candidates beat production; best first" if promotable > 1 else ""
+    first = f"{promotable} candidates beat production; best first" if promotable > 1 else ""
+    within_reach = [answer for answer in candidates if answer.state != "worse"]
+    beaten, best = ([answer.policy for answer in within_reach if answer.beaten is lost] for lost in (True, False))
+    if not beaten:
+        return first
+    second = f"{_named(best)} not beaten by another candidate; {_named(beaten)}"
+    return ". ".join(filter(None, (first, second)))
+
+
+def _named(policies: Sequence[str]) -> str:
+    """Name some policies with their verb.
+
+    >>> _named(["a"]), _named(["a", "b"]), _named(["a", "b", "c", "d", "e", "f", "g"])
+    ('a is', 'a and b are', 'a, b, c, d and 3 others are')
+    """
+    *first, last = policies
+    if len(first) >= MAX_NAMES:
+        first, last = first[: MAX_NAMES - 1], f"{len(policies) - MAX_NAMES + 1} others"
+    return f"{', '.join(first)} and {last} are" if first else f"{last} is"
 
 
 def best_first(report: Report, candidates: Sequence[CandidateAnswer]) -> Report:
@@ -332,7 +360,8 @@ def _answer(report: Report, policy: str) -> CandidateAnswer:
         sentence = f"Keep production over {policy}: {_why_not(report, decision, lift, end)}{_but_worse(report, policy)}"
     remedy = "; ".join(dict.fromkeys(filter(None, (remedy_of(report, check.check, policy) for check in failed))))
     faded = lift.reaches_0 and (state == "promotable" or (state == "undecided" and end is not None))
-    return CandidateAnswer(policy, state, sentence, remedy, details, estimate, _rank(lift, estimate), faded)
+    beaten = next((row.beaten for row in report.contenders if row.policy == policy), None)
+    return CandidateAnswer(policy, state, sentence, remedy, details, estimate, _rank(lift, estimate), faded, beaten)
 
 
 def no_events(counts: PolicyCounts, accepted: int) -> str:

@@ -333,6 +333,25 @@ class TrustCheck(msgspec.Struct, frozen=True):
     reason: str
 
 
+class Contender(msgspec.Struct, frozen=True):
+    """Compare a candidate with the leader: the candidate that looks best of those that can be trusted.
+
+    Attributes:
+        policy: the candidate
+        leader: the leader, which may be the candidate itself
+        beaten: whether the upper bound is below 0. With the confidence of the Report, no candidate is ever beaten by
+            one that is not better on average, however often anyone looks
+        lift: the lift over the leader per event, None for the leader
+        upper: its upper bound, which holds at all times at once for all pairs of candidates, None for the leader
+    """
+
+    policy: str
+    leader: str
+    beaten: bool
+    lift: float | None = None
+    upper: float | None = None
+
+
 class Transition(msgspec.Struct, frozen=True):
     """Hold the moment when a candidate became promotable or `worse`, or ceased to be.
 
@@ -577,6 +596,7 @@ class Report(msgspec.Struct, frozen=True):
     learners: tuple[Learner, ...] = ()
     propensity_model: PropensityModel | None = None
     clipped: tuple[ClippedReward, ...] = ()
+    contenders: tuple[Contender, ...] = ()
     schema: int = 1
 
     def get(self, policy: str, estimator: str, average: str, reward: str | None = None) -> Estimate:

@@ -235,6 +235,7 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
         _reported("segments", "segment", "segment_value", *PER_ESTIMATE),
     ),
     "promotion": (("policy", "rule", "reward"), _reported("promotion", "policy", "rule", "reward")),
+    "contenders": (("policy",), _reported("contenders", "policy")),
     "phases": (("policy", "rule", "period", "phase"), _phases),
     "guardrails": (("policy", "rule", "reward"), _guardrails),
     "deciding": (PER_REWARD, _deciding),
@@ -276,6 +277,7 @@ OF_WEIGHTS = {
     "calibration",
     "segments",
     "promotion",
+    "contenders",
     "phases",
     "guardrails",
 }

@@ -24,6 +24,7 @@ from streameval.ope.report import (
     WEEK,
     Calibration,
     ClippedReward,
+    Contender,
     Decision,
     Estimate,
     EventCounts,
@@ -123,6 +124,7 @@ def make_report(
         ),
         learners=tuple(Learner(name, 12, 3, 0.001, 0.02, 0.01) for name in names[1:2]),
         trust=tuple(TrustCheck(name, "mean_weight", True, "mean weight 0.998 over 119,000 events") for name in names),
+        contenders=tuple(Contender(name, names[1], False) for name in names[1:]) if candidates > 1 else (),
         clipped=(ClippedReward("reward", 0, 1_200, 0.01, 0.012, 0.003),),
     )
 

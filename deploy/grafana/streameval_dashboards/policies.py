@@ -61,6 +61,7 @@ def _ship() -> Placed:
         Query(f"avg by (policy) (streameval_policy_value{{{ESTIMATE}}})", "value"),
         Query(f"min by (policy) (streameval_policy_effective_sample_size{{{ESTIMATE}}})", "effective sample size"),
         Query(f"min by (policy) (streameval_policy_trust_check_ok{{{POLICY}}})", "all checks passed"),
+        Query(f"max by (policy) (streameval_policy_beaten_by_leader{{{POLICY}}})", "beaten by the best"),
     ]
     table = columns(
         About(
@@ -69,13 +70,18 @@ def _ship() -> Placed:
             "with the bounds of its interval. Relative lift is the lift over production's value. Promotable: the "
             "promotion rule holds. An interval that reaches slightly below 0 does not end it. All checks passed: the "
             "estimates can be trusted. With two instances, a candidate is promotable if one of them reports it, and "
-            "the numbers are the more cautious of the two.",
+            "the numbers are the more cautious of the two. Beaten by the best: another candidate earns more, which is "
+            "known however often you look.",
             "short",
         ),
         "policy",
         queries,
         sorted_by="lift, at least",
-        yes_or_no={"promotable": ("green", "text"), "all checks passed": ("green", "red")},
+        yes_or_no={
+            "promotable": ("green", "text"),
+            "all checks passed": ("green", "red"),
+            "beaten by the best": ("orange", "text"),
+        },
         percent=("relative lift, at least", "relative lift", "relative lift, at most"),
     )
     promoted = f"and on (job, instance, policy, rule) (streameval_policy_promotable{{{POLICY}}} == 1)"

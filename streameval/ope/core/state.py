@@ -155,7 +155,8 @@ def decode(plain: Any, fresh: T, path: str = "", kind: Any = Any) -> T:
     """Invert `encode` to the last bit, with the structs of a fresh state and writable arrays.
 
     What is None or empty in the fresh state has the type of its annotation. The length of an axis that is 0 there may
-    be any. A fresh table may have more keys in the plain value, and a plain array there stays plain.
+    be any. A fresh table may have more keys in the plain value, and a plain array there stays plain. A field that is
+    None by default may be missing: it was added later, and starts as in the fresh state.
 
     Args:
         plain: the plain value
@@ -172,6 +173,8 @@ def decode(plain: Any, fresh: T, path: str = "", kind: Any = Any) -> T:
         decoded = from_plain(plain)
     elif isinstance(fresh, msgspec.Struct):
         fields = _fields(type(fresh))
+        if isinstance(plain, Mapping):
+            plain = {**{name: to_plain(getattr(fresh, name)) for name in _optional(type(fresh))}, **plain}
         require_fit(plain, dict.fromkeys(fields), path)
         values = {
             name: decode(plain[name], getattr(fresh, name), below(path, name), annotation)
@@ -196,6 +199,12 @@ def decode(plain: Any, fresh: T, path: str = "", kind: Any = Any) -> T:
         decoded = plain
     result: T = decoded
     return result
+
+
+@cache
+def _optional(kind: type[msgspec.Struct]) -> list[str]:
+    """Return the names of the fields that are None by default."""
+    return [field.name for field in msgspec.structs.fields(kind) if field.default is None]
 
 
 @cache

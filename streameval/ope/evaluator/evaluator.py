@@ -693,6 +693,9 @@ class Evaluator:
             trust=checks,
             transitions=transitions,
             examination=examination_rows(curve, config.confidence),
+            contenders=()
+            if self._monitor is None or state.promotion is None
+            else self._monitor.contenders(state.promotion, decisions, checks),
             clipped=tuple(rewards.clipped_rows(config.rewards, events.clipped)),
             reward_model=online.read(config.reward_model, state.predictions[0]) if predicts else None,
             **rooms.rows(config, state.rooms, Present(late, learned.counts, learned.weights, goal_estimates)),

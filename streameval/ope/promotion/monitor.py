@@ -21,7 +21,7 @@ from streameval.events.origin import Origin
 from streameval.ope.core import BlockLift, Lift
 from streameval.ope.core.state import Company, joined, select_policies
 from streameval.ope.evidence.evidence import Evidence
-from streameval.ope.promotion import clusters, lift, mean_weight, trust_checks
+from streameval.ope.promotion import clusters, leader, lift, mean_weight, trust_checks
 from streameval.ope.promotion.block_sums import BlockSums, differing
 from streameval.ope.promotion.clusters import ClusterState
 from streameval.ope.promotion.guardrails import (
@@ -33,13 +33,14 @@ from streameval.ope.promotion.guardrails import (
     select_rules,
     start_rule,
 )
+from streameval.ope.promotion.leader import PairState
 from streameval.ope.promotion.lift import LiftState
 from streameval.ope.promotion.rules import Judgement, PromotionRule, RuleContext
 from streameval.ope.promotion.rules.periodic import MAX_UNTIMED
 from streameval.ope.promotion.settings import Promotion
 from streameval.ope.promotion.sums import MonitorSums, RewardSums, Times
 from streameval.ope.promotion.trust_checks import TrustState
-from streameval.ope.report import State, Transition
+from streameval.ope.report import Contender, Decision, State, Transition, TrustCheck
 
 NOT_SHARED = ("rule", "trust", "period", "min_periods", "memory")
 """Settings that are not requirements of every rule."""
@@ -110,6 +111,7 @@ class MonitorState(Struct, eq=False):
         guardrails: the state of each guardrail by reward
         transitions: the newest transitions, the oldest first
         taken: the number of events up to which transitions were taken
+        pairs: the candidates compared with each other
     """
 
     events: int
@@ -123,6 +125,7 @@ class MonitorState(Struct, eq=False):
     guardrails: dict[str, GuardrailState]
     transitions: list[Change]
     taken: int = 0
+    pairs: PairState | None = None
 
 
 @dataclass(frozen=True)
@@ -220,6 +223,7 @@ class PromotionMonitor:
             rules={label: self._start_rule(rule) for label, rule in self.rules.items()},
             guardrails={guardrail.name: self._start_guardrail(guardrail) for guardrail in self.guardrails},
             transitions=[],
+            pairs=leader.start(candidates),
         )
 
     def _start_guardrail(self, guardrail: Guardrail) -> GuardrailState:
@@ -297,7 +301,10 @@ class PromotionMonitor:
         sizes = np.full(len(sums), sums.block)
         reward_sums = [sums.goal, *sums.guardrails.values()]
         judged = self._judge(state, reward_sums, lifts, sizes, sums.times, trustworthy, differs, sums.ends)
-        return structs.replace(judged, differs=differs[-1], trust=trust, clusters=shared)
+        pairs = state.pairs
+        if pairs is not None and len(self.policies) > 2:
+            pairs = leader.fold(pairs, sums.goal.sums, self.context.weights_average_1)
+        return structs.replace(judged, differs=differs[-1], trust=trust, clusters=shared, pairs=pairs)
 
     def _judge(
         self,
@@ -502,6 +509,31 @@ class PromotionMonitor:
             return "another estimate of the lift decides from now on"
         return f"the candidate fails the guardrail {' and '.join(doubts)}" if doubts else compared
 
+    def contenders(
+        self, state: MonitorState, decisions: Sequence[Decision], checks: Sequence[TrustCheck]
+    ) -> tuple[Contender, ...]:
+        """Compare candidates with their leader, see `leader.contenders`.
+
+        The error probability is one minus the confidence, for all pairs of the candidates ever added. Candidates that
+        are added later make the shares of all pairs smaller from then on, unless `family_size` counts them before.
+
+        Args:
+            state: the state
+            decisions: the decisions, which tell who is worse than production
+            checks: the trust checks. A candidate that fails one is not compared.
+        """
+        candidates, number = self.policies[1:], max(self.context.candidates, len(self.policies) - 1)
+        if state.pairs is None or number < 2:
+            return ()
+        return leader.contenders(
+            state.pairs,
+            candidates,
+            error=(1 - self.context.confidence) / (number * (number - 1)),
+            min_blocks=self.promotion.min_events / self.context.block,
+            untrusted={check.policy for check in checks if not check.ok},
+            worse={decision.policy for decision in decisions if decision.state == "worse"},
+        )
+
     def take_transitions(self, state: MonitorState) -> list[Transition]:
         """Return the transitions that were not taken before, and mark them as taken in the state."""
         before, state.taken = state.taken, state.events
@@ -579,6 +611,7 @@ class PromotionMonitor:
                 for change in state.transitions
                 if change.candidate in candidates
             ],
+            pairs=None if state.pairs is None else leader.select(state.pairs, candidates),
         )
 
     def join(self, state: MonitorState, late: MonitorState, company: Company) -> MonitorState:
@@ -593,7 +626,9 @@ class PromotionMonitor:
                 rule_state.hold, since=rule_state.hold.since + shift, first=rule_state.hold.first + shift
             )
             rules[label] = structs.replace(rule_state, hold=hold)
-        shared = {name: getattr(state, name) for name in ("clusters", "transitions")}
+        shared = {name: getattr(state, name) for name in ("clusters", "transitions", "pairs")}
+        if state.pairs is not None and late.pairs is not None:
+            shared["pairs"] = leader.join(state.pairs, late.pairs, company.new)
         none: dict[str, Any] = dict.fromkeys(shared)
         first_state, second_state = structs.replace(state, **none), structs.replace(late, **none, rules=rules)
         pairs: list[tuple[dict[str, Any], dict[str, Any]]] = [(first_state.rules, second_state.rules)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from streameval.ope.answer import answers, best_first, headline, recommended
 from streameval.ope.report import (
     DAY,
+    Contender,
     Decision,
     Estimate,
     EventCounts,
@@ -348,6 +350,23 @@ def test_several_promotable_candidates_have_a_headline() -> None:
         report(*wide, decisions=both),
     ]
     assert [headline(answers(each)) for each in made] == ["2 candidates beat production; best first", "", ""]
+
+
+def test_the_headline_names_who_is_beaten() -> None:
+    names = ("a", "b", "c")
+    rows = [Contender(name, "c", name == "b", None if name == "c" else -0.01) for name in names]
+
+    def title(rows: Sequence[Contender], **parts: Any) -> str:
+        return headline(answers(report(*map(Candidate, names), contenders=rows, **parts)))
+
+    assert title(rows) == "a and c are not beaten by another candidate; b is"
+    assert title(rows[1:]) == "c is not beaten by another candidate; b is"
+    assert title([rows[0], rows[2]]) == ""
+    assert title(rows, decisions=[decision("b", worse=True)]) == ""
+    promotable = [decision(name, **PROMOTABLE) for name in names]
+    assert title(rows, decisions=promotable) == (
+        "3 candidates beat production; best first. a and c are not beaten by another candidate; b is"
+    )
 
 
 def test_all_parts_of_a_report_follow_the_order_of_the_answers() -> None:

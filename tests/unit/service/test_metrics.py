@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from streameval.events import REASONS
 from streameval.ingest.base import SourceStatus
 from streameval.ingest.stages import BufferStatus, RewardCounts, RewardRepeats
-from streameval.ope.report import DAY, WEEK, Estimate, EventCounts, Forecast, Profile, PropensityModel
+from streameval.ope.report import DAY, WEEK, Contender, Estimate, EventCounts, Forecast, Profile, PropensityModel
 from streameval.service.metrics import METRICS, SECTIONS, metrics_text
 from streameval.service.status import DaemonStatus, SnapshotStatus
 from support.factories import (
@@ -460,6 +460,16 @@ def test_phases_have_the_usual_lift_its_error_the_newest_lift_and_the_traffic() 
         for name in ("lift", "lift_error", "lift_latest", "share")
     ]
     assert numbers == [0.01, 0.001, 0.03, 1 / 7]
+
+
+def test_candidates_that_are_compared_are_beaten_or_not() -> None:
+    rows = (
+        Contender("challenger-a", "challenger-a", False),
+        Contender("challenger-b", "challenger-a", True, -0.1, -0.05),
+    )
+    samples = scrape(make_published(replace(make_report(candidates=3), contenders=rows)))
+    beaten = {sample.labels["policy"]: sample.value for sample in samples["streameval_policy_beaten_by_leader"]}
+    assert beaten == {"challenger-a": 0, "challenger-b": 1}
 
 
 def test_each_hour_of_a_forecast_is_a_series() -> None:
