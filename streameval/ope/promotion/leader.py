@@ -24,6 +24,8 @@ from streameval.ope.report import Contender
 
 MIXTURE = 100.0
 """Blocks after which the bound is tightest, apart from a factor: the variance of the mixture is its reciprocal."""
+MOST_CANDIDATES = 100
+"""Candidates that are compared. More of them would need much memory, as every pair has its sums."""
 FEWEST_BLOCKS = 50.0
 """Blocks before the first comparison, so that their variance is known."""
 
@@ -46,8 +48,10 @@ class PairState(Struct, frozen=True, eq=False):
     square: Array
 
 
-def start(candidates: int) -> PairState:
-    """Start before the first event."""
+def start(candidates: int) -> PairState | None:
+    """Start before the first event, None with too many candidates."""
+    if candidates > MOST_CANDIDATES:
+        return None
     return PairState(np.zeros(2), *np.zeros((4, candidates, candidates)))
 
 
@@ -84,8 +88,10 @@ def select(state: PairState, candidates: Sequence[int]) -> PairState:
     return PairState(state.production, *(values[np.ix_(candidates, candidates)] for values in pairs))
 
 
-def join(state: PairState, late: PairState, new: int) -> PairState:
-    """Add the last `new` candidates of a late state. They meet the others from now on."""
+def join(state: PairState, late: PairState, new: int) -> PairState | None:
+    """Add the last `new` candidates of a late state, None if they are too many. They meet the others from now on."""
+    if len(state.total) + new > MOST_CANDIDATES:
+        return None
     joined = []
     for name in ("blocks", "events", "total", "square"):
         values, late_values = getattr(state, name), getattr(late, name)

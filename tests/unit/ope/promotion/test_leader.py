@@ -22,6 +22,12 @@ SHARES = {"best": 0.9, "twin": 0.9, "equal": 0.9, "sparse": 0.9, "poor": 0.3}
 """
 
 
+def test_too_many_candidates_are_not_compared() -> None:
+    many = evaluator(*map(str, range(leader.MOST_CANDIDATES + 1)))
+    many.update(se.EventBatch.from_arrays(reward=np.ones(200), propensity=np.ones(200), policies={"0": np.ones(200)}))
+    assert many.report().contenders == ()
+
+
 def evaluator(*candidates: str, **options: Any) -> Evaluator:
     promotion = se.Promotion(rule="paired", min_events=5_000)
     return se.Evaluator(list(candidates), ["snips"], [se.Mixture()], drift=None, promotion=promotion, **options)
