@@ -113,20 +113,23 @@ def headline(candidates: Sequence[CandidateAnswer]) -> str:
     beaten, best = ([answer.policy for answer in within_reach if answer.beaten is lost] for lost in (True, False))
     if not beaten:
         return first
-    second = f"{_named(best)} not beaten by another candidate; {_named(beaten)}"
+    if len(best) == 1:
+        second = f"{best[0]} beats {_names(beaten)}"
+    else:
+        second = f"{_names(best)} are not beaten by another candidate; {_names(beaten)} {'are' if beaten[1:] else 'is'}"
     return ". ".join(filter(None, (first, second)))
 
 
-def _named(policies: Sequence[str]) -> str:
-    """Name some policies with their verb.
+def _names(policies: Sequence[str]) -> str:
+    """Name some policies.
 
-    >>> _named(["a"]), _named(["a", "b"]), _named(["a", "b", "c", "d", "e", "f", "g"])
-    ('a is', 'a and b are', 'a, b, c, d and 3 others are')
+    >>> _names(["a"]), _names(["a", "b"]), _names(["a", "b", "c", "d", "e", "f", "g"])
+    ('a', 'a and b', 'a, b, c, d and 3 others')
     """
     *first, last = policies
     if len(first) >= MAX_NAMES:
         first, last = first[: MAX_NAMES - 1], f"{len(policies) - MAX_NAMES + 1} others"
-    return f"{', '.join(first)} and {last} are" if first else f"{last} is"
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def best_first(report: Report, candidates: Sequence[CandidateAnswer]) -> Report:

@@ -13,6 +13,7 @@ EVERY = {
     "ips": Learned(),
     "snips": Learned(objective="snips"),
     "variance": Learned(variance=0.7),
+    "variance of a log": Learned(variance=0.7, variance_events=20_000, l2=0.01),
     "normalised variance": Learned(objective="snips", variance=0.7),
     "clip": Learned(clip=1.5),
     "logging": Learned(start_from="logging"),

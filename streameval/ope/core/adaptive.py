@@ -195,8 +195,9 @@ class DecayState(Sums):
 class AdaptiveDecay(Adaptive, Fading):
     """Follow the drift with a decay with horizons of 500 to 500,000 events, 10,000 until the drift is known.
 
-    Averaging weights follow `S <- alpha_t S + (1 - alpha_t) q`, as in the published code. After alpha has fallen, newer
-    events outweigh older ones within one new horizon.
+    Averaging weights follow `S <- alpha_t S + (1 - alpha_t) q`, as in the published code. That code starts at an alpha
+    of .99995, and this average at .9999. After alpha has fallen, newer events outweigh older ones within one new
+    horizon.
 
     Args:
         bias: the published bound on the bias, which explodes for small t, or the exact one (better early)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import field
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
@@ -112,7 +113,11 @@ class Learned(LearningPolicy):
 
     Args:
         objective: the estimate that it ascends
-        variance: lambda of the penalty `lambda sqrt(var(term) / n)` on the terms of the objective
+        variance: lambda of the penalty `lambda sqrt(var(term) / n)` on the terms of the objective, with `ips` POEM, and
+            with `snips` Norm-POEM
+        variance_events: the n of the penalty, by default the events of a block. A penalty that was chosen for a whole
+            log of n events needs this: per block of 100 it would be sqrt(n / 100) times as large
+        l2: mu of the penalty `mu |w|^2` on the weights
         clip: larger importance weights count as this one, required for `cab`
         step: the learning rate, in [0, 1]. With 0 the policy stays as it is.
         start_from: `uniform`, or `logging` for the logged distributions times the softmax, which events must then have
@@ -124,13 +129,18 @@ class Learned(LearningPolicy):
             changed and stays unsure enough to learn
         weights: the weights to start from, as a policy file has them [1 or positions, features]
 
-    Source: Swaminathan & Joachims, JMLR 2015, for the penalty and clipping; Joachims, Swaminathan & de Rijke, ICLR
+    Source: Swaminathan & Joachims, JMLR 2015 (POEM), for the penalty and clipping, and NIPS 2015 for Norm-POEM;
+    Joachims, Swaminathan & de Rijke, ICLR
     2018, for the baseline; Dudik, Langford & Li, ICML 2011, for `dr`; Su et al., ICML 2019, for `cab`; Jagerman & de
     Rijke, SIGIR 2020, for the sampling; Kingma & Ba, ICLR 2015, for Adam.
     """
 
     objective: Annotated[Objective, Field(description="the estimate that it ascends")] = "ips"
     variance: Annotated[NonNegativeFloat, Field(description="the penalty on the variance of the objective")] = 0.0
+    variance_events: Annotated[
+        PositiveFloat | None, Field(description="the events of the penalty's n; null: the events of a block")
+    ] = None
+    l2: Annotated[NonNegativeFloat, Field(description="the penalty on the squares of the weights")] = 0.0
     clip: Annotated[PositiveFloat | None, Field(description="the largest importance weight, required for cab")] = None
     step: Annotated[float, Field(ge=0, le=1, description="the learning rate; 0 stays as it is")] = 0.02
     start_from: Annotated[
@@ -238,7 +248,7 @@ class Learned(LearningPolicy):
         if self.counter_sample:
             events = events._replace(weight=events.weight * self._drawn(steps, events.propensity))
         _, by_score = self.objective_of(events, probabilities, self.baseline(state, reward_range[0]))
-        gradient = events.gradient(state["weights"], by_score)
+        gradient = events.gradient(state["weights"], by_score) - 2.0 * self.l2 * state["weights"]
         mean = FADING_GRADIENT * state["mean"] + (1 - FADING_GRADIENT) * gradient
         square = FADING_SQUARE * state["square"] + (1 - FADING_SQUARE) * gradient**2
         fading = 1.0 if self.horizon is None else np.exp(-len(events.reward) / self.horizon)
@@ -281,13 +291,14 @@ class Learned(LearningPolicy):
         total = float(weight.sum()) or 1.0
         mean = float(weight @ term) / total
         spread = float(np.sqrt(weight @ (term - mean) ** 2)) / total  # sqrt(var / n)
+        penalty = self.variance * (1.0 if self.variance_events is None else math.sqrt(total / self.variance_events))
         by_term = weight / total
-        if self.variance and spread > 0:
-            by_term = by_term * (1 - self.variance * (term - mean) / (total * spread))
+        if penalty and spread > 0:
+            by_term = by_term * (1 - penalty * (term - mean) / (total * spread))
         by_logarithm *= events.spread(by_term)
         by_logarithm[events.logged] += np.where(is_clipped, 0.0, by_term * corrected)
         by_score = by_logarithm - probabilities * events.spread(events.sums(by_logarithm))
-        return mean - self.variance * spread, by_score
+        return mean - penalty * spread, by_score
 
     def _modelled(self, events: ScoredEvents, probabilities: Array) -> tuple[Array, Array]:
         """Return each action's part in the model's terms, and its derivative by the logarithm of the probability."""

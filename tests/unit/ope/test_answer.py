@@ -360,7 +360,7 @@ def test_the_headline_names_who_is_beaten() -> None:
         return headline(answers(report(*map(Candidate, names), contenders=rows, **parts)))
 
     assert title(rows) == "a and c are not beaten by another candidate; b is"
-    assert title(rows[1:]) == "c is not beaten by another candidate; b is"
+    assert title(rows[1:]) == "c beats b"
     assert title([rows[0], rows[2]]) == ""
     assert title(rows, decisions=[decision("b", worse=True)]) == ""
     promotable = [decision(name, **PROMOTABLE) for name in names]

@@ -84,8 +84,20 @@ def test_the_penalty_follows_the_variance_of_the_terms_and_is_zero_without_lambd
     for strength in (0.0, 0.4):
         value, _ = Learned(variance=strength).objective_of(events, events.probabilities(weights), 0.0)
         assert value == pytest.approx(terms.mean() - strength * np.sqrt(terms.var() / 25), rel=1e-12)
+        value, _ = Learned(variance=strength, variance_events=20_000).objective_of(
+            events, events.probabilities(weights), 0.0
+        )
+        assert value == pytest.approx(terms.mean() - strength * np.sqrt(terms.var() / 20_000), rel=1e-12)
     batch = log(1_000)
     assert evaluated(Learned(variance=0), batch).report() == evaluated(Learned(), batch).report()
+
+
+def test_the_penalty_on_squares_moves_each_weight_towards_0() -> None:
+    """Use a penalty that outweighs all rewards: the first step of Adam is then `step` times the sign."""
+    start = np.array([[0.4, -0.2, 0.3]])[:, :WIDTH]
+    policy = Learned(l2=1e6, step=0.1, weights=tuple(map(tuple, start.tolist())))
+    moved = evaluated(policy, log(100)).learned("apprentice")["weights"]
+    assert moved == pytest.approx(start - 0.1 * np.sign(start), abs=1e-4)
 
 
 @pytest.mark.parametrize("penalty", [0.0, 0.3])
@@ -263,6 +275,8 @@ def test_settings_are_checked() -> None:
         {"objective": "dm"},
         {"clip": -1},
         {"variance": -0.1},
+        {"variance_events": 0},
+        {"l2": -1},
         {"start_from": "zero"},
         {"objective": "cab"},
     ):
