@@ -253,6 +253,28 @@ class Profile(msgspec.Struct, frozen=True):
         )
 
 
+class Basis(msgspec.Struct, frozen=True):
+    """Tell what a decision rests on, None if unknown.
+
+    Attributes:
+        effective_events: the number of equally weighted events with as much evidence about the candidate
+        largest_share: the share of the total weight, or of the value, that one event carries
+        standard_errors: the lift in standard errors
+        missing_share: the share of events that the candidate lacks
+        clipped_share: the share of the latest rewards that were clipped, None if rewards are rejected instead
+        checks: the number of trust checks of the candidate
+        failed: the trust checks that fail for the candidate or for production
+    """
+
+    effective_events: float | None = None
+    largest_share: float | None = None
+    standard_errors: float | None = None
+    missing_share: float | None = None
+    clipped_share: float | None = None
+    checks: int = 0
+    failed: tuple[str, ...] = ()
+
+
 class Decision(msgspec.Struct, frozen=True):
     """Tell whether a candidate may replace production by a promotion rule, and why (not).
 
@@ -288,6 +310,7 @@ class Decision(msgspec.Struct, frozen=True):
         covers: what its lift is about: a whole `period`, the `present`, or the `average` of all events. None if unknown
         state: what to do about the candidate by this rule. `untrusted` if a trust check fails, except for one that
             fails for lack of evidence, which leaves it `undecided`
+        basis: what it rests on
     """
 
     policy: str
@@ -317,6 +340,7 @@ class Decision(msgspec.Struct, frozen=True):
     profiles: tuple[Profile, ...] = ()
     covers: Literal["period", "present", "average"] | None = None
     state: State = "undecided"
+    basis: Basis = Basis()
 
     @property
     def is_of_periods(self) -> bool:
