@@ -490,8 +490,6 @@ def _basis(basis: Basis) -> Iterator[str]:
             yield f"{100 * share:.2g} % {what}"
     if basis.failed:
         yield f"failed trust checks ({', '.join(basis.failed)})"
-    elif basis.checks:
-        yield f"{basis.checks} passed trust checks"
 
 
 def _words(report: Report, decision: Decision) -> Iterator[str]:

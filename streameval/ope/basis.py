@@ -16,7 +16,6 @@ def with_basis(report: Report) -> Report:
     """
     goal = report.of_goal()
     rows, failed = grouped(goal.estimates, "policy"), grouped((row for row in report.trust if not row.ok), "policy")
-    numbers = {policy: len(checks) for policy, checks in grouped(report.trust, "policy").items()}
     clipped = {row.reward: row.recent_share for row in report.clipped}
 
     def basis(decision: Decision) -> Basis:
@@ -30,7 +29,6 @@ def with_basis(report: Report) -> Report:
             standard_errors=_errors(estimate, report.confidence) if errors is None else errors,
             missing_share=None if estimate is None else estimate.details.get("missing_share"),
             clipped_share=clipped.get(decision.reward),
-            checks=numbers.get(decision.policy, 0),
             failed=tuple(dict.fromkeys(check.check for check in checks)),
         )
 

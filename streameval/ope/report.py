@@ -262,7 +262,6 @@ class Basis(msgspec.Struct, frozen=True):
         standard_errors: the lift in standard errors
         missing_share: the share of events that the candidate lacks
         clipped_share: the share of the latest rewards that were clipped, None if rewards are rejected instead
-        checks: the number of trust checks of the candidate
         failed: the trust checks that fail for the candidate or for production
     """
 
@@ -271,7 +270,6 @@ class Basis(msgspec.Struct, frozen=True):
     standard_errors: float | None = None
     missing_share: float | None = None
     clipped_share: float | None = None
-    checks: int = 0
     failed: tuple[str, ...] = ()
 
 
@@ -392,6 +390,7 @@ class Transition(msgspec.Struct, frozen=True):
         place: topic, partition and offset of the event after which the rule decided, None in a log without offsets
         worse: whether it became worse than production, None if it became promotable or ceased to be
         state: the state of the candidate from then on, None if unknown
+        basis: the evidence at that moment, without shares and trust checks, None if unknown
     """
 
     policy: str
@@ -406,6 +405,7 @@ class Transition(msgspec.Struct, frozen=True):
     place: tuple[str, int, int] | None = None
     worse: bool | None = None
     state: State | None = None
+    basis: Basis | None = None
 
 
 class NewVersion(msgspec.Struct, frozen=True):

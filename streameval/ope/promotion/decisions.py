@@ -67,7 +67,6 @@ def decide(
     estimates_by_policy = grouped(estimates, "policy")
     recent = trust_checks.recent(state.trust, monitor.context.block)
     checks = tuple(_checks(monitor, recent, estimates_by_policy, stream, {policy.policy: policy for policy in counts}))
-    largest = np.fmax(recent.weight_share, recent.term_share)
     failed = grouped((check for check in checks if not check.ok), "policy")
     stream_names = {name for name, _, _ in stream}
     numbers = {label: rule_numbers(rule, state.rules[label], monitor.context) for label, rule in monitor.rules.items()}
@@ -103,7 +102,7 @@ def decide(
                 is_untrusted,
                 Basis(
                     float(recent.effective_sample_size[1 + candidate_index]),
-                    number_or_none(largest[1 + candidate_index]),
+                    number_or_none(recent.largest_share[1 + candidate_index]),
                 ),
             )
             for label, rule in monitor.rules.items()
