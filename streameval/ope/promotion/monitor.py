@@ -331,7 +331,7 @@ class PromotionMonitor:
             sizes: the number of events in each block
             times: the newest event time of each block
             trustworthy: whether weights pass the trust checks [blocks, policies]
-            evidence: the effective sample size and the largest share of an event [blocks, policies, 2]
+            evidence: see `trust_checks.fold` [blocks, policies, 3]
             differs: whether a candidate has differed from production [blocks, candidates]
             ends: the offsets of the last events
         """
@@ -375,7 +375,7 @@ class PromotionMonitor:
                 moment = int(numbers[index]), float(times[index])
                 bounds = float(judgement.lift[index, candidate]), float(judgement.lower[index, candidate])
                 log = None if ends is None else ends.position(index)
-                named: State = "undecided" if trustworthy[index, [0, 1 + candidate]].all() else "untrusted"
+                named: State = "untrusted" if evidence[index, [0, 1 + candidate], -1].any() else "undecided"
                 if promotable[1 + index, candidate] or is_worse[1 + index, candidate]:
                     named = "promotable" if promotable[1 + index, candidate] else "worse"
                 change = Change(label, candidate, *moment, starts and not is_loss, *bounds, reason, log)
@@ -688,7 +688,7 @@ def _basis(
     error = rule.standard_error(judgement.after(index, candidate), context)
     if math.isnan(error):
         error = math.sqrt((deciding.sampling_variance + deciding.drift_square)[index, candidate])
-    effective, largest = evidence[index, 1 + candidate].tolist()
+    effective, largest, _ = evidence[index, 1 + candidate].tolist()
     return effective, largest, float(judgement.lift[index, candidate]) / error if error else math.nan
 
 

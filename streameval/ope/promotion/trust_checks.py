@@ -80,6 +80,8 @@ def rejected_share(arrivals: ArrivalState) -> float:
 TOTALS = ("present", "q", "weight", "weight_square", "term_size", "unsupported")
 """Block sums that a run adds up. The log wealth gained by bets against a mean weight of 1 follows."""
 PEAKS = ("weight_largest", "term_largest")
+EVIDENCE = 1
+"""Index of the verdict about the effective sample size, see `WeightFigures.sound`."""
 
 
 class WeightFigures(NamedTuple):
@@ -178,7 +180,8 @@ def start(policies: int) -> TrustState:
 def fold(state: TrustState, monitor_sums: MonitorSums, limits: Trust) -> tuple[Mask, Array, TrustState]:
     """Return whether each policy passes after each of these blocks [blocks, policies], and the next state.
 
-    Between both stand the effective sample size and the largest share of an event [blocks, policies, 2].
+    Between both stand the effective sample size, the largest share of an event, and whether a policy fails a check for
+    another reason than a lack of evidence [blocks, policies, 3].
     """
     sums, memory = monitor_sums.goal.sums, state.weights
     blocks, totals, peaks = state.blocks, *_policies_last(state)
@@ -193,8 +196,10 @@ def fold(state: TrustState, monitor_sums: MonitorSums, limits: Trust) -> tuple[M
         total_path = running_sum(totals, np.repeat(steps[stretch, None], 2, axis=1))
         peak_path = running_max(peaks, np.repeat(tops[stretch, None], 2, axis=1))
         figures = WeightFigures.from_paths(total_path, peak_path, effects[stretch], blocks // span)
-        sound.append(figures.sound(limits).all(axis=0))
-        evidence.append(np.stack([figures.effective_sample_size, figures.largest_share], axis=-1))
+        verdicts = figures.sound(limits)
+        sound.append(verdicts.all(axis=0))
+        doubted = ~np.delete(verdicts, EVIDENCE, axis=0).all(axis=0)
+        evidence.append(np.stack([figures.effective_sample_size, figures.largest_share, doubted], axis=-1))
         blocks += len(total_path)
         first += len(total_path)
         totals, peaks = total_path[-1], peak_path[-1]
