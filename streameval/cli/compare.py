@@ -20,6 +20,7 @@ from streameval.common.problems import Problem, ProblemsError, problems_of, refu
 from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch
+from streameval.events.arguments import remedy_of
 from streameval.events.segments import label_of
 from streameval.events.tables import value_at
 from streameval.ingest.files.lines import table_format
@@ -172,12 +173,12 @@ def _known(data: Data) -> _Known:
     items: Any = [data] if isinstance(data, str | os.PathLike | EventBatch) else data
     expected = "expected a frame of pandas or polars, an Arrow table, paths or batches"
     if not isinstance(items, Iterable) or hasattr(items, "read"):
-        raise TypeError(f"{expected}, found {type(data).__name__}")
+        raise TypeError(f"{expected}, found {type(data).__name__}: {remedy_of(data)}")
     first = next(iter(items), None)
     if isinstance(items, Iterator) and first is not None:
         items = chain([first], items)
     kind = EventBatch if first is None or isinstance(first, EventBatch) else (str, os.PathLike)
-    checked = _all_are(kind, items, f"{expected}, found {type(data).__name__} of")
+    checked = _all_are(kind, items, f"{expected}, found {type(data).__name__} of {{}}: {remedy_of(data)}")
     if kind is EventBatch:
         return _Known(batches=checked if isinstance(items, Iterator) else list(checked))
     return _Known(files=[os.fspath(path) for path in checked])
@@ -186,7 +187,7 @@ def _known(data: Data) -> _Known:
 def _all_are(kind: type | tuple[type, ...], items: Iterable[Any], message: str) -> Iterator[Any]:
     for item in items:
         if not isinstance(item, kind):
-            raise TypeError(f"{message} {type(item).__name__}")
+            raise TypeError(message.format(type(item).__name__))
         yield item
 
 
@@ -276,9 +277,9 @@ def _values(known: _Known, field: str) -> Iterator[Any]:
         hint = 'give them by name, e.g. segments={"country": {"values": ["de", "fr"]}}'
         raise InputError("batches do not have the values of segments as text", hint=hint)
     if known.frame is not None:
-        import pyarrow as pa  # the frame has made it necessary
+        from streameval.events.arrow import table_of  # needs pyarrow
 
-        table = pa.table(known.frame)
+        table = table_of(known.frame)
         name = field if field in table.column_names else field.rpartition(".")[2]
         yield from table.column(name).to_pylist() if name in table.column_names else ()
     for file in known.files:

@@ -23,6 +23,7 @@ from streameval.events.action_sets import (
     ScoredOutcomes,
     reconcile,
 )
+from streameval.events.arguments import by_name, policy_names, range_of_reward, remedy_of, segment_fields
 from streameval.events.from_arrays import (
     choice_columns,
     column,
@@ -36,7 +37,7 @@ from streameval.events.further_rewards import FurtherRewards, RewardField
 from streameval.events.origin import NO_IDENTITY, Identity, Origin
 from streameval.events.rankings import Rankings, ranking_rules, rankings_from_arrays
 from streameval.events.schema import Identifier
-from streameval.events.segments import SegmentColumns, SegmentField
+from streameval.events.segments import SegmentColumns
 from streameval.events.slates import SlateColumns
 from streameval.events.validation import (
     BrokenRule,
@@ -425,7 +426,7 @@ class EventBatch(Batch):
         Traceback (most recent call last):
         ValueError: row 1: propensity_range: propensity: 0 is not in (0, 1]
         """
-        named = policies or {}
+        named = by_name("policies", policies, 'write policies={"challenger": [...]}, an array by name')
         values, slot_rewards = reward_columns(reward, propensity, propensities)
         n, is_ranking = len(values), slate_logging == "uniform_ranking"
         logged, probabilities, sets, slates = choice_columns(
@@ -433,6 +434,7 @@ class EventBatch(Batch):
         )
         further = None
         if rewards is not None:
+            rewards = by_name("rewards", rewards, 'write rewards={"click": [...]}, an array by name')
             further, slates = further_reward_columns(rewards, n, slates)
         estimated = propensity is None and propensities is None
         kept = np.ones(n) if sampling_probability is None else column("sampling_probability", sampling_probability, n)
@@ -449,7 +451,11 @@ class EventBatch(Batch):
             unit=None if unit is None else identifier_column("unit", unit, n),
             logging_policy=None if logging_policy is None else identifier_column("logging_policy", logging_policy, n),
             further=further,
-            segments=None if segments is None else SegmentColumns.from_columns(segments, n),
+            segments=None
+            if segments is None
+            else SegmentColumns.from_columns(
+                by_name("segments", segments, 'write segments={"country": [...]}, the values by name'), n
+            ),
             raw_fields=None if context is None else RawFields([{"context": one} for one in contexts_of(context, n)]),
         )
         return batch._without_faults(estimated)
@@ -497,6 +503,7 @@ class EventBatch(Batch):
         Raises:
             TypeError: This is not a frame.
             InputError: pyarrow is not installed, or a column is missing or mixes types.
+            ProblemsError: Another argument is wrong.
 
         >>> frame = {"action": ["a", "b"], "p": [0.5, 0.5], "reward": [1, 0], "challenger": [0.7, 0.2]}
         >>> EventBatch.from_frame(frame, {"propensity": "p"}, policies=["challenger"])
@@ -505,8 +512,8 @@ class EventBatch(Batch):
         from streameval.events.decoder import JsonDecoder
         from streameval.events.tables import ColumnNames
 
-        names = ColumnNames.from_mapping(columns, policies)
-        fields = [SegmentField(name, field) for name, field in (segments or {}).items()]
+        names = ColumnNames.from_mapping(columns, policy_names(policies) or ())
+        reward_range, fields = range_of_reward(reward_range), segment_fields(segments)
         raw_fields = () if estimated and scores is None else scores
         options: dict[str, Any] = {"segments": fields, "named": estimated, "estimated": estimated}
         options["deferred"] = JsonDecoder([], reward_field, scores=()) if raw_fields is None else None
@@ -607,4 +614,6 @@ def way_to_a_batch(value: object) -> str:
         return "give one event to update_one, and columns to EventBatch.from_arrays"
     if hasattr(value, "__arrow_c_stream__"):
         return "EventBatch.from_frame makes one"
+    if isinstance(value, Sequence) and value and not isinstance(value[0], EventBatch):
+        return remedy_of(value)
     return "read_events yields them; call update with each"

@@ -8,16 +8,25 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
+from streameval.common.problems import Problem, ProblemsError, did_you_mean, expecting, one_of
 from streameval.errors import InputError
 from streameval.events import DsjsonDecoder, EventBatch, JsonDecoder, RankingDecoder
+from streameval.events.arguments import (
+    is_series,
+    policy_names,
+    range_of_reward,
+    refuse_argument,
+    remedy_of,
+    segment_fields,
+)
 from streameval.events.fields import json_decoder
-from streameval.events.segments import SegmentField
 from streameval.events.tables import ColumnNames
 from streameval.ingest.files.lines import check, table_format
 from streameval.ingest.files.source import AnyPath, read_lines
 from streameval.ingest.files.tables import read_table
 
 EventsFormat: TypeAlias = Literal["json", "dsjson", "parquet", "csv"]
+FORMATS = ("json", "csv", "parquet", "rankings", "dsjson")
 
 
 def read_events(
@@ -53,22 +62,25 @@ def read_events(
 
     Raises:
         InputError: A table lacks a column, or a file is missing or damaged. Raised after all lines before the damage.
+        ProblemsError: An argument is wrong.
         ValueError: `batch_size` is not a whole number of at least 1.
     """
-    _require_paths(paths)
+    files = _paths_of(paths)
+    names_of_policies, ends, fields = policy_names(policies), range_of_reward(reward_range), segment_fields(segments)
+    if format is not None and format not in FORMATS:
+        hint = 'write format="csv", or store the events as CSV or Parquet, e.g. pandas.read_excel(path).to_parquet(new)'
+        refuse_argument("format", one_of(FORMATS), format, did_you_mean(format, FORMATS) or hint)
     if not isinstance(batch_size, int) or batch_size < 1:
         raise ValueError(f"batch_size: expected a whole number of at least 1, found {batch_size!r}")
-    names = ColumnNames.from_mapping(columns, policies or ())
-    fields = [SegmentField(name, field) for name, field in (segments or {}).items()]
+    names = ColumnNames.from_mapping(columns, names_of_policies or ())
     raw_fields = () if estimated and scores is None else scores
     options: dict[str, Any] = {"segments": fields, "named": estimated, "estimated": estimated}
 
     def decoder(form: Callable[..., JsonDecoder], policies: Sequence[str] | None) -> JsonDecoder:
-        own = {"reward_field": reward_field, "reward_range": reward_range, "scores": raw_fields, **options}
+        own = {"reward_field": reward_field, "reward_range": ends, "scores": raw_fields, **options}
         deferred = form(policies=[], reward_field=reward_field, scores=()) if raw_fields is None else None
         return form(policies=policies, deferred=deferred, **own)
 
-    files = [os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
     for file in files:
         check(file)
     for file in files:
@@ -76,9 +88,10 @@ def read_events(
         if written not in ("csv", "parquet"):
             events: JsonDecoder
             if written == "rankings":
-                events = RankingDecoder(policies, deferred=RankingDecoder([], named=True))
+                events = RankingDecoder(names_of_policies, deferred=RankingDecoder([], named=True))
             else:
-                events = decoder(DsjsonDecoder if written == "dsjson" else partial(json_decoder, columns), policies)
+                form = DsjsonDecoder if written == "dsjson" else partial(json_decoder, columns)
+                events = decoder(form, names_of_policies)
             yield from map(events.decode_batch, read_lines(file, batch=batch_size))
             continue
         if policies is None and not names.policies:
@@ -91,7 +104,25 @@ def read_events(
             yield replace(batch, origin=None)
 
 
-def _require_paths(paths: object) -> None:
-    if hasattr(paths, "__arrow_c_stream__") or isinstance(paths, Mapping):
+def _require_no_frame(paths: object) -> None:
+    if (hasattr(paths, "__arrow_c_stream__") and not is_series(paths)) or isinstance(paths, Mapping):
         hint = "streameval.compare takes it as it is, and EventBatch.from_frame makes a batch of it"
         raise InputError(f"expected paths of files, found a frame ({type(paths).__name__})", hint=hint)
+
+
+def _paths_of(paths: Any) -> list[str]:
+    """Return the paths of files.
+
+    Raises:
+        ProblemsError: There is something else than paths.
+    """
+    _require_no_frame(paths)
+    listed = [paths] if isinstance(paths, str | os.PathLike) else paths
+    if not isinstance(listed, Iterable) or hasattr(listed, "read") or isinstance(listed, bytes):
+        refuse_argument("paths", "a path or several", paths, remedy_of(paths))
+    files = list(listed)
+    for path in files:
+        if not isinstance(path, str | os.PathLike):
+            kinds = f"{type(paths).__name__} of {type(path).__name__}"
+            raise ProblemsError([Problem(("paths",), expecting("paths", kinds), remedy_of(paths))])
+    return list(map(os.fspath, files))

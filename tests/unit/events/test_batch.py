@@ -137,6 +137,10 @@ COMPACT: dict[str, Any] = {"reward": [1, 0], "propensity": [0.5, 0.5], "policies
         ({"reward": ["x", 0]}, "reward: not an array of numbers"),
         ({"propensities": [[1.0], [1.0]]}, "give `propensity`, or else"),
         ({"features": [[[1.0]], [[1.0]]]}, "give `propensity`, or else"),
+        ({"policies": [[0.5, 0.5]]}, "policies: expected a mapping by name, found [[0.5, 0.5]]"),
+        ({"rewards": [[0.5, 0.5]]}, "rewards: expected a mapping by name, found [[0.5, 0.5]]"),
+        ({"segments": ["a", "b"]}, "segments: expected a mapping by name, found ['a', 'b']"),
+        ({"segments": {"day": ["a"]}}, "segments['day']: expected 2 values, one per event, found 1"),
     ],
 )
 def test_invalid_arrays_are_refused_with_the_first_bad_row(changes: dict[str, Any], message: str) -> None:

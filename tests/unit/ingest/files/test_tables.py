@@ -7,6 +7,7 @@ import bz2
 import csv
 import decimal
 import gzip
+import io
 import json
 import lzma
 import math
@@ -509,6 +510,30 @@ def test_a_frame_is_not_a_path() -> None:
             next(read_events(frame))  # type: ignore[arg-type]
         assert "found a frame" in caught.value.message
         assert "EventBatch.from_frame" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("paths", "found", "hint"),
+    [
+        (5, "expected a path or several, found 5", "give the path of a file"),
+        (None, "expected a path or several, found nothing", "give the path of a file"),
+        (b"log.csv", "expected a path or several, found b'log.csv'", "os.fsdecode(path)"),
+        ([b"log.csv"], "expected paths, found list of bytes", "os.fsdecode(path)"),
+        ([{"action": "a"}], "expected paths, found list of dict", "pandas.DataFrame(rows)"),
+        (io.BytesIO(b"{}"), "expected a path or several, found BytesIO", "give its path"),
+    ],
+)
+def test_other_values_are_not_paths(paths: Any, found: str, hint: str) -> None:
+    with pytest.raises(InputError) as caught:
+        next(read_events(paths))
+    assert caught.value.message == f"paths: {found}"
+    assert hint in caught.value.hint
+
+
+def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"format: expected one of json, csv, .* found 'xlsx'") as caught:
+        next(read_events(user_log(tmp_path, ".csv"), format="xlsx"))  # type: ignore[arg-type]
+    assert "read_excel" in caught.value.hint
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])

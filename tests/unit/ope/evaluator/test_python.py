@@ -113,6 +113,7 @@ def test_an_invalid_event_is_refused_and_changes_nothing(change: dict[str, Any],
         (pd.DataFrame({"reward": [1]}), "found DataFrame: EventBatch.from_frame makes one"),
         (iter([1]), "read_events yields them; call update with each"),
         (np.zeros(3), "found ndarray: "),
+        ([pd.DataFrame({"reward": [1]})], "found list: join the frames into one, e.g. pandas.concat"),
     ],
 )
 def test_update_names_the_conversion_from_another_type(value: Any, message: str) -> None:

@@ -1,0 +1,113 @@
+"""Check the arguments with which Python reads events. Each refusal names the argument and what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
+from typing import Any, NoReturn
+
+from streameval.common.problems import Problem, ProblemsError, expecting, shown
+from streameval.events.segments import SegmentField
+
+
+def found(value: object) -> str:
+    """Return a value as a message shows it, or its type if the value takes several lines or is an object.
+
+    >>> found("new"), found([1, 2]), found(object())
+    ("'new'", '[1, 2]', 'object')
+    """
+    text = shown(value)
+    return type(value).__name__ if "\n" in text or " object at 0x" in text else text
+
+
+def refuse_argument(name: str, expected: str, value: object, hint: str) -> NoReturn:
+    """Refuse the value of an argument.
+
+    Raises:
+        ProblemsError: Always.
+    """
+    raise ProblemsError([Problem((name,), expecting(expected, found(value)), hint)])
+
+
+def by_name(argument: str, value: Any, hint: str) -> Mapping[str, Any]:
+    """Return an argument that maps names to values, such as a mapping or a frame. None maps nothing.
+
+    Raises:
+        ProblemsError: It is something else.
+    """
+    if not hasattr(value, "items") and value is not None:
+        refuse_argument(argument, "a mapping by name", value, hint)
+    return {} if value is None else dict(value.items())
+
+
+def policy_names(policies: Any) -> list[str] | None:
+    """Return the names of policies, None without any.
+
+    Raises:
+        ProblemsError: They are not a list of names.
+    """
+    is_list = isinstance(policies, Iterable) and not isinstance(policies, str | bytes)
+    names = list(policies) if is_list else []
+    if policies is not None and not (is_list and all(isinstance(name, str) for name in names)):
+        refuse_argument("policies", "a list of names", policies, 'write policies=["NAME"], also for one policy')
+    return None if policies is None else names
+
+
+def range_of_reward(value: Any) -> tuple[float, float] | None:
+    """Return the smallest and the largest reward, None for any.
+
+    Raises:
+        ProblemsError: They are not two numbers, or the first is not the smaller one.
+    """
+    ends = list(value) if isinstance(value, Iterable) else []
+    if value is not None and not (
+        len(ends) == 2 and all(isinstance(end, Real) for end in ends) and float(ends[0]) < float(ends[1])
+    ):
+        hint = "write reward_range=(SMALLEST, LARGEST), e.g. (0, 1)"
+        refuse_argument("reward_range", "the smallest and a larger reward", value, hint)
+    return None if value is None else (float(ends[0]), float(ends[1]))
+
+
+def segment_fields(segments: Any) -> list[SegmentField]:
+    """Return the segments with their fields.
+
+    Raises:
+        ProblemsError: They are not fields by name.
+    """
+    hint = 'write segments={"country": "context.country"}, the field of each segment by its name'
+    fields = by_name("segments", segments, hint)
+    for name, field in fields.items():
+        if not isinstance(field, str):
+            refuse_argument(f"segments.{name}", "the name of a field", field, hint)
+    return [SegmentField(name, field) for name, field in fields.items()]
+
+
+def remedy_of(value: Any) -> str:
+    """Return how to make something that can be read of a value that cannot.
+
+    >>> remedy_of(b"log.csv"), remedy_of([{"action": "a"}])
+    ('write it as text: os.fsdecode(path)', 'make a frame of them, e.g. pandas.DataFrame(rows)')
+    """
+    if isinstance(value, bytes):
+        return "write it as text: os.fsdecode(path)"
+    if isinstance(value, str) or hasattr(value, "__fspath__"):
+        return "read_events and streameval.compare read files"
+    if is_series(value):
+        return "give the whole frame, and name its columns in `columns`"
+    if hasattr(value, "read"):
+        return "give its path, or `-` for standard input"
+    if hasattr(value, "dtype"):
+        return "name its columns: pandas.DataFrame(array, columns=[...])"
+    first = value[0] if isinstance(value, Sequence) and value else None
+    if isinstance(first, bytes):
+        return "write them as text: os.fsdecode(path)"
+    if isinstance(first, Mapping):
+        return "make a frame of them, e.g. pandas.DataFrame(rows)"
+    if hasattr(first, "__arrow_c_stream__"):
+        return f"join the frames into one, e.g. {type(first).__module__.partition('.')[0]}.concat(frames)"
+    return "give the path of a file (CSV, Parquet or NDJSON), or a frame to EventBatch.from_frame"
+
+
+def is_series(value: Any) -> bool:
+    """Return whether a value is one column of a frame of pandas or polars."""
+    return hasattr(value, "to_frame") and not hasattr(value, "columns")
