@@ -19,7 +19,7 @@ import numpy as np
 
 from streameval.cli.configuration import configuration_table
 from streameval.cli.fields import columns_hint, proposed_columns, records_of, reward_columns_hint, values_by_name
-from streameval.cli.log_warnings import FORM_HINTS, MULTILINE_HINT, REJECTION_HINTS, remedy, spanning_rows
+from streameval.cli.log_warnings import MULTILINE_HINT, spanning_rows
 from streameval.cli.replay import hourly_means
 from streameval.cli.terminal import console, say, silence_logs
 from streameval.common.problems import did_you_mean
@@ -27,6 +27,7 @@ from streameval.common.text import counted, duration_text
 from streameval.config.model import Config, DeadLetterFile, DeadLetterTopic, DecisionTopic
 from streameval.errors import InputError, SourceError, StreamevalError
 from streameval.events import EventBatch, Rejected, RewardBatch, RewardDecoder
+from streameval.events.defects import FORM_HINTS, REJECTION_HINTS, remedy
 from streameval.events.fields import reward_decoder
 from streameval.events.origin import NO_IDENTITY, Origin
 from streameval.ingest.base import Source, SourceStatus

@@ -21,6 +21,7 @@ from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch
 from streameval.events.arguments import remedy_of
+from streameval.events.defects import joined_lines
 from streameval.events.segments import label_of
 from streameval.events.tables import value_at
 from streameval.ingest.files.lines import table_format
@@ -135,7 +136,7 @@ def compare(
     is_read_once = isinstance(known.batches, Iterator)
     replay = _replayed(config, known, trace if is_read_once else None, scores)
     report = replay.report()
-    for warning in _whole(replay.warnings(report)):
+    for warning in joined_lines(replay.warnings(report)):
         warnings.warn(warning, stacklevel=2)
     require_events(report)
     if is_read_once:
@@ -203,17 +204,6 @@ def _contradictions(known: _Known, columns: object, options: Mapping[str, Any]) 
             yield Problem(("columns",), "expected nothing next to batches, which have their fields", hint)
         if isinstance(reward, Mapping) and "field" in reward:
             yield Problem(("reward", "field"), "expected nothing next to batches, which have their rewards", hint)
-
-
-def _whole(lines: Iterable[str]) -> list[str]:
-    """Join the lines of each warning."""
-    found: list[str] = []
-    for line in lines:
-        if line.startswith("warning: "):
-            found.append(line.removeprefix("warning: "))
-        else:
-            found[-1] += f"\n{line}"
-    return found
 
 
 def _replayed(config: Config, known: _Known, trace: Trace | None, scores: str | os.PathLike[str] | None) -> Replay:

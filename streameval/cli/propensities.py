@@ -57,7 +57,7 @@ def check_propensities(path: Path, candidates: Sequence[str] = (), multiline: bo
         InputError: The file is missing or damaged, or has no event.
     """
     frequencies, counts, events, rejected = Frequencies(), LogCounts((-math.inf, math.inf)), 0, 0
-    evaluator = Evaluator(candidates, [IPS()], [Cumulative()])
+    evaluator = Evaluator.from_config(Evaluator(candidates, [IPS()], [Cumulative()]).config)
     for batch in _batches(path, candidates, counts):
         fields = [] if batch.raw_fields is None else batch.raw_fields.values
         frequencies.add(batch, [event.get("action") for event in fields], [event.get("actions") for event in fields])

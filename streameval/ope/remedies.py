@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from streameval.events.defects import REWARD_HINT
 from streameval.ope.report import Report
 
 __all__ = ["REWARD_HINT", "remedy_of"]
@@ -9,9 +10,6 @@ __all__ = ["REWARD_HINT", "remedy_of"]
 PERCENT_RANGE = (50.0, 200.0)
 """Mean weights, or their inverses, that show that one of two probabilities is in percent."""
 
-REWARD_HINT = (
-    "set reward.min and reward.max to the smallest and largest possible reward, or clip larger ones by above: clip"
-)
 REMEDIES = {
     "mean_weight": "log the probability with which the shown action was chosen, and give every action some probability",
     "effective_sample_size": "log more events, explore more, or choose a candidate closer to production",

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, TypeAlias
 
@@ -19,6 +20,7 @@ from streameval.events.arguments import (
     remedy_of,
     segment_fields,
 )
+from streameval.events.defects import UnusableLog
 from streameval.events.fields import json_decoder
 from streameval.events.tables import ColumnNames
 from streameval.ingest.files.lines import check, table_format
@@ -45,7 +47,8 @@ def read_events(
     """Read the events of files in batches.
 
     Files are NDJSON, CSV (plain, or compressed by gzip, zstd, bzip2 or xz) or Parquet. Lines and rows that are not
-    events are in the `rejected` of their batch.
+    events are in the `rejected` of their batch. A warning after the last batch tells if all were, or if no event has a
+    probability of one of `policies`.
 
     Args:
         paths: one path or several, read one after another, `-` is standard input
@@ -66,42 +69,90 @@ def read_events(
         ValueError: `batch_size` is not a whole number of at least 1.
     """
     files = _paths_of(paths)
-    names_of_policies, ends, fields = policy_names(policies), range_of_reward(reward_range), segment_fields(segments)
+    _check_format(format)
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise ValueError(f"batch_size: expected a whole number of at least 1, found {batch_size!r}")
+    listed = policy_names(policies)
+    raw_fields = () if estimated and scores is None else scores
+    options = {
+        "reward_field": reward_field,
+        "reward_range": range_of_reward(reward_range),
+        "scores": raw_fields,
+        "segments": segment_fields(segments),
+        "named": estimated,
+        "estimated": estimated,
+    }
+    reader = _Reader(listed, ColumnNames.from_mapping(columns, listed or ()), columns, batch_size, options, [])
+    for file in files:
+        check(file)
+    log = UnusableLog()
+    for file in files:
+        for batch in reader.batches(file, format or table_format(file) or "json"):
+            log.add(batch)
+            yield batch
+    absent = [name for name in listed or () if name not in log.names]
+    for message in log.warnings(absent, JsonDecoder().decode_batch(reader.first_lines).policies):
+        warnings.warn(message, stacklevel=2)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Read files of any format.
+
+    Args:
+        policies: names of policies, None = all that the events name
+        names: the columns of tables
+        columns: the argument of `read_events`
+        batch_size: maximum number of events in a batch
+        options: options of decoders
+        first_lines: the first lines that are no rows of tables
+    """
+
+    policies: list[str] | None
+    names: ColumnNames
+    columns: Mapping[str, Any] | None
+    batch_size: int
+    options: Mapping[str, Any]
+    first_lines: list[bytes | None]
+
+    def batches(self, file: str, written: str) -> Iterator[EventBatch]:
+        """Yield the events of a file."""
+        if written in ("csv", "parquet"):
+            yield from self._rows(file, written)
+            return
+        events = self._lines_decoder(written)
+        for lines in read_lines(file, batch=self.batch_size):
+            self.first_lines.extend(() if self.first_lines else lines)
+            yield events.decode_batch(lines)
+
+    def _rows(self, file: str, written: str) -> Iterator[EventBatch]:
+        if self.policies is None and not self.names.policies:
+            hint = 'name them, e.g. read_events(..., policies=["challenger"]); policies=[] reads none'
+            raise InputError(f"{file} is a table, and no column of a policy is named", hint=hint)
+        rows = self._decoder(JsonDecoder, list(self.names.policies))
+        for batch in read_table(
+            file, written, self.names, rows, lambda read, total: None, timed=False, batch_rows=self.batch_size
+        ):
+            yield replace(batch, origin=None)
+
+    def _lines_decoder(self, written: str) -> JsonDecoder:
+        if written == "rankings":
+            return RankingDecoder(self.policies, deferred=RankingDecoder([], named=True))
+        return self._decoder(
+            DsjsonDecoder if written == "dsjson" else partial(json_decoder, self.columns), self.policies
+        )
+
+    def _decoder(self, form: Callable[..., JsonDecoder], policies: Sequence[str] | None) -> JsonDecoder:
+        deferred = None
+        if self.options["scores"] is None:
+            deferred = form(policies=[], reward_field=self.options["reward_field"], scores=())
+        return form(policies=policies, deferred=deferred, **self.options)
+
+
+def _check_format(format: str | None) -> None:
     if format is not None and format not in FORMATS:
         hint = 'write format="csv", or store the events as CSV or Parquet, e.g. pandas.read_excel(path).to_parquet(new)'
         refuse_argument("format", one_of(FORMATS), format, did_you_mean(format, FORMATS) or hint)
-    if not isinstance(batch_size, int) or batch_size < 1:
-        raise ValueError(f"batch_size: expected a whole number of at least 1, found {batch_size!r}")
-    names = ColumnNames.from_mapping(columns, names_of_policies or ())
-    raw_fields = () if estimated and scores is None else scores
-    options: dict[str, Any] = {"segments": fields, "named": estimated, "estimated": estimated}
-
-    def decoder(form: Callable[..., JsonDecoder], policies: Sequence[str] | None) -> JsonDecoder:
-        own = {"reward_field": reward_field, "reward_range": ends, "scores": raw_fields, **options}
-        deferred = form(policies=[], reward_field=reward_field, scores=()) if raw_fields is None else None
-        return form(policies=policies, deferred=deferred, **own)
-
-    for file in files:
-        check(file)
-    for file in files:
-        written = format or table_format(file) or "json"
-        if written not in ("csv", "parquet"):
-            events: JsonDecoder
-            if written == "rankings":
-                events = RankingDecoder(names_of_policies, deferred=RankingDecoder([], named=True))
-            else:
-                form = DsjsonDecoder if written == "dsjson" else partial(json_decoder, columns)
-                events = decoder(form, names_of_policies)
-            yield from map(events.decode_batch, read_lines(file, batch=batch_size))
-            continue
-        if policies is None and not names.policies:
-            hint = 'name them, e.g. read_events(..., policies=["challenger"]); policies=[] reads none'
-            raise InputError(f"{file} is a table, and no column of a policy is named", hint=hint)
-        rows = decoder(JsonDecoder, list(names.policies))
-        for batch in read_table(
-            file, written, names, rows, lambda read, total: None, timed=False, batch_rows=batch_size
-        ):
-            yield replace(batch, origin=None)
 
 
 def _require_no_frame(paths: object) -> None:

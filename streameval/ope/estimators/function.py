@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -11,6 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array
 from streameval.common.component import strict
+from streameval.errors import InputError
 from streameval.ope.estimators.base import Estimator, Range, TermRange, Terms
 from streameval.ope.estimators.interpolated import WEIGHTS
 from streameval.ope.evidence.evidence import Evidence
@@ -44,7 +45,7 @@ class FunctionEstimator(Estimator):
         """Return an estimator under the name of the function.
 
         Raises:
-            ValueError: The function returns arrays of another shape, or changes its arguments.
+            ValueError: The function returns arrays of another shape, or denominators of 0, or changes its arguments.
         """
         name = getattr(function, "__name__", type(function).__name__)
         try:
@@ -58,12 +59,35 @@ class FunctionEstimator(Estimator):
                 f"{name}: expected numerators, or numerators and denominators, of the shape (3, 2) for weights of that "
                 f"shape and rewards (3, 1), found {' and '.join(map(str, shapes))}"
             )
+        if len(shapes) == 2 and not np.any(found[1]) and not np.any(function(np.full((3, 2), 2.0), np.ones((3, 1)))[1]):
+            raise ValueError(f"{name}: its denominators are 0 for weights of 1 and 2, so there is nothing to divide by")
         kind = RatioFunctionEstimator if len(shapes) == 2 else FunctionEstimator
         return kind(name=name, function=function)
 
     def terms(self, evidence: Evidence, state: Any) -> tuple[Terms, Any]:
         found = self.function(_unchanging(evidence.importance_weight), _unchanging(evidence.reward[:, None]))
+        self._require_numbers(found if isinstance(found, tuple) else (found,), evidence)
         return (Terms(*found) if isinstance(found, tuple) else Terms(found)), state
+
+    def _require_numbers(self, parts: Sequence[Array], evidence: Evidence) -> None:
+        """Check what the function returns for events that count.
+
+        Raises:
+            InputError: A number is not finite, or a denominator is negative.
+        """
+        for index, part in enumerate(parts):
+            values = np.asarray(part)
+            wrong = ~np.isfinite(values) | (values < 0 if index else False)
+            wrong &= evidence.sample_weight > 0
+            if wrong.any():
+                row, policy = np.argwhere(wrong)[0]
+                weight, reward = evidence.importance_weight[row, policy], evidence.reward[row]
+                wanted = "a finite denominator that is not negative" if index else "a finite numerator"
+                raise InputError(
+                    f"the estimator '{self.label}' returned {values[row, policy]:g} for the weight {weight:.6g} "
+                    f"and the reward {reward:.6g}; expected {wanted}",
+                    hint="correct the function; it takes weights from 0 to infinity, and all rewards in the range",
+                )
 
     def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
         """Return the smallest and the largest term that the ends of the reward range have up to the largest weight."""

@@ -9,6 +9,7 @@ import pytest
 
 import streameval as se
 from streameval.common.problems import ProblemsError
+from streameval.errors import InputError
 
 AVERAGES = ["cumulative", {"kind": "window", "tau": 1000}, "mixture"]
 
@@ -77,3 +78,31 @@ def test_a_function_cannot_change_what_other_estimators_see() -> None:
 
     with pytest.raises(ProblemsError, match="copy weights and rewards before you change them"):
         report(own_ips, in_place)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (
+            lambda weight, reward: np.where(weight > 2, np.nan, weight * reward),
+            "returned nan for the weight .* expected a finite numerator",
+        ),
+        (
+            lambda weight, reward: (weight * reward, np.where(weight > 2, -weight, weight)),
+            "returned -.* for the weight .* expected a finite denominator that is not negative",
+        ),
+        (
+            lambda weight, reward: (weight * reward, weight / (weight < 2)),
+            "returned inf for the weight .* expected a finite denominator",
+        ),
+    ],
+)
+def test_a_function_must_return_numbers(function: Any, message: str) -> None:
+    with np.errstate(divide="ignore"), pytest.raises(InputError, match=f"the estimator '<lambda>' {message}"):
+        report(function)
+
+
+def test_denominators_of_0_are_refused() -> None:
+    with pytest.raises(ProblemsError, match="its denominators are 0 for weights of 1 and 2"):
+        report(lambda weight, reward: (weight * reward, 0 * weight))
+    assert report(lambda weight, reward: (weight * reward * (weight > 1), weight * (weight > 1))).estimates
