@@ -254,7 +254,15 @@ def _segments(segments: str | Sequence[str] | Mapping[str, Any], known: _Known) 
         return fields
     found = {}
     for field in fields:
-        counts = Counter(filter(None, map(label_of, _values(known, field))))
+        counts, other = Counter[str](), None
+        for value in _values(known, field):
+            label = label_of(value)
+            counts.update([label] if label else ())
+            other = value if not label and value not in (None, "") and value == value else other
+        if not counts and other is not None:
+            hint = "name another field in `segments`, or make bins of this one, e.g. pandas.cut(column, 5).astype(str)"
+            kinds = "text, whole numbers or truth values"
+            raise InputError(f"segments are split by {kinds}, and the field {field!r} has {other!r}", hint=hint)
         if not counts:
             raise InputError(f"no event has the field {field!r}", hint="name a field of the data in `segments`")
         values = [value for value, _ in counts.most_common(MOST_VALUES) if value != "other"]

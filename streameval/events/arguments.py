@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any, NoReturn
 
 from streameval.common.problems import Problem, ProblemsError, expecting, shown
 from streameval.events.segments import SegmentField
+
+DECIMAL_COMMA = re.compile(r"[-+]?[\d.]*,\d+")
+TRUTH_WORDS = frozenset(["yes", "no", "y", "n", "true", "false", "t", "f", "on", "off", "ja", "nein", "oui", "non"])
 
 
 def found(value: object) -> str:
@@ -106,6 +110,29 @@ def remedy_of(value: Any) -> str:
     if hasattr(first, "__arrow_c_stream__"):
         return f"join the frames into one, e.g. {type(first).__module__.partition('.')[0]}.concat(frames)"
     return "give the path of a file (CSV, Parquet or NDJSON), or a frame to EventBatch.from_frame"
+
+
+def number_hint(text: str) -> str | None:
+    """Return how to turn text into a number, None if it is no number.
+
+    >>> number_hint("50 %")
+    'divide percent by 100; pandas: column.str.rstrip("% ").astype(float) / 100'
+    """
+    word = text.strip()
+    if DECIMAL_COMMA.fullmatch(word):
+        return (
+            'write a decimal point for the comma: pandas.read_csv(path, decimal=","), '
+            'or column.str.replace(",", ".").astype(float)'
+        )
+    if word.lower() in TRUTH_WORDS:
+        return f'write 1 and 0 for words such as {word}; pandas: column.map({{"yes": 1, "no": 0}})'
+    if word.endswith("%"):
+        return 'divide percent by 100; pandas: column.str.rstrip("% ").astype(float) / 100'
+    try:
+        float(word)
+    except ValueError:
+        return None
+    return f"write the number {word} without quotes; pandas: column.astype(float)"
 
 
 def is_series(value: Any) -> bool:

@@ -468,8 +468,16 @@ class EventBatch(Batch):
         """
         batch, _ = self.clipped()
         for row, fault in sorted(batch.faults(estimated=estimated).items()):
-            raise ValueError(f"row {row}: {fault.reason}: {fault.detail}")
+            percent = "; divide percent by 100" if batch._are_percent(fault.reason) else ""
+            raise ValueError(f"row {row}: {fault.reason}: {fault.detail}{percent}")
         return batch
+
+    def _are_percent(self, reason: str) -> bool:
+        """Return whether numbers that are rejected for this reason look like percent: none is over 100."""
+        columns = {"propensity_range": self.propensity, "probability_range": self.probabilities}
+        values = columns.get(reason, np.ones(1))
+        known = values[~np.isnan(values)].tolist()
+        return 1 < max(known, default=0) <= 100 and min(known) >= 0
 
     @classmethod
     def from_frame(

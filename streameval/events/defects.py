@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress
@@ -9,6 +10,7 @@ from itertools import compress
 import numpy as np
 
 from streameval.common.text import counted
+from streameval.events.arguments import number_hint
 from streameval.events.batch import EventBatch
 from streameval.events.validation import Rejected
 
@@ -29,6 +31,18 @@ REJECTION_HINTS = {
     "duplicate": "give each decision its own event_id, unless these events were sent twice",
 }
 """Remedies by the reason of a rejection."""
+DETAIL_HINTS = {
+    "propensity: missing": f"log it, or write propensity: {{kind: estimated}} if this log has none; {EVENT_HINT}",
+    "reward: missing": "write 0 if nothing was earned: null and NaN mean that the reward is not known (pandas: "
+    f"fillna(0)); {REJECTION_HINTS['missing_field']}",
+    "event_id: missing": "events in JSON need ids, which show copies, while rows of tables need none: number lines, or "
+    f"name the field in columns.event_id; {EVENT_HINT}",
+    "policies: expected object, got array": 'write {"NAME": PROBABILITY}, or name the place of each in `columns`, e.g. '
+    'columns: {policies: {new: policies.new.p}} for [{"id": "new", "p": 0.5}]',
+}
+"""Remedies by the start of the detail of a rejection, in place of those by its reason."""
+OUT_OF_RANGE = re.compile(r": (\S+) is not in [\[(]0, 1\]$")
+TEXT_FOR_NUMBER = re.compile(r"float, got str: '(.*)'$")
 FORM_HINTS = {
     "ranking": "write ranking: {metric: dcg, examination: {kind: power, eta: 1.0}}, and leave `reward` out",
     "slots": "write estimators: [pseudo_inverse], or [iips] if each slot has a reward",
@@ -40,22 +54,41 @@ MAX_DETAIL = 120
 """Characters of the detail of a rejected event."""
 
 
-def remedy(rejected: Rejected) -> str:
-    """Return how to correct events that are rejected for this reason."""
-    if "`columns`" in rejected.detail:
+def remedy(rejected: Rejected, are_percent: bool | None = None) -> str:
+    """Return how to correct events that are rejected for this reason.
+
+    Args:
+        rejected: one of the events
+        are_percent: whether the probabilities of all of them look like percent, None = look at this one
+    """
+    detail = rejected.detail
+    if "`columns`" in detail:
         return "correct that name, or the log"
-    form = next((form for form in FORM_HINTS if f"`{form}`" in rejected.detail), None)
+    form = next((form for form in FORM_HINTS if f"`{form}`" in detail), None)
     if form is not None:
         return FORM_HINTS[form]
     if rejected.value[:1] == b"\0":
         return (
             "this is the frame of a schema registry: write source: {format: {kind: avro, registry: URL}}, or protobuf"
         )
-    if rejected.detail.startswith(("not JSON", "not a JSON object")):
-        return f"write each event as one JSON object, in its own line or message; {EVENT_HINT}"
-    if rejected.detail.startswith("propensity: missing"):
-        return f"log it, or write propensity: {{kind: estimated}} if this log has none; {EVENT_HINT}"
-    return REJECTION_HINTS.get(rejected.reason, EVENT_HINT)
+    if detail.startswith(("not JSON", "not a JSON object")):
+        array = "; jq -c '.[]' FILE unpacks an array" if rejected.value[:1] == b"[" else ""
+        return f"write each event as one JSON object, in its own line or message{array}; {EVENT_HINT}"
+    number = OUT_OF_RANGE.search(detail)
+    if number is not None and (is_percent(rejected) if are_percent is None else are_percent):
+        value = float(number[1])
+        is_right = REJECTION_HINTS[rejected.reason].partition(":")[0]
+        return f"{is_right}: write {value / 100:g}, not {value:g}; divide by 100, as this looks like percent"
+    text = TEXT_FOR_NUMBER.search(detail)
+    hint = None if text is None else number_hint(text[1])
+    start = next((start for start in DETAIL_HINTS if detail.startswith(start)), None)
+    return hint or (REJECTION_HINTS.get(rejected.reason, EVENT_HINT) if start is None else DETAIL_HINTS[start])
+
+
+def is_percent(rejected: Rejected) -> bool:
+    """Return whether an event is rejected for a probability over 1 and of at most 100."""
+    number = OUT_OF_RANGE.search(rejected.detail)
+    return number is not None and 1 < float(number[1]) <= 100
 
 
 class Rejections:
@@ -63,6 +96,7 @@ class Rejections:
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
+        self._percents: Counter[str] = Counter()
         self._examples: dict[str, Rejected] = {}
 
     def __len__(self) -> int:
@@ -72,6 +106,7 @@ class Rejections:
         """Count rejected events."""
         for event in rejected:
             self._counts[event.reason] += 1
+            self._percents[event.reason] += is_percent(event)
             self._examples.setdefault(event.reason, event)
 
     def lines(self, accepted: int) -> Iterator[str]:
@@ -84,7 +119,8 @@ class Rejections:
             first = self._examples[reason]
             place = "" if first.origin is None else f" ({first.origin[0]}:{first.origin[2]})"
             yield f"  {count:>9,}  {reason}  e.g. {first.detail[:MAX_DETAIL]}{place}"
-        for hint in dict.fromkeys(map(remedy, self._examples.values())):
+        are_percent = {reason: count == self._percents[reason] for reason, count in self._counts.items()}
+        for hint in dict.fromkeys(remedy(event, are_percent[reason]) for reason, event in self._examples.items()):
             yield f"hint: {hint}"
 
 
@@ -111,11 +147,12 @@ def absent_policy(policy: str, names: Sequence[str] = (), column: str | None = N
         names: names that events have
         column: the column of the policy in a table
     """
-    hint = f"the events name {', '.join(names) or 'no policies'}"
+    numbers = 'numbers, or lists of numbers: write 0.25, not "0.25" or "0,25"'
+    hint = f"the events name {', '.join(names)}" if names else f"the events name no policies, or not with {numbers}"
     if column is not None:
-        hint = f"its column '{column}' must hold numbers, or lists of numbers: write 0.25, not \"0.25\""
+        hint = f'its column \'{column}\' must hold numbers, or lists of numbers: write 0.25, not "0.25" or "0,25"'
     elif policy in names:
-        hint = 'its values must be numbers, or lists of numbers: write 0.25, not "0.25"'
+        hint = f"its values must be {numbers}"
     return f"no event has a probability of the policy '{policy}'", hint
 
 

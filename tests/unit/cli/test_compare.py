@@ -292,6 +292,12 @@ def test_the_figure_is_drawn(log: dict[str, Any]) -> None:
         (({"a": [1]}, ["new"]), {}, InputError, "action"),
         (({"a": [1]}, ["new"]), {"estimaters": ["ips"]}, ProblemsError, "found the unknown key 'estimaters'"),
         (({"a": [1]}, ["new"]), {"segments": ["country"]}, InputError, "no event has the field 'country'"),
+        (
+            ({"p": [0.5, None]}, ["new"]),
+            {"segments": "p"},
+            InputError,
+            "split by text, whole numbers or truth values, and",
+        ),
     ],
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -135,6 +135,11 @@ COMPACT: dict[str, Any] = {"reward": [1, 0], "propensity": [0.5, 0.5], "policies
         ({"policies": {"a": [[0.5], [0.5]]}}, "policies['a']: expected the shape [2], found [2, 1]"),
         ({"reward": [[1, 0]]}, "reward: expected the shape [any], found [1, 2]"),
         ({"reward": ["x", 0]}, "reward: not an array of numbers"),
+        (
+            {"reward": ["0,6", 0]},
+            "reward: not an array of numbers: could not convert string to float: '0,6'; write",
+        ),
+        ({"propensity": [25, 50]}, "row 0: propensity_range: propensity: 25 is not in (0, 1]; divide percent by 100"),
         ({"propensities": [[1.0], [1.0]]}, "give `propensity`, or else"),
         ({"features": [[[1.0]], [[1.0]]]}, "give `propensity`, or else"),
         ({"policies": [[0.5, 0.5]]}, "policies: expected a mapping by name, found [[0.5, 0.5]]"),

@@ -160,7 +160,8 @@ def log_of(folder: Path, **change: Any) -> Path:
             [
                 "3 of 3 events were rejected\n"
                 "          3  propensity_range  e.g. propensity: 25 is not in (0, 1]\n"
-                "hint: a propensity is greater than 0 and at most 1: write 0.25, not 25"
+                "hint: a propensity is greater than 0 and at most 1: write 0.25, not 25; divide by 100, as this looks "
+                "like percent"
             ],
         ),
     ],
