@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from streameval.cli.replay import Replay, choices, require_events, table_columns
 from streameval.cli.trace import Trace
-from streameval.common.problems import Problem, ProblemsError, problems_of, refuse
+from streameval.common.problems import Problem, ProblemsError, hints_of_python, problems_of, refuse
 from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch
@@ -124,14 +124,14 @@ def compare(
         options["reward"] = {"field": reward} if isinstance(reward, str) else reward
     refuse(_contradictions(known, columns, options))
     usual = table_columns(_logged(candidates)) if known.is_table else {}
-    config = _config(
-        {
-            **options,
-            "policies": {**options.get("policies", {}), "candidates": candidates},
-            "columns": {**usual, **columns} if isinstance(columns, Mapping) else usual if columns is None else columns,
-            "segments": _segments(segments, known),
-        }
-    )
+    sections = {
+        **options,
+        "policies": {**options.get("policies", {}), "candidates": candidates},
+        "columns": {**usual, **columns} if isinstance(columns, Mapping) else usual if columns is None else columns,
+        "segments": _segments(segments, known),
+    }
+    with hints_of_python("streameval.compare"):
+        config = _config(sections)
     trace = Trace(choices(config.evaluator_config(), None, None))
     is_read_once = isinstance(known.batches, Iterator)
     replay = _replayed(config, known, trace if is_read_once else None, scores)

@@ -15,7 +15,7 @@ from streameval.common.text import counted, duration_text, utc_time
 from streameval.events import EventBatch
 from streameval.events.origin import NO_IDENTITY
 from streameval.ingest.stages import Deduplication
-from streameval.ope.remedies import remedy_of
+from streameval.ope.remedies import causes_first, remedy_of
 from streameval.ope.report import Report, TrustCheck
 
 MIN_SHARE = 0.001
@@ -157,7 +157,7 @@ def missing_warnings(report: Report) -> Iterator[str]:
 
 def trust_warnings(report: Report) -> Iterator[str]:
     """Yield warnings about failed trust checks, with the policies that fail them for the same reason."""
-    failed = sorted((check for check in report.trust if not check.ok), key=_check_and_reason)
+    failed = causes_first(sorted((check for check in report.trust if not check.ok), key=_check_and_reason))
     for (check, reason), group in groupby(failed, key=_check_and_reason):
         names = [row.policy for row in group]
         finding = f"{' and '.join(names)} {'fail' if names[1:] else 'fails'} the trust check {check}: {reason}"

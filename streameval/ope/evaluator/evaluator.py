@@ -13,7 +13,7 @@ from msgspec import structs
 
 from streameval.common.arrays import State, require_fit
 from streameval.common.foreign_code import CodeError, foreign_code
-from streameval.common.problems import Problem, refuse, validated
+from streameval.common.problems import Problem, hints_of_python, refuse, validated
 from streameval.common.text import counted
 from streameval.errors import InputError, StateError
 from streameval.events import EventBatch, Fault
@@ -180,12 +180,14 @@ class Evaluator:
             "segments": segments,
             "propensity": propensity,
         }
-        arguments = validated(EvaluatorArguments, {name: value for name, value in options.items() if value is not None})
-        self.config = EvaluatorConfig.from_options(
-            arguments, arguments.candidates, arguments.production, arguments.all_rewards, arguments.block
-        )
-        rooms.require(self.config)
-        refuse(self.config.code_problems())
+        given = {name: value for name, value in options.items() if value is not None}
+        with hints_of_python("streameval.Evaluator"):
+            arguments = validated(EvaluatorArguments, given)
+            self.config = EvaluatorConfig.from_options(
+                arguments, arguments.candidates, arguments.production, arguments.all_rewards, arguments.block
+            )
+            rooms.require(self.config)
+            refuse(self.config.code_problems())
         self._log = UnusableLog()
         self._start()
 

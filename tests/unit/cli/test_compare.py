@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -241,6 +242,24 @@ def test_what_is_wrong_with_the_data_is_a_warning(
     found = [str(one.message) for one in caught]
     assert any(warning in message for message in found), found
     assert {one.filename for one in caught} == {__file__}
+
+
+def test_rejected_events_are_named_before_the_checks_that_they_fail(log: dict[str, Any]) -> None:
+    lacking = {**log, "reward": [1 if reward else None for reward in log["reward"]]}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        answer = str(se.compare(lacking, ["new"]))
+    assert re.match(r"Do not decide yet about new: 8\d\.\d% of the latest events were rejected, over 5%; mean", answer)
+    failed = [str(one.message) for one in caught if "trust check" in str(one.message)]
+    assert "the trust check rejected_share" in failed[0]
+    assert "write 0 if nothing was earned" in str(caught[0].message)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_answer_to_a_log_of_rejected_events() -> None:
+    evaluator = se.Evaluator(["new"])
+    evaluator.update(se.EventBatch.from_frame({"action": ["a"], "propensity": [3.0], "reward": [1]}))
+    assert str(evaluator.report()).startswith("No event counts for new: all 1 were rejected\n")
 
 
 def test_the_figure_is_drawn(log: dict[str, Any]) -> None:

@@ -126,6 +126,18 @@ def test_update_names_the_conversion_from_another_type(value: Any, message: str)
         evaluator().update(value)
 
 
+def test_hints_name_the_help_of_python() -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: se.Evaluator({"new": 5}),  # type: ignore[dict-item]
+        lambda: se.compare({"a": [1]}, ["new"], nope=1),
+    ]
+    for call, name in zip(calls, ("Evaluator", "compare"), strict=True):
+        with pytest.raises(InputError) as caught:
+            call()
+        assert f"help(streameval.{name}) describes the arguments" in caught.value.hint
+        assert "streameval init" not in caught.value.hint
+
+
 def test_update_one_names_the_place_of_a_probability() -> None:
     estimates = se.Evaluator(["challenger"])
     event = {name: value for name, value in EVENT.items() if name != "policies"}
