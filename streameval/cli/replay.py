@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from streameval.cli.accuracy import error_rows, error_table, score
 from streameval.cli.arguments import candidate_names, split_config_and_files
 from streameval.cli.copies import Copies
-from streameval.cli.log_warnings import MAX_DETAIL, MIN_SHARE, LogCounts, Rejections, missing_warnings, trust_warnings
+from streameval.cli.log_warnings import MIN_SHARE, LogCounts, missing_warnings, trust_warnings
 from streameval.cli.plots import ReplayPlot, check_path, save
 from streameval.cli.results import answer_lines
 from streameval.cli.scores import ScoreFile
@@ -32,6 +32,7 @@ from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch, JsonDecoder
 from streameval.events.batch import decode_frame
+from streameval.events.defects import MAX_DETAIL, Rejections, absent_policy
 from streameval.events.origin import Origin
 from streameval.events.segments import OTHER
 from streameval.ingest.files.lines import check, table_format
@@ -383,8 +384,7 @@ class Replay:
                 yield f"warning: the policy '{policy.policy}' {what}"
                 yield f"  {failure.reason}  e.g. {failure.example[:MAX_DETAIL]}"
             if report.events.accepted and not policy.events and not policy.failures:
-                message = f"no event has a probability of the policy '{policy.policy}'"
-                yield warning(message, self._hint_of_absent(policy.policy))
+                yield warning(*self._absent(policy.policy))
         yield from (warning(str(missing), missing.hint) for missing in self._missing or ())
         for name in self._empty_segments(report):
             hint = f"the segment has the values of the field {self.config.segments[name].field or name}"
@@ -416,14 +416,14 @@ class Replay:
             if len(values) == 2 and values == {round(reward, 9) for reward in self._counts.rewards}:
                 yield name
 
-    def _hint_of_absent(self, policy: str) -> str:
-        """Return the field for the probability of a policy, by the names that the events have."""
-        if not self._first_lines:
-            return f"name its column in the configuration: `columns: {{policies: {{{policy}: COLUMN}}}}`"
-        named = JsonDecoder().decode_batch(self._first_lines).policies
-        if policy in named:
-            return 'its values must be numbers, or lists of numbers: write 0.25, not "0.25"'
-        return f"the events name {', '.join(named) or 'no policies'}"
+    def _absent(self, policy: str) -> tuple[str, str]:
+        """Say that no event has a probability of a policy, and what to do about it."""
+        if self._first_lines:
+            return absent_policy(policy, JsonDecoder().decode_batch(self._first_lines).policies)
+        message, hint = absent_policy(policy, column=self.config.columns.policies.get(policy))
+        if policy not in self.config.columns.policies:
+            hint = f"name its column in the configuration: `columns: {{policies: {{{policy}: COLUMN}}}}`"
+        return message, hint
 
 
 def require_events(report: Report) -> None:
