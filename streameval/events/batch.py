@@ -23,7 +23,14 @@ from streameval.events.action_sets import (
     ScoredOutcomes,
     reconcile,
 )
-from streameval.events.arguments import by_name, policy_names, range_of_reward, remedy_of, segment_fields
+from streameval.events.arguments import (
+    by_name,
+    check_options,
+    list_of_names,
+    range_of_reward,
+    remedy_of,
+    segment_fields,
+)
 from streameval.events.from_arrays import (
     choice_columns,
     column,
@@ -520,7 +527,9 @@ class EventBatch(Batch):
         from streameval.events.decoder import JsonDecoder
         from streameval.events.tables import ColumnNames
 
-        names = ColumnNames.from_mapping(columns, policy_names(policies) or ())
+        check_options(reward_field, estimated)
+        scores = list_of_names("scores", scores)
+        names = ColumnNames.from_mapping(columns, list_of_names("policies", policies) or ())
         reward_range, fields = range_of_reward(reward_range), segment_fields(segments)
         raw_fields = () if estimated and scores is None else scores
         options: dict[str, Any] = {"segments": fields, "named": estimated, "estimated": estimated}
