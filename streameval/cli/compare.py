@@ -134,7 +134,9 @@ def compare(
         config = _config(sections)
     trace = Trace(choices(config.evaluator_config(), None, None))
     is_read_once = isinstance(known.batches, Iterator)
-    replay = _replayed(config, known, trace if is_read_once else None, scores)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=__name__)  # of read_events: the report has its findings, too
+        replay = _replayed(config, known, trace if is_read_once else None, scores)
     report = replay.report()
     for problem in config.doubts():
         warnings.warn(f"{problem.text()}\nhint: {problem.hint}", stacklevel=2)
@@ -181,16 +183,17 @@ def _known(data: Data) -> _Known:
     if isinstance(items, Iterator) and first is not None:
         items = chain([first], items)
     kind = EventBatch if first is None or isinstance(first, EventBatch) else (str, os.PathLike)
-    checked = _all_are(kind, items, f"{expected}, found {type(data).__name__} of {{}}: {remedy_of(data)}")
+    checked = _all_are(kind, items, data, expected)
     if kind is EventBatch:
         return _Known(batches=checked if isinstance(items, Iterator) else list(checked))
     return _Known(files=[os.fspath(path) for path in checked])
 
 
-def _all_are(kind: type | tuple[type, ...], items: Iterable[Any], message: str) -> Iterator[Any]:
+def _all_are(kind: type | tuple[type, ...], items: Iterable[Any], data: Data, expected: str) -> Iterator[Any]:
     for item in items:
         if not isinstance(item, kind):
-            raise TypeError(message.format(type(item).__name__))
+            found = f"{type(data).__name__} of {type(item).__name__}"
+            raise TypeError(f"{expected}, found {found}: {remedy_of(data, item)}")
         yield item
 
 

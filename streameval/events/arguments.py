@@ -44,17 +44,30 @@ def by_name(argument: str, value: Any, hint: str) -> Mapping[str, Any]:
     return {} if value is None else dict(value.items())
 
 
-def policy_names(policies: Any) -> list[str] | None:
-    """Return the names of policies, None without any.
+def list_of_names(argument: str, names: Any) -> list[str] | None:
+    """Return an argument that lists names, None without any.
 
     Raises:
-        ProblemsError: They are not a list of names.
+        ProblemsError: It is not a list of names.
     """
-    is_list = isinstance(policies, Iterable) and not isinstance(policies, str | bytes)
-    names = list(policies) if is_list else []
-    if policies is not None and not (is_list and all(isinstance(name, str) for name in names)):
-        refuse_argument("policies", "a list of names", policies, 'write policies=["NAME"], also for one policy')
-    return None if policies is None else names
+    is_list = isinstance(names, Iterable) and not isinstance(names, str | bytes)
+    listed = list(names) if is_list else []
+    if names is not None and not (is_list and all(isinstance(name, str) for name in listed)):
+        refuse_argument(argument, "a list of names", names, f'write {argument}=["NAME"], also for one name')
+    return None if names is None else listed
+
+
+def check_options(reward_field: object, estimated: object) -> None:
+    """Check the types of options.
+
+    Raises:
+        ProblemsError: One has another type.
+    """
+    if not isinstance(reward_field, str):
+        hint = "reward_field is the name of one field; several rewards are an option of compare: rewards={...}"
+        refuse_argument("reward_field", "the name of a field", reward_field, hint)
+    if not isinstance(estimated, bool):
+        refuse_argument("estimated", "True or False", estimated, "estimated=True is for logs without propensities")
 
 
 def range_of_reward(value: Any) -> tuple[float, float] | None:
@@ -86,8 +99,12 @@ def segment_fields(segments: Any) -> list[SegmentField]:
     return [SegmentField(name, field) for name, field in fields.items()]
 
 
-def remedy_of(value: Any) -> str:
+def remedy_of(value: Any, item: Any = None) -> str:
     """Return how to make something that can be read of a value that cannot.
+
+    Args:
+        value: the value
+        item: an item of it that cannot be read, by default the first one of a list
 
     >>> remedy_of(b"log.csv"), remedy_of([{"action": "a"}])
     ('write it as text: os.fsdecode(path)', 'make a frame of them, e.g. pandas.DataFrame(rows)')
@@ -102,7 +119,7 @@ def remedy_of(value: Any) -> str:
         return "give its path, or `-` for standard input"
     if hasattr(value, "dtype"):
         return "name its columns: pandas.DataFrame(array, columns=[...])"
-    first = value[0] if isinstance(value, Sequence) and value else None
+    first = value[0] if item is None and isinstance(value, Sequence) and value else item
     if isinstance(first, bytes):
         return "write them as text: os.fsdecode(path)"
     if isinstance(first, Mapping):

@@ -7,6 +7,7 @@ decoded as arrays. All others are decoded one by one, like JSON, so that they ha
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -22,7 +23,7 @@ from msgspec import structs
 from streameval.common.arrays import Array, Mask
 from streameval.errors import InputError
 from streameval.events.action_sets import ActionNames, ActionSets, Features, Index, cumulative_offsets, reconcile
-from streameval.events.arguments import is_series, remedy_of
+from streameval.events.arguments import is_series, number_hint, remedy_of
 from streameval.events.batch import EventBatch
 from streameval.events.decoder import JsonDecoder
 from streameval.events.origin import Origin, fingerprints, name_fingerprints
@@ -91,6 +92,9 @@ def table_of(frame: Any) -> Any:
         scalars = [name for name, value in frame.items() if np.ndim(value) == 0] if isinstance(frame, Mapping) else []
         if scalars:
             hint = f"'{scalars[0]}' is one value, not a list with one per event; Evaluator.update_one takes one event"
+        text = re.search(r"Could not convert '(.*?)' with type str", str(error))
+        if text is not None:
+            hint = number_hint(text[1]) or hint
         raise InputError(f"the frame cannot become an Arrow table: {error}", hint=hint) from error
 
 

@@ -23,7 +23,14 @@ from streameval.events.action_sets import (
     ScoredOutcomes,
     reconcile,
 )
-from streameval.events.arguments import by_name, policy_names, range_of_reward, remedy_of, segment_fields
+from streameval.events.arguments import (
+    by_name,
+    check_options,
+    list_of_names,
+    range_of_reward,
+    remedy_of,
+    segment_fields,
+)
 from streameval.events.from_arrays import (
     choice_columns,
     column,
@@ -521,7 +528,9 @@ class EventBatch(Batch):
         from streameval.events.decoder import JsonDecoder
         from streameval.events.tables import ColumnNames
 
-        names = ColumnNames.from_mapping(columns, policy_names(policies) or ())
+        check_options(reward_field, estimated)
+        scores = list_of_names("scores", scores)
+        names = ColumnNames.from_mapping(columns, list_of_names("policies", policies) or ())
         if names.reward not in (None, reward_field) and reward_field != "reward":
             raise InputError(
                 f"reward_field: expected nothing next to columns['reward'] ({names.reward!r}), found {reward_field!r}",

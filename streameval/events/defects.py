@@ -148,7 +148,7 @@ def absent_policy(policy: str, names: Sequence[str] = (), column: str | None = N
         column: the column of the policy in a table
     """
     numbers = 'numbers, or lists of numbers: write 0.25, not "0.25" or "0,25"'
-    hint = f"the events name {', '.join(names)}" if names else f"the events name no policies, or not with {numbers}"
+    hint = f"the events name {', '.join(names)}" if names else f"the events name no policies, or not by {numbers}"
     if column is not None:
         hint = f'its column \'{column}\' must hold numbers, or lists of numbers: write 0.25, not "0.25" or "0,25"'
     elif policy in names:

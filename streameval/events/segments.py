@@ -169,9 +169,11 @@ class SegmentColumns(Columns):
         """
         rows = []
         for name, values in columns.items():
-            row = list(values)
-            if len(row) != events:
-                raise ValueError(f"segments[{name!r}]: expected {events} values, one per event, found {len(row)}")
+            is_list = isinstance(values, Iterable) and not isinstance(values, str)
+            row = list(values) if is_list else []
+            if len(row) != events or not is_list:
+                actual = len(row) if is_list else repr(values)
+                raise ValueError(f"segments[{name!r}]: expected {events} values, one per event, found {actual}")
             rows.append(_identities(row))
         return cls(tuple(columns), np.array(rows, dtype=np.uint64).reshape(len(rows), events).T)
 

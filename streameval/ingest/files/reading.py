@@ -13,8 +13,9 @@ from streameval.common.problems import Problem, ProblemsError, did_you_mean, exp
 from streameval.errors import InputError
 from streameval.events import DsjsonDecoder, EventBatch, JsonDecoder, RankingDecoder
 from streameval.events.arguments import (
+    check_options,
     is_series,
-    policy_names,
+    list_of_names,
     range_of_reward,
     refuse_argument,
     remedy_of,
@@ -70,9 +71,10 @@ def read_events(
     """
     files = _paths_of(paths)
     _check_format(format)
-    if not isinstance(batch_size, int) or batch_size < 1:
+    check_options(reward_field, estimated)
+    if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
         raise ValueError(f"batch_size: expected a whole number of at least 1, found {batch_size!r}")
-    listed = policy_names(policies)
+    listed, scores = list_of_names("policies", policies), list_of_names("scores", scores)
     raw_fields = () if estimated and scores is None else scores
     options = {
         "reward_field": reward_field,
@@ -175,5 +177,5 @@ def _paths_of(paths: Any) -> list[str]:
     for path in files:
         if not isinstance(path, str | os.PathLike):
             kinds = f"{type(paths).__name__} of {type(path).__name__}"
-            raise ProblemsError([Problem(("paths",), expecting("paths", kinds), remedy_of(paths))])
+            raise ProblemsError([Problem(("paths",), expecting("paths", kinds), remedy_of(paths, path))])
     return list(map(os.fspath, files))

@@ -128,9 +128,7 @@ def test_segments_that_are_known_after_the_decision_are_named(log: dict[str, Any
         se.compare(frame, ["new"], segments=["revenue", "country"])
     with pytest.raises(ProblemsError, match="before the decision, found the action"):
         se.compare(frame, ["new"], columns={"action": "item"}, segments="item")
-    with pytest.raises(
-        InputError, match="split by text, whole numbers or truth values, and the field 'propensity' has"
-    ):
+    with pytest.raises(InputError, match="and the field 'propensity' has 0"):
         se.compare(frame, ["new"], segments="propensity")
 
 
@@ -298,6 +296,15 @@ def test_rejected_events_are_named_before_the_checks_that_they_fail(log: dict[st
     assert "write 0 if nothing was earned" in str(caught[0].message)
 
 
+def test_findings_about_batches_that_are_read_are_named_once(log: dict[str, Any], tmp_path: Path) -> None:
+    path = csv_file({**log, "new": [None] * EVENTS}, tmp_path)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        se.compare(se.read_events(path, policies=["new"]), ["new"])
+    assert [str(one.message).partition("\n")[0] for one in caught] == ["no event has a probability of the policy 'new'"]
+    assert caught[0].filename == __file__
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_answer_to_a_log_of_rejected_events() -> None:
     evaluator = se.Evaluator(["new"])
@@ -321,6 +328,7 @@ def test_the_figure_is_drawn(log: dict[str, Any]) -> None:
         ),
         (([{"action": "a"}], ["new"]), {}, TypeError, "found list of dict: make a frame of them, e.g. pandas."),
         ((np.zeros((2, 2)), ["new"]), {}, TypeError, "found ndarray of ndarray: name its columns: pandas."),
+        ((iter([pd.DataFrame()]), ["new"]), {}, TypeError, "list_iterator of DataFrame: join the frames into one"),
         (([pd.DataFrame()], ["new"]), {}, TypeError, "list of DataFrame: join the frames into one, e.g. pandas.concat"),
         ((pd.Series([1]), ["new"]), {}, TypeError, "found Series: give the whole frame"),
         ((pl.Series([1]), ["new"]), {"segments": "a"}, TypeError, "found Series: give the whole frame"),

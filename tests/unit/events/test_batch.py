@@ -147,6 +147,8 @@ COMPACT: dict[str, Any] = {"reward": [1, 0], "propensity": [0.5, 0.5], "policies
         ({"policies": [[0.5, 0.5]]}, "policies: expected a mapping by name, found [[0.5, 0.5]]"),
         ({"rewards": [[0.5, 0.5]]}, "rewards: expected a mapping by name, found [[0.5, 0.5]]"),
         ({"segments": ["a", "b"]}, "segments: expected a mapping by name, found ['a', 'b']"),
+        ({"segments": {"day": "ab"}}, "segments['day']: expected 2 values, one per event, found 'ab'"),
+        ({"segments": {"day": None}}, "segments['day']: expected 2 values, one per event, found None"),
         ({"segments": {"day": ["a"]}}, "segments['day']: expected 2 values, one per event, found 1"),
     ],
 )

@@ -161,6 +161,8 @@ def test_the_frame_is_left_as_it_was_and_may_be_empty() -> None:
             "no column 'newer' for newer",
         ),
         (pd.DataFrame({"action": ["a", 1]}), None, "the frame cannot become an Arrow table: "),
+        (pd.DataFrame(ROWS), "p", "columns: expected a mapping by field, found 'p'"),
+        (pd.DataFrame(ROWS), ["p"], "columns: expected a mapping by field, found "),
         (pd.DataFrame(ROWS), {"reward": "click"}, "the frame has no column with the propensity"),
     ],
 )
@@ -187,6 +189,12 @@ def test_another_type_is_refused_with_a_remedy(value: Any, remedy: str) -> None:
         EventBatch.from_frame(value)
 
 
+def test_a_number_as_text_among_numbers_is_named() -> None:
+    with pytest.raises(InputError, match="cannot become an Arrow table") as caught:
+        EventBatch.from_frame(pd.DataFrame({"reward": [1, "0,6"]}))
+    assert caught.value.hint.startswith("write a decimal point for the comma")
+
+
 def test_single_values_are_no_columns() -> None:
     with pytest.raises(InputError, match="cannot become an Arrow table") as caught:
         EventBatch.from_frame({"action": ["a"], "p": 0.5})
@@ -200,6 +208,9 @@ def test_single_values_are_no_columns() -> None:
         ({"reward_range": 1}, "reward_range: expected the smallest and a larger reward, found 1", "(0, 1)"),
         ({"reward_range": (1, 0)}, "reward_range: expected the smallest and a larger reward, found (1, 0)", "(0, 1)"),
         ({"reward_range": {"max": 1}}, "reward_range: expected the smallest and a larger reward, found a", "(0, 1)"),
+        ({"scores": "softmax"}, "scores: expected a list of names, found 'softmax'", 'scores=["NAME"]'),
+        ({"reward_field": None}, "reward_field: expected the name of a field, found nothing", "rewards="),
+        ({"estimated": "no"}, "estimated: expected True or False, found 'no'", "estimated=True is for logs without"),
         ({"segments": ["day"]}, "segments: expected a mapping by name, found ['day']", 'segments={"country"'),
         ({"segments": "day"}, "segments: expected a mapping by name, found 'day'", 'segments={"country"'),
         ({"segments": {"day": 5}}, "segments.day: expected the name of a field, found 5", 'segments={"country"'),
