@@ -75,6 +75,8 @@ def _rewards(config: Config, evaluated: EvaluatorConfig) -> Iterator[str]:
     """Yield a line for each reward, the primary one first."""
     for (name, field, _, _), reward in zip(config.reward_fields, evaluated.rewards, strict=True):
         line = f"the field {field}, from {reward.low:g} to {reward.high:g}"
+        if reward.quantile is not None:
+            line = f"the field {field}, from {reward.low:g} to the {reward.quantile:g} quantile of earlier rewards"
         if reward.of:
             line = " + ".join(f"{weight:g} {part}" for part, weight in reward.of.items()).replace("+ -", "- ")
         for end in ("below", "above"):
