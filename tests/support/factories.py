@@ -32,6 +32,7 @@ from streameval.ope.report import (
     PolicyCounts,
     Profile,
     Report,
+    RewardLimit,
     SegmentEstimate,
     TrustCheck,
 )
@@ -124,6 +125,7 @@ def make_report(
         learners=tuple(Learner(name, 12, 3, 0.001, 0.02, 0.01) for name in names[1:2]),
         trust=tuple(TrustCheck(name, "mean_weight", True, "mean weight 0.998 over 119,000 events") for name in names),
         clipped=(ClippedReward("reward", 0, 1_200, 0.01, 0.012, 0.003),),
+        limits=(RewardLimit("reward", 0.999, 120.0),),
     )
 
 
