@@ -106,7 +106,8 @@ class Evaluator:
             and `stratified_dr` for events with distributions and features.
         averages: every estimator is evaluated on every average. Two of one kind need names.
         reward_range: smallest and largest possible reward. Events outside are rejected and counted, or clipped and
-            counted by `{"max": 200, "above": "clip"}`.
+            counted by `{"max": 200, "above": "clip"}`, or by `{"max": "auto", "quantile": 0.999}` clipped at that
+            quantile of the rewards before them.
         production: `logging` (the policy that took the logged actions), or the name of a policy in the events.
         intervals: kind of interval by label of an average, e.g. `{"window": "normal"}`. The default is `drift_aware`
             for `mixture`, and `empirical_likelihood`, which holds for heavy-tailed weights, for all others.
