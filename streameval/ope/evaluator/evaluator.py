@@ -109,7 +109,8 @@ class Evaluator:
             and `stratified_dr` for events with distributions and features.
         averages: every estimator is evaluated on every average. Two of one kind need names.
         reward_range: smallest and largest possible reward. Events outside are rejected and counted, or clipped and
-            counted by `{"max": 200, "above": "clip"}`.
+            counted by `{"max": 200, "above": "clip"}`, or by `{"max": "auto", "quantile": 0.999}` clipped at that
+            quantile of the rewards before them.
         production: `logging` (the policy that took the logged actions), or the name of a policy in the events.
         intervals: kind of interval by label of an average, e.g. `{"window": "normal"}`. The default is `drift_aware`
             for `mixture`, and `empirical_likelihood`, which holds for heavy-tailed weights, for all others.
@@ -671,7 +672,8 @@ class Evaluator:
         """
         if self._pending_events >= self.config.block:
             return self._warned(self._folded().report(now, unmatched_share))
-        config, state, events = self.config, self._state, self._state.events
+        state, events = self._state, self._state.events
+        config = rooms.ranged(self.config, state.rooms)
         present = rest, tail, learned, curve = self._present()
         late = None if tail is None or rest is None else Blocks(rest, rest, tail[0])
         estimates = list(self._rows(present))
@@ -737,8 +739,9 @@ class Evaluator:
         """Yield the rows of all rewards, or the rows of the goal in grids and averages that have one of `pairs`."""
         _, tail, learned, curve = present
         averages = None if pairs is None else {average for _, average in pairs}
+        whole_config = rooms.ranged(self.config, self._state.rooms)
         for index in range(len(self.config.rewards) if pairs is None else 1):
-            config = self.config.for_reward(index)
+            config = whole_config.for_reward(index)
             totals = KnownEvents(learned.counts, learned.weights, learned.slates[index], learned.by_rank)
             last = None if tail is None else tail[index]
             for whole, before in zip(self._grids, self._state.grids, strict=True):
@@ -883,6 +886,7 @@ class Evaluator:
     ) -> EvaluatorState:
         """Return a state of this config. Models that are foreign code are loaded only if they are named."""
         config, fresh = self.config, self._saved({})
+        plain = {**plain, "rooms": {**dict.fromkeys(fresh.rooms), **plain["rooms"]}}  # older states lack new rooms
         state = decode(plain, structs.replace(fresh, rooms=rooms.fresh(config, plain["rooms"])))
         return structs.replace(
             state,

@@ -489,7 +489,7 @@ MISTAKES_IN_CONFIGURATIONS = {
     "'payred'\nhint:",
     "reward_model: rigde": "found 'rigde'\nhint: did you mean 'ridge'?",
     "reward: {min: 1, max: 0}": "reward.max (line 2): expected a number greater than min (1), found 0\nhint: gi",
-    "reward: {max: many}": "reward.max (line 2): expected a number, found 'many'\nhint: the largest possible reward",
+    "reward: {max: many}": "reward.max (line 2): expected a number or auto, found 'many'\nhint: the largest",
     "confidence: 95": "confidence (line 2): expected a number less than 0.999999999999, found 95\nhint: conf",
     "confidence: 0.9\nconfidence: 0.8": "c.yaml:3:1: the key 'confidence' is also in line 2\nhint: keep one of the two",
     "columns: {propensty: p}": "found the unknown key 'propensty'\nhint: did you mean 'propensity'?",
