@@ -37,6 +37,7 @@ class Reward:
             that the reward is 1 for events below it and 0 for others
         above: likewise for larger rewards
         of: weights of other rewards by name, with this reward as their sum
+        is_ratio: whether the reward is the ratio of the two rewards in `of`. The core then estimates their sum.
     """
 
     name: str = "reward"
@@ -46,6 +47,7 @@ class Reward:
     below: Beyond = "reject"
     above: Beyond = "reject"
     of: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    is_ratio: bool = False
 
     @property
     def range(self) -> tuple[float, float]:
