@@ -79,6 +79,7 @@ def _rewards(config: Config, evaluated: EvaluatorConfig) -> Iterator[str]:
             line = f"the field {field}, from {reward.low:g} to the {reward.quantile:g} quantile of earlier rewards"
         if reward.of:
             line = " + ".join(f"{weight:g} {part}" for part, weight in reward.of.items()).replace("+ -", "- ")
+            line = " / ".join(reward.of) if reward.is_ratio else line
         for end in ("below", "above"):
             beyond = getattr(reward, end)
             line += f", clipped {end}" if beyond == "clip" and (reward.quantile is None or end == "below") else ""

@@ -27,7 +27,7 @@ from streameval.ope.core.ring import full_bytes
 from streameval.ope.core.state import STATE_SCHEMA, decode, encode, migrated
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.estimators.function import TermFunction
-from streameval.ope.evaluator import changes, copies, drift_detection, halves, rewards, rooms, weighing
+from streameval.ope.evaluator import changes, copies, drift_detection, halves, ratios, rewards, rooms, weighing
 from streameval.ope.evaluator.config import EvaluatorConfig, Product
 from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity
@@ -742,12 +742,23 @@ class Evaluator:
         whole_config = rooms.ranged(self.config, self._state.rooms)
         for index in range(len(self.config.rewards) if pairs is None else 1):
             config = whole_config.for_reward(index)
+            if config.rewards[0].is_ratio:
+                yield from self._ratio_rows(index, tail)
+                continue
             totals = KnownEvents(learned.counts, learned.weights, learned.slates[index], learned.by_rank)
             last = None if tail is None else tail[index]
             for whole, before in zip(self._grids, self._state.grids, strict=True):
                 if pairs is None or not set(whole.pairs).isdisjoint(pairs):
                     grid, state = whole.select_reward(before, index)
                     yield from report_rows(config, grid, state, last, totals, curve, wanted=averages)
+
+    def _ratio_rows(self, index: int, tail: Sequence[Evidence] | None) -> Iterator[Estimate]:
+        """Yield the rows of a ratio, from the states of its parts and of their sum."""
+        names = [reward.name for reward in self.config.rewards]
+        indices = [*(names.index(part) for part in self.config.rewards[index].of), index]
+        for whole, state in zip(self._grids, self._state.grids, strict=True):
+            parts = [(*whole.select_reward(state, part), None if tail is None else tail[part]) for part in indices]
+            yield from ratios.estimates(self.config.for_reward(index), parts)
 
     def _present(self) -> _Present:
         """Return the events of the unfinished block and their evidence, and the counts, models and curve after them."""

@@ -38,6 +38,7 @@ class Reward:
         above: likewise for larger rewards
         of: weights of other rewards by name, with this reward as their sum
         quantile: quantile of earlier rewards that rewards are clipped at, None for a fixed range
+        is_ratio: whether the reward is the ratio of the two rewards in `of`. The core then estimates their sum.
     """
 
     name: str = "reward"
@@ -48,6 +49,7 @@ class Reward:
     above: Beyond = "reject"
     of: Mapping[str, float] = dataclasses.field(default_factory=dict)
     quantile: float | None = None
+    is_ratio: bool = False
 
     @property
     def range(self) -> tuple[float, float]:
