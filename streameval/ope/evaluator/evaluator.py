@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import replace
@@ -182,6 +183,8 @@ class Evaluator:
         )
         rooms.require(self.config)
         refuse(self.config.code_problems())
+        for problem in arguments.doubts():
+            warnings.warn(f"{problem.text()}\nhint: {problem.hint}", stacklevel=2)
         self._start()
 
     @classmethod
