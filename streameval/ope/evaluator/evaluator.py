@@ -191,6 +191,8 @@ class Evaluator:
             rooms.require(self.config)
             refuse(self.config.code_problems())
         self._log = UnusableLog()
+        for problem in arguments.doubts():
+            warnings.warn(f"{problem.text()}\nhint: {problem.hint}", stacklevel=2)
         self._start()
 
     @classmethod

@@ -298,6 +298,12 @@ class EvaluatorOptions(StrictModel):
         Promotion(), description="a rule, a list of rules or a mapping of options, e.g. {rule: paired}, or off"
     )
 
+    def doubts(self) -> Iterator[Problem]:
+        """Yield warnings about options that are probably meant otherwise."""
+        if self.confidence < 0.5:
+            message = f"intervals miss the true value in {100 * (1 - self.confidence):g} % of all cases"
+            yield Problem(("confidence",), message, f"did you mean {1 - self.confidence:g}?")
+
 
 def _range_as_mapping(value: object) -> object:
     return {"min": value[0], "max": value[1]} if isinstance(value, tuple | list) and len(value) == 2 else value

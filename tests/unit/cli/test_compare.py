@@ -122,12 +122,43 @@ def test_copies_of_a_frame_are_no_evidence(log: dict[str, Any], ids: bool) -> No
     assert not any(decision.promotable for decision in answer.report.promotion)
 
 
+def test_copies_are_found_in_any_order_if_events_have_times(log: dict[str, Any]) -> None:
+    frame = pd.DataFrame(log).assign(timestamp=1.6e9 + np.arange(EVENTS) // 2)
+    assert "copies" not in str(se.compare(frame, ["new"]))
+    with pytest.warns(UserWarning, match="fail the trust check repeated_events"):
+        answer = se.compare(pd.concat([frame] * 2).sort_values("timestamp"), ["new"])
+    assert "% of the events are copies of earlier ones" in str(answer)
+
+
+def test_copies_are_found_if_rewards_are_rare(log: dict[str, Any]) -> None:
+    frame = pd.DataFrame(log).assign(reward=(np.arange(EVENTS) % 50 == 0).astype(int))
+    assert "copies" not in str(se.compare(frame, ["new"]))
+    with pytest.warns(UserWarning, match="repeated_events: about 49"):
+        se.compare(pd.concat([frame] * 2), ["new"])
+
+
+@pytest.mark.parametrize("actions", [4, 40])
+def test_actions_that_take_turns_are_no_copies(actions: int) -> None:
+    rewards = np.random.default_rng(5).random(EVENTS) < 0.01
+    turn = np.arange(EVENTS) % actions
+    frame = pd.DataFrame({"action": turn, "propensity": 1 / actions, "reward": rewards.astype(int)})
+    answer = se.compare(frame.assign(new=(turn + 1) * 2 / actions / (actions + 1)), ["new"])
+    assert "repeated_events" not in [check.check for check in answer.report.trust]
+
+
 def test_segments_that_are_known_after_the_decision_are_named(log: dict[str, Any]) -> None:
     frame = pd.DataFrame(log | {"revenue": [5 * reward for reward in log["reward"]], "item": log["action"]})
     with pytest.warns(UserWarning, match="the segment 'revenue' decides the reward"):
         se.compare(frame, ["new"], segments=["revenue", "country"])
+    with pytest.warns(UserWarning, match="the segment 'item' decides the action"):
+        se.compare(frame, ["new"], segments=["item", "country"])
+    levels = np.arange(EVENTS) % 3
+    with pytest.warns(UserWarning, match="the segment 'level' decides the reward"):
+        se.compare(frame.assign(level=levels, reward=levels / 2), ["new"], segments="level")
     with pytest.raises(ProblemsError, match="before the decision, found the action"):
         se.compare(frame, ["new"], columns={"action": "item"}, segments="item")
+    with pytest.raises(ProblemsError, match="before the decision, found a reward"):
+        se.compare(frame, ["new"], columns={"reward": "revenue"}, reward={"max": 5}, segments="revenue")
     with pytest.raises(InputError, match="and the field 'propensity' has 0"):
         se.compare(frame, ["new"], segments="propensity")
 
@@ -135,6 +166,8 @@ def test_segments_that_are_known_after_the_decision_are_named(log: dict[str, Any
 def test_a_confidence_that_is_an_error_level_is_doubted(log: dict[str, Any]) -> None:
     with pytest.warns(UserWarning, match="confidence: intervals miss the true value in 95 % of all cases"):
         se.compare(log, ["new"], confidence=0.05)
+    with pytest.warns(UserWarning, match=r"did you mean 0\.95\?"):
+        se.Evaluator(["new"], confidence=0.05)
 
 
 def test_copies_that_are_dropped_do_no_harm(log: dict[str, Any]) -> None:

@@ -270,7 +270,7 @@ def test_a_table_that_is_read_twice_is_found_without_ids(run: Run) -> None:
     assert outcome.err == (
         "warning: timestamp: 394 of 800 events are dated up to 7 minutes before an earlier one\n"
         "hint: sort the log and its files by timestamp: events count as they are read\n"
-        "warning: logging and challenger fail the trust check repeated_events: about 41 % of the events are copies of "
+        "warning: logging and challenger fail the trust check repeated_events: about 50 % of the events are copies of "
         "earlier ones\n"
         "hint: read each event once: leave out copies of files or frames, and give each decision an event_id\n"
     )
