@@ -38,6 +38,7 @@ from streameval.ingest.files.lines import check, table_format
 from streameval.ingest.files.source import Advance, FileSettings, read_records
 from streameval.ingest.files.tables import local_time, read_table
 from streameval.ingest.stages import Deduplication
+from streameval.ope.basis import with_basis
 from streameval.ope.cycle import HourlyMeans
 from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.evaluator import Evaluator
@@ -321,7 +322,7 @@ class Replay:
         reason = f"about {100 * share:.0f} % of the events are copies of earlier ones"
         failed = [TrustCheck(policy.policy, "repeated_events", False, reason) for policy in report.policies]
         checks, decisions = add_checks(report.trust, report.promotion, failed, report.production)
-        return structs.replace(report, trust=checks, promotion=decisions)
+        return with_basis(structs.replace(report, trust=checks, promotion=decisions))
 
     def _take(self, batch: EventBatch) -> None:
         batch = batch if self._scores is None else self._scores.join(batch)

@@ -25,6 +25,7 @@ from streameval.ope.report import (
     DAY,
     EVIDENCE_CHECK,
     WEEK,
+    Basis,
     Calibration,
     Decision,
     Estimate,
@@ -472,6 +473,23 @@ def _details(report: Report, policy: str, estimate: Estimate | None) -> Iterator
     for decision in report.promotion:
         if decision.policy == policy:
             yield f"{', '.join(_words(report, decision))}: {decision.reason}"
+            if decision.decides and decision.lift is not None and (found := ", ".join(_basis(decision.basis))):
+                yield f"{decision.rule} rests on {found}"
+
+
+def _basis(basis: Basis) -> Iterator[str]:
+    """Yield what a decision rests on."""
+    if basis.effective_events is not None:
+        yield counted(round(basis.effective_events), "effective event")
+    if basis.standard_errors is not None:
+        yield f"a lift of {basis.standard_errors:.1f} standard errors"
+    if basis.largest_share is not None:
+        yield f"{100 * basis.largest_share:.2g} % of the weight by one event"
+    for share, what in ((basis.missing_share, "events that it lacks"), (basis.clipped_share, "clipped rewards")):
+        if share is not None and share >= SMALLEST_SHARE:
+            yield f"{100 * share:.2g} % {what}"
+    if basis.failed:
+        yield f"failed trust checks ({', '.join(basis.failed)})"
 
 
 def _words(report: Report, decision: Decision) -> Iterator[str]:

@@ -18,6 +18,7 @@ from streameval.errors import InputError, StateError
 from streameval.events import EventBatch, Fault
 from streameval.events.batch import way_to_a_batch
 from streameval.events.segments import Segment
+from streameval.ope.basis import with_basis
 from streameval.ope.candidates.versions import FrozenPolicy
 from streameval.ope.core import AnyAverage
 from streameval.ope.core.ring import full_bytes
@@ -683,7 +684,7 @@ class Evaluator:
         if checks:
             further = list(weighing.further_checks(config, learned, checks))
             checks, decisions = add_checks(checks, decisions, further, config.policies[0])
-        return Report(
+        report = Report(
             confidence=config.confidence,
             production=self.policies[0],
             events=EventCounts(events.accepted, dict(events.rejected), events.newest, events.oldest),
@@ -700,6 +701,7 @@ class Evaluator:
             reward_model=online.read(config.reward_model, state.predictions[0]) if predicts else None,
             **rooms.rows(config, state.rooms, Present(late, learned.counts, learned.weights, goal_estimates)),
         )
+        return with_basis(report)
 
     def estimates(self, pairs: Collection[Pair]) -> tuple[Estimate, ...]:
         """Return the rows of a Report for these pairs of an estimator and an average, at the cost of these alone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from statistics import median
@@ -18,6 +19,7 @@ from streameval.ope.promotion.monitor import MonitorState, PromotionMonitor, num
 from streameval.ope.promotion.rules import PromotionRule
 from streameval.ope.report import (
     EVIDENCE_CHECK,
+    Basis,
     Decision,
     Estimate,
     GuardrailCheck,
@@ -63,7 +65,8 @@ def decide(
     stream = list(trust_checks.stream_checks(arrivals, newest, now, unmatched_share, monitor.promotion.trust))
     stream += clusters.check(state.clusters, monitor.context.block, monitor.promotion.trust.error)
     estimates_by_policy = grouped(estimates, "policy")
-    checks = tuple(_checks(monitor, state, estimates_by_policy, stream, {policy.policy: policy for policy in counts}))
+    recent = trust_checks.recent(state.trust, monitor.context.block)
+    checks = tuple(_checks(monitor, recent, estimates_by_policy, stream, {policy.policy: policy for policy in counts}))
     failed = grouped((check for check in checks if not check.ok), "policy")
     stream_names = {name for name, _, _ in stream}
     numbers = {label: rule_numbers(rule, state.rules[label], monitor.context) for label, rule in monitor.rules.items()}
@@ -97,6 +100,10 @@ def decide(
                 pair,
                 profiles[label][candidate_index],
                 is_untrusted,
+                Basis(
+                    float(recent.effective_sample_size[1 + candidate_index]),
+                    number_or_none(recent.largest_share[1 + candidate_index]),
+                ),
             )
             for label, rule in monitor.rules.items()
         ]
@@ -138,13 +145,13 @@ def repeat_for_policies(checks: Sequence[TrustCheck], name: str, ok: bool, reaso
 
 def _checks(
     monitor: PromotionMonitor,
-    state: MonitorState,
+    recent: trust_checks.WeightFigures,
     estimates: Mapping[str, Sequence[Estimate]],
     stream: Sequence[tuple[str, bool, str]],
     counts: Mapping[str, PolicyCounts],
 ) -> Iterator[TrustCheck]:
     """Yield all checks of all policies that have events, from estimates by policy."""
-    recent, limits = trust_checks.recent(state.trust, monitor.context.block), monitor.promotion.trust
+    limits = monitor.promotion.trust
     verdicts, figures = recent.sound(limits).T.tolist(), np.stack(recent, axis=-1).tolist()
     accepted = max((known.events + known.missing for known in counts.values()), default=0)
     unknown = min((known.missing for known in counts.values() if known.events + known.missing == accepted), default=0)
@@ -172,6 +179,7 @@ def _decision(
     pair: tuple[str, str] | None,
     profiles: tuple[Profile, ...],
     is_untrusted: bool,
+    basis: Basis,
 ) -> Decision:
     """Return the decision on one candidate, from the numbers of the rule after the last block by name [candidates]."""
     last = {name: float(column[index]) for name, column in numbers.items()}
@@ -197,6 +205,7 @@ def _decision(
     first_event, first_timestamp, first_lift = hold.first[index]
     lifts, blocks = hold.later[index]
     estimator, average = pair if pair and rule.needs_lift else (None, None)
+    error = rule.standard_error(last, monitor.context)
     return Decision(
         policy=monitor.policies[1 + index],
         rule=rule.label,
@@ -223,6 +232,7 @@ def _decision(
         worse=worse,
         profiles=() if is_idle else profiles,
         covers=rule.covers,
+        basis=structs.replace(basis, standard_errors=number_or_none(last["lift"] / error if error else math.nan)),
         state="promotable" if promotable else "untrusted" if is_untrusted else "worse" if worse else "undecided",
     )
 

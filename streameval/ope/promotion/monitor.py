@@ -40,7 +40,7 @@ from streameval.ope.promotion.rules.periodic import MAX_UNTIMED
 from streameval.ope.promotion.settings import Promotion
 from streameval.ope.promotion.sums import MonitorSums, RewardSums, Times
 from streameval.ope.promotion.trust_checks import TrustState
-from streameval.ope.report import Contender, Decision, State, Transition, TrustCheck
+from streameval.ope.report import Basis, Contender, Decision, State, Transition, TrustCheck
 
 NOT_SHARED = ("rule", "trust", "period", "min_periods", "memory")
 """Settings that are not requirements of every rule."""
@@ -81,7 +81,10 @@ class GoalState(RuleState, frozen=True, eq=False, kw_only=True):
 
 
 class Change(Struct, frozen=True):
-    """Hold a transition of a candidate by its index, see `Transition`. NaN is unknown."""
+    """Hold a transition of a candidate by its index, see `Transition`. NaN is unknown.
+
+    `basis` has the effective events, the largest share of an event, and the lift in standard errors.
+    """
 
     rule: str
     candidate: int
@@ -94,6 +97,7 @@ class Change(Struct, frozen=True):
     place: tuple[str, int, int] | None
     worse: bool | None = None
     state: State | None = None
+    basis: tuple[float, float, float] | None = None
 
 
 class MonitorState(Struct, eq=False):
@@ -295,12 +299,12 @@ class PromotionMonitor:
             lifts: for each reward, the primary one first, the lifts after each of these blocks, in the order of their
                 names
         """
-        trustworthy, trust = trust_checks.fold(state.trust, sums, self.promotion.trust)
+        trustworthy, evidence, trust = trust_checks.fold(state.trust, sums, self.promotion.trust)
         differs = np.logical_or.accumulate(np.concatenate([state.differs[None], sums.differ]))[1:]
         shared = clusters.fold(state.clusters, sums.rewards, sums.block, sums.named)
         sizes = np.full(len(sums), sums.block)
         reward_sums = [sums.goal, *sums.guardrails.values()]
-        judged = self._judge(state, reward_sums, lifts, sizes, sums.times, trustworthy, differs, sums.ends)
+        judged = self._judge(state, reward_sums, lifts, sizes, sums.times, trustworthy, evidence, differs, sums.ends)
         pairs = state.pairs
         if pairs is not None and len(self.policies) > 2:
             pairs = leader.fold(pairs, sums.goal.sums, self.context.weights_average_1)
@@ -314,6 +318,7 @@ class PromotionMonitor:
         sizes: Integers,
         times: Array,
         trustworthy: Mask,
+        evidence: Array,
         differs: Mask,
         ends: Origin | None = None,
     ) -> MonitorState:
@@ -326,6 +331,7 @@ class PromotionMonitor:
             sizes: the number of events in each block
             times: the newest event time of each block
             trustworthy: whether weights pass the trust checks [blocks, policies]
+            evidence: see `trust_checks.fold` [blocks, policies, 3]
             differs: whether a candidate has differed from production [blocks, candidates]
             ends: the offsets of the last events
         """
@@ -369,11 +375,13 @@ class PromotionMonitor:
                 moment = int(numbers[index]), float(times[index])
                 bounds = float(judgement.lift[index, candidate]), float(judgement.lower[index, candidate])
                 log = None if ends is None else ends.position(index)
-                named: State = "undecided" if trustworthy[index, [0, 1 + candidate]].all() else "untrusted"
+                named: State = "untrusted" if evidence[index, [0, 1 + candidate], -1].any() else "undecided"
                 if promotable[1 + index, candidate] or is_worse[1 + index, candidate]:
                     named = "promotable" if promotable[1 + index, candidate] else "worse"
                 change = Change(label, candidate, *moment, starts and not is_loss, *bounds, reason, log)
-                transitions.append(structs.replace(change, worse=starts if is_loss else None, state=named))
+                basis = _basis(rule, judgement, deciding, evidence, self.context, index, candidate)
+                state_after = {"worse": starts if is_loss else None, "state": named, "basis": basis}
+                transitions.append(structs.replace(change, **state_after))
         transitions.sort(key=lambda transition: transition.event)
         return structs.replace(
             state,
@@ -667,6 +675,23 @@ class PromotionMonitor:
         return structs.replace(state, by=fresh.by, rules=rules)
 
 
+def _basis(
+    rule: PromotionRule,
+    judgement: Judgement,
+    deciding: Lift,
+    evidence: Array,
+    context: RuleContext,
+    index: int,
+    candidate: int,
+) -> tuple[float, float, float]:
+    """Return the effective events, the largest share of an event and the lift in standard errors after a block."""
+    error = rule.standard_error(judgement.after(index, candidate), context)
+    if math.isnan(error):
+        error = math.sqrt((deciding.sampling_variance + deciding.drift_square)[index, candidate])
+    effective, largest, _ = evidence[index, 1 + candidate].tolist()
+    return effective, largest, float(judgement.lift[index, candidate]) / error if error else math.nan
+
+
 def _changes(promotable: Mask, worse: Mask) -> list[tuple[int, int, bool, bool]]:
     """Return the changes of states [1 + blocks, candidates], what ends before what starts.
 
@@ -708,9 +733,17 @@ def transitions(monitor: PromotionMonitor, state: MonitorState) -> tuple[Transit
             place=change.place,
             worse=change.worse,
             state=change.state,
+            basis=_told(change.basis),
         )
         for change in state.transitions
     )
+
+
+def _told(numbers: tuple[float, float, float] | None) -> Basis | None:
+    if numbers is None:
+        return None
+    effective, largest, errors = map(number_or_none, numbers)
+    return Basis(effective, largest, errors)
 
 
 def number_or_none(value: Any) -> float | None:
