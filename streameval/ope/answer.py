@@ -352,7 +352,7 @@ def _answer(report: Report, policy: str) -> CandidateAnswer:
     if not counts.events and report.events.accepted:
         sentence, failed = no_events(counts, report.events.accepted), []
     elif report.events.rejected and not report.events.accepted:
-        sentence = f"No event counts for {policy}: all {sum(report.events.rejected.values()):,} were rejected"
+        sentence = f"No event counts for {policy}: all events were rejected ({sum(report.events.rejected.values()):,})"
     elif doubts:
         state, failed = "untrusted", doubts
         sentence = f"Do not decide yet about {policy}: {_reasons(doubts, policy)}"

@@ -41,6 +41,7 @@ FOREIGN_FILES: Mapping[bytes, tuple[str, str]] = {
     },
     b"\x93NUMPY": ("an array of numpy", "pandas.DataFrame(numpy.load(path), columns=[...]).to_parquet(new)"),
     b"ARROW1\0\0": ("an Arrow or Feather file", "pandas.read_feather(path).to_parquet(new)"),
+    b"FEA1\0": ("a Feather file", "pandas.read_feather(path).to_parquet(new)"),
     b"\xff\xff\xff\xff": ("a stream of Arrow", "give compare the table pyarrow.ipc.open_stream(path).read_all()"),
     b"SQLite format 3\0": ("a database of SQLite", "sqlite3 -header -csv FILE 'SELECT * FROM events' > new.csv"),
     b"\x89HDF": ("a file of HDF5", "pandas.read_hdf(path).to_parquet(new)"),

@@ -342,7 +342,7 @@ def test_findings_about_batches_that_are_read_are_named_once(log: dict[str, Any]
 def test_the_answer_to_a_log_of_rejected_events() -> None:
     evaluator = se.Evaluator(["new"])
     evaluator.update(se.EventBatch.from_frame({"action": ["a"], "propensity": [3.0], "reward": [1]}))
-    assert str(evaluator.report()).startswith("No event counts for new: all 1 were rejected\n")
+    assert str(evaluator.report()).startswith("No event counts for new: all events were rejected (1)\n")
 
 
 def test_the_figure_is_drawn(log: dict[str, Any]) -> None:

@@ -225,6 +225,11 @@ def test_a_wrong_argument_is_named(tmp_path: Path, arguments: dict[str, Any], me
         assert hint in caught.value.hint
 
 
+def test_the_reward_is_named_once() -> None:
+    with pytest.raises(InputError, match=r"next to columns\['reward'\] \('click'\)"):
+        EventBatch.from_frame(pd.DataFrame(ROWS), {"reward": "click"}, reward_field="other")
+
+
 SETS: dict[str, list[Any]] = {
     "action": ["a", "b", "", "z", None],
     "propensity": [None, 0.25, 0.5, 2.0],
