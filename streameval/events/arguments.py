@@ -21,6 +21,19 @@ def require_names(argument: str, names: object) -> None:
         )
 
 
+def require_one_reward(field: object, column: str | None) -> None:
+    """Check that the reward is named by `reward_field` or by `columns`, and not by both in two ways.
+
+    Raises:
+        InputError: It is named twice, or its name is no text.
+    """
+    if not isinstance(field, str):
+        raise InputError(f"reward_field: expected a name, found {field!r:.60}", hint='write e.g. reward_field="click"')
+    if column not in (None, field) and field != "reward":
+        message = f"reward_field: expected nothing next to columns['reward'] ({column!r}), found {field!r}"
+        raise InputError(message, hint="name the reward once")
+
+
 def require_range(reward_range: object) -> None:
     """Check that a range has a smaller and a larger number, if it is given.
 

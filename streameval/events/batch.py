@@ -23,7 +23,7 @@ from streameval.events.action_sets import (
     ScoredOutcomes,
     reconcile,
 )
-from streameval.events.arguments import require_fields, require_names, require_range
+from streameval.events.arguments import require_fields, require_names, require_one_reward, require_range
 from streameval.events.from_arrays import (
     choice_columns,
     column,
@@ -427,11 +427,12 @@ class EventBatch(Batch):
         Traceback (most recent call last):
         ValueError: row 1: propensity_range: propensity: 0 is not in (0, 1]
         """
-        named = policies or {}
+        named = {} if policies is None else policies
         if not isinstance(named, Mapping):
             raise ValueError(f"policies: expected a mapping from name to probabilities, found {type(named).__name__}")
         single: dict[str, Any] = {"reward": reward, "propensity": propensity, "action": action, "timestamp": timestamp}
         single |= {"unit": unit, "logging_policy": logging_policy, "sampling_probability": sampling_probability}
+        single |= {"propensities": propensities, "features": features}
         require_one_index({**single, "context": context}, policies=named, rewards=rewards, segments=segments)
         values, slot_rewards = reward_columns(reward, propensity, propensities)
         n, is_ranking = len(values), slate_logging == "uniform_ranking"
@@ -516,11 +517,7 @@ class EventBatch(Batch):
         require_range(reward_range)
         require_fields(segments)
         names = ColumnNames.from_mapping(columns, policies)
-        if names.reward not in (None, reward_field) and reward_field != "reward":
-            raise InputError(
-                f"reward_field: expected nothing next to columns['reward'] ({names.reward!r}), found {reward_field!r}",
-                hint="name the reward once",
-            )
+        require_one_reward(reward_field, names.reward)
         fields = [SegmentField(name, field) for name, field in (segments or {}).items()]
         raw_fields = () if estimated and scores is None else scores
         options: dict[str, Any] = {"segments": fields, "named": estimated, "estimated": estimated}

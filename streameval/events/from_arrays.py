@@ -30,9 +30,10 @@ def column(name: str, values: ArrayLike, *shape: int | None) -> Array:
         ValueError: The values are not numbers, or have another shape.
     """
     try:
-        if getattr(values, "dtype", np.dtype(float)).kind == "M":
-            values = (np.asarray(values) - np.datetime64(0, "s")) / np.timedelta64(1, "s")
-        copy = np.array(values, dtype=np.float64)
+        array = np.asarray(values)
+        if array.dtype.kind == "M" and hasattr(values, "dtype"):
+            array = (array - np.datetime64(0, "s")) / np.timedelta64(1, "s")
+        copy = np.array(array, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name}: not an array of numbers: {error}") from None
     wanted = tuple(have if want is None else want for have, want in zip(copy.shape, shape, strict=False))
@@ -42,7 +43,7 @@ def column(name: str, values: ArrayLike, *shape: int | None) -> Array:
 
 
 def require_one_index(arrays: Mapping[str, Any], **groups: Mapping[str, Any] | None) -> None:
-    """Check that series of pandas have the same index, since rows are taken by position.
+    """Check that series and frames of pandas have the same index, since rows are taken by position.
 
     Args:
         arrays: by name, arrays of any kind, None for none
@@ -121,7 +122,8 @@ def contexts_of(context: Iterable[Any], n: int) -> list[Any]:
     """
     frame: Any = context
     if hasattr(frame, "columns"):  # it would give its names
-        context = frame.to_dicts() if hasattr(frame, "to_dicts") else frame.to_dict("records")
+        rows = next((name for name in ("to_dicts", "to_pylist") if hasattr(frame, name)), None)
+        context = getattr(frame, rows)() if rows else frame.to_dict("records")
     values: list[Any] = context.tolist() if hasattr(context, "tolist") else list(context)
     if len(values) != n or isinstance(context, Mapping):
         found = f"a {type(context).__name__} of {len(values)}"

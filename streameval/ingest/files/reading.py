@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from streameval.common.problems import did_you_mean, expecting, one_of
 from streameval.errors import InputError
 from streameval.events import DsjsonDecoder, EventBatch, JsonDecoder, RankingDecoder
-from streameval.events.arguments import require_fields, require_names, require_range
+from streameval.events.arguments import require_fields, require_names, require_one_reward, require_range
 from streameval.events.fields import json_decoder
 from streameval.events.segments import SegmentField
 from streameval.events.tables import ColumnNames
@@ -60,6 +60,7 @@ def read_events(
     """
     _require_arguments(paths, policies, reward_range, format, segments, batch_size)
     names = ColumnNames.from_mapping(columns, policies or ())
+    require_one_reward(reward_field, names.reward)
     fields = [SegmentField(name, field) for name, field in (segments or {}).items()]
     raw_fields = () if estimated and scores is None else scores
     options: dict[str, Any] = {"segments": fields, "named": estimated, "estimated": estimated}

@@ -193,6 +193,7 @@ def test_what_is_nearly_a_frame_is_named_with_the_way_to_one(value: Any, way: st
         ({"policies": "p_new"}, r"policies: expected a list of names, found 'p_new'"),
         ({"reward_range": (1, 0)}, r"reward_range: expected the smallest and the largest reward, found \(1, 0\)"),
         ({"segments": ["country"]}, "segments: expected a mapping from name to field"),
+        ({"reward_field": ["click"]}, r"reward_field: expected a name, found \['click'\]"),
         ({"columns": {"reward": "click"}, "reward_field": "other"}, r"next to columns\['reward'\] \('click'\)"),
     ],
 )

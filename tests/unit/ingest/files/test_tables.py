@@ -799,6 +799,7 @@ def test_rows_with_lists_of_millions_of_values_in_a_small_parquet_file_are_rejec
         ({"reward_range": (1, 0)}, "reward_range: expected the smallest and the largest reward"),
         ({"segments": "country"}, "segments: expected a mapping from name to field, found 'country'"),
         ({"segments": ["country"]}, "segments: expected a mapping from name to field"),
+        ({"columns": {"reward": "a"}, "reward_field": "b"}, r"expected nothing next to columns\['reward'\] \('a'\)"),
         ({"format": "xlsx"}, "format: expected one of json, dsjson, parquet, csv or rankings, found 'xlsx'"),
     ],
 )
