@@ -19,7 +19,7 @@ from streameval.cli.accuracy import error_rows, error_table, score
 from streameval.cli.arguments import candidate_names, split_config_and_files
 from streameval.cli.copies import Copies
 from streameval.cli.known_late import LateSegments
-from streameval.cli.log_warnings import MAX_DETAIL, MIN_SHARE, LogCounts, Rejections, missing_warnings, trust_warnings
+from streameval.cli.log_warnings import MIN_SHARE, LogCounts, missing_warnings, trust_warnings
 from streameval.cli.plots import ReplayPlot, check_path, save
 from streameval.cli.results import answer_lines
 from streameval.cli.scores import ScoreFile
@@ -33,12 +33,14 @@ from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch, JsonDecoder
 from streameval.events.batch import decode_frame
+from streameval.events.defects import MAX_DETAIL, Rejections, absent_policy
 from streameval.events.origin import Origin
 from streameval.events.segments import OTHER
 from streameval.ingest.files.lines import check, table_format
 from streameval.ingest.files.source import Advance, FileSettings, read_records
 from streameval.ingest.files.tables import local_time, read_table
 from streameval.ingest.stages import Deduplication
+from streameval.ope.basis import with_basis
 from streameval.ope.cycle import HourlyMeans
 from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.evaluator import Evaluator
@@ -323,7 +325,7 @@ class Replay:
         reason = f"about {100 * share:.0f} % of the events are copies of earlier ones"
         failed = [TrustCheck(policy.policy, "repeated_events", False, reason) for policy in report.policies]
         checks, decisions = add_checks(report.trust, report.promotion, failed, report.production)
-        return structs.replace(report, trust=checks, promotion=decisions)
+        return with_basis(structs.replace(report, trust=checks, promotion=decisions))
 
     def _take(self, batch: EventBatch) -> None:
         batch = batch if self._scores is None else self._scores.join(batch)
@@ -385,8 +387,7 @@ class Replay:
                 yield f"warning: the policy '{policy.policy}' {what}"
                 yield f"  {failure.reason}  e.g. {failure.example[:MAX_DETAIL]}"
             if report.events.accepted and not policy.events and not policy.failures:
-                message = f"no event has a probability of the policy '{policy.policy}'"
-                yield warning(message, self._hint_of_absent(policy.policy))
+                yield warning(*self._absent(policy.policy))
         yield from (warning(str(missing), missing.hint) for missing in self._missing or ())
         for name in self._empty_segments(report):
             hint = f"the segment has the values of the field {self.config.segments[name].field or name}"
@@ -410,14 +411,14 @@ class Replay:
         used = {row.segment for row in report.segments if row.events and row.segment_value != OTHER}
         yield from (name for name in self.config.segments if report.events.accepted and name not in used)
 
-    def _hint_of_absent(self, policy: str) -> str:
-        """Return the field for the probability of a policy, by the names that the events have."""
-        if not self._first_lines:
-            return f"name its column in the configuration: `columns: {{policies: {{{policy}: COLUMN}}}}`"
-        named = JsonDecoder().decode_batch(self._first_lines).policies
-        if policy in named:
-            return 'its values must be numbers, or lists of numbers: write 0.25, not "0.25"'
-        return f"the events name {', '.join(named) or 'no policies'}"
+    def _absent(self, policy: str) -> tuple[str, str]:
+        """Say that no event has a probability of a policy, and what to do about it."""
+        if self._first_lines:
+            return absent_policy(policy, JsonDecoder().decode_batch(self._first_lines).policies)
+        message, hint = absent_policy(policy, column=self.config.columns.policies.get(policy))
+        if policy not in self.config.columns.policies:
+            hint = f"name its column in the configuration: `columns: {{policies: {{{policy}: COLUMN}}}}`"
+        return message, hint
 
 
 def require_events(report: Report) -> None:

@@ -298,7 +298,7 @@ def test_check_names_the_candidate_that_events_lack(run: Run, files: Path) -> No
     outcome = run("check", "c.yaml")
     assert outcome.code == 0
     assert outcome.err == (
-        "warning: none of these events has a probability of the policy 'other'\nhint: check its name\n"
+        "warning: none of these events has a probability of the policy 'other'\nhint: the events name challenger\n"
     )
 
 

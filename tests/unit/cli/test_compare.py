@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -158,7 +159,7 @@ def test_segments_that_are_known_after_the_decision_are_named(log: dict[str, Any
         se.compare(frame, ["new"], columns={"action": "item"}, segments="item")
     with pytest.raises(ProblemsError, match="before the decision, found a reward"):
         se.compare(frame, ["new"], columns={"reward": "revenue"}, reward={"max": 5}, segments="revenue")
-    with pytest.raises(InputError, match="'propensity' has no value that is text or a whole number"):
+    with pytest.raises(InputError, match="and the field 'propensity' has 0"):
         se.compare(frame, ["new"], segments="propensity")
 
 
@@ -317,6 +318,33 @@ def test_what_is_wrong_with_the_data_is_a_warning(
     assert {one.filename for one in caught} == {__file__}
 
 
+def test_rejected_events_are_named_before_the_checks_that_they_fail(log: dict[str, Any]) -> None:
+    lacking = {**log, "reward": [1 if reward else None for reward in log["reward"]]}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        answer = str(se.compare(lacking, ["new"]))
+    assert re.match(r"Do not decide yet about new: 8\d\.\d% of the latest events were rejected, over 5%; mean", answer)
+    failed = [str(one.message) for one in caught if "trust check" in str(one.message)]
+    assert "the trust check rejected_share" in failed[0]
+    assert "write 0 if nothing was earned" in str(caught[0].message)
+
+
+def test_findings_about_batches_that_are_read_are_named_once(log: dict[str, Any], tmp_path: Path) -> None:
+    path = csv_file({**log, "new": [None] * EVENTS}, tmp_path)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        se.compare(se.read_events(path, policies=["new"]), ["new"])
+    assert [str(one.message).partition("\n")[0] for one in caught] == ["no event has a probability of the policy 'new'"]
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_answer_to_a_log_of_rejected_events() -> None:
+    evaluator = se.Evaluator(["new"])
+    evaluator.update(se.EventBatch.from_frame({"action": ["a"], "propensity": [3.0], "reward": [1]}))
+    assert str(evaluator.report()).startswith("No event counts for new: all 1 were rejected\n")
+
+
 def test_the_figure_is_drawn(log: dict[str, Any]) -> None:
     figure = se.compare(log, ["new"]).plot()
     assert [axes.get_title(loc="left") for axes in figure.axes][:1] == ["reward per event"]
@@ -331,8 +359,12 @@ def test_the_figure_is_drawn(log: dict[str, Any]) -> None:
             TypeError,
             "expected a frame of pandas or polars, an Arrow table, paths or batches, found int",
         ),
-        (([{"action": "a"}], ["new"]), {}, TypeError, "found list of dict"),
-        ((np.zeros((2, 2)), ["new"]), {}, TypeError, "found ndarray of ndarray"),
+        (([{"action": "a"}], ["new"]), {}, TypeError, "found list of dict: make a frame of them, e.g. pandas."),
+        ((np.zeros((2, 2)), ["new"]), {}, TypeError, "found ndarray of ndarray: name its columns: pandas."),
+        ((iter([pd.DataFrame()]), ["new"]), {}, TypeError, "list_iterator of DataFrame: join the frames into one"),
+        (([pd.DataFrame()], ["new"]), {}, TypeError, "list of DataFrame: join the frames into one, e.g. pandas.concat"),
+        ((pd.Series([1]), ["new"]), {}, TypeError, "found Series: give the whole frame"),
+        ((pl.Series([1]), ["new"]), {"segments": "a"}, TypeError, "found Series: give the whole frame"),
         ((["absent.csv", 5], ["new"]), {}, TypeError, "found list of int"),
         ((open, ["new"]), {}, TypeError, "found builtin_function_or_method"),
         (([], ["new"]), {}, InputError, "no event was accepted: there is none"),
@@ -363,6 +395,12 @@ def test_the_figure_is_drawn(log: dict[str, Any]) -> None:
         (({"a": [1]}, ["new"]), {}, InputError, "action"),
         (({"a": [1]}, ["new"]), {"estimaters": ["ips"]}, ProblemsError, "found the unknown key 'estimaters'"),
         (({"a": [1]}, ["new"]), {"segments": ["country"]}, InputError, "no event has the field 'country'"),
+        (
+            ({"p": [0.5, None]}, ["new"]),
+            {"segments": "p"},
+            InputError,
+            "split by text, whole numbers or truth values, and",
+        ),
     ],
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")
