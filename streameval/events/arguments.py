@@ -70,6 +70,17 @@ def check_options(reward_field: object, estimated: object) -> None:
         refuse_argument("estimated", "True or False", estimated, "estimated=True is for logs without propensities")
 
 
+def require_one_reward(field: str, column: str | None) -> None:
+    """Check that `reward_field` and `columns` do not name two fields of the reward.
+
+    Raises:
+        ProblemsError: They do.
+    """
+    if column not in (None, field) and field != "reward":
+        expected = f"nothing next to columns['reward'] ({column!r})"
+        refuse_argument("reward_field", expected, field, "name the reward once")
+
+
 def range_of_reward(value: Any) -> tuple[float, float] | None:
     """Return the smallest and the largest reward, None for any.
 

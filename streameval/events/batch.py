@@ -29,6 +29,7 @@ from streameval.events.arguments import (
     list_of_names,
     range_of_reward,
     remedy_of,
+    require_one_reward,
     segment_fields,
 )
 from streameval.events.from_arrays import (
@@ -437,6 +438,7 @@ class EventBatch(Batch):
         named = by_name("policies", policies, 'write policies={"challenger": [...]}, an array by name')
         single: dict[str, Any] = {"reward": reward, "propensity": propensity, "action": action, "timestamp": timestamp}
         single |= {"unit": unit, "logging_policy": logging_policy, "sampling_probability": sampling_probability}
+        single |= {"propensities": propensities, "features": features}
         segmented = by_name("segments", segments, 'write segments={"country": [...]}, the values by name')
         further_rewards = by_name("rewards", rewards, 'write rewards={"click": [...]}, an array by name')
         require_one_index({**single, "context": context}, policies=named, rewards=further_rewards, segments=segmented)
@@ -531,11 +533,7 @@ class EventBatch(Batch):
         check_options(reward_field, estimated)
         scores = list_of_names("scores", scores)
         names = ColumnNames.from_mapping(columns, list_of_names("policies", policies) or ())
-        if names.reward not in (None, reward_field) and reward_field != "reward":
-            raise InputError(
-                f"reward_field: expected nothing next to columns['reward'] ({names.reward!r}), found {reward_field!r}",
-                hint="name the reward once",
-            )
+        require_one_reward(reward_field, names.reward)
         reward_range, fields = range_of_reward(reward_range), segment_fields(segments)
         raw_fields = () if estimated and scores is None else scores
         options: dict[str, Any] = {"segments": fields, "named": estimated, "estimated": estimated}

@@ -32,7 +32,7 @@ def column(name: str, values: ArrayLike, *shape: int | None) -> Array:
         ValueError: The values are not numbers, or have another shape.
     """
     try:
-        if getattr(values, "dtype", np.dtype(float)).kind == "M":
+        if hasattr(values, "dtype") and np.asarray(values).dtype.kind == "M":
             values = (np.asarray(values) - np.datetime64(0, "s")) / np.timedelta64(1, "s")
         copy = np.array(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -46,7 +46,7 @@ def column(name: str, values: ArrayLike, *shape: int | None) -> Array:
 
 
 def require_one_index(arrays: Mapping[str, Any], **groups: Mapping[str, Any] | None) -> None:
-    """Check that series of pandas have the same index, since rows are taken by position.
+    """Check that series and frames of pandas have the same index, since rows are taken by position.
 
     Args:
         arrays: by name, arrays of any kind, None for none
@@ -125,7 +125,8 @@ def contexts_of(context: Iterable[Any], n: int) -> list[Any]:
     """
     frame: Any = context
     if hasattr(frame, "columns"):  # it would give its names
-        context = frame.to_dicts() if hasattr(frame, "to_dicts") else frame.to_dict("records")
+        rows = next((name for name in ("to_dicts", "to_pylist") if hasattr(frame, name)), None)
+        context = getattr(frame, rows)() if rows else frame.to_dict("records")
     values: list[Any] = context.tolist() if hasattr(context, "tolist") else list(context)
     if len(values) != n or isinstance(context, Mapping):
         found = f"a {type(context).__name__} of {len(values)}"

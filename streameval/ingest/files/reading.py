@@ -19,6 +19,7 @@ from streameval.events.arguments import (
     range_of_reward,
     refuse_argument,
     remedy_of,
+    require_one_reward,
     segment_fields,
 )
 from streameval.events.defects import UnusableLog
@@ -84,7 +85,9 @@ def read_events(
         "named": estimated,
         "estimated": estimated,
     }
-    reader = _Reader(listed, ColumnNames.from_mapping(columns, listed or ()), columns, batch_size, options, [])
+    names = ColumnNames.from_mapping(columns, listed or ())
+    require_one_reward(reward_field, names.reward)
+    reader = _Reader(listed, names, columns, batch_size, options, [])
     for file in files:
         check(file)
     log = UnusableLog()

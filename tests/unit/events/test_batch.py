@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -252,6 +253,10 @@ def test_a_state_gives_the_batch_back_bit_for_bit(messages: list[bytes]) -> None
     ("arrays", "message"),
     [
         ({"segments": {"country": ["de"]}}, r"segments\['country'\]: expected 2 values, one per event"),
+        (
+            {"propensity": pd.Series([0.5, 0.5]), "propensities": pd.DataFrame([[0.5, 0.5]] * 2, [1, 0])},
+            "propensities: its index differs from the index of propensity",
+        ),
         ({"reward": pd.Series([1, 0], [1, 0])}, "propensity: its index differs from the index of reward"),
         ({"segments": {"c": pd.Series(["a", "b"], [7, 8])}}, r"segments\['c'\]: its index differs"),
     ],
@@ -262,7 +267,12 @@ def test_arrays_that_do_not_fit_together_are_named(arrays: dict[str, Any], messa
         EventBatch.from_arrays(**aligned | arrays)
 
 
-@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame, pa.table])
 def test_a_frame_gives_the_context_of_each_event(frame: Any) -> None:
     batch = EventBatch.from_arrays(reward=[1, 0], propensity=[1, 1], context=frame({"country": ["de", "fr"]}))
     assert [fields["context"] for fields in batch.raw_fields.values] == [{"country": "de"}, {"country": "fr"}]
+
+
+def test_a_series_of_polars_is_an_array() -> None:
+    batch = EventBatch.from_arrays(reward=pl.Series([1.0, 0.0]), propensity=pl.Series([0.5, 1.0]))
+    assert batch.propensity.tolist() == [0.5, 1.0]

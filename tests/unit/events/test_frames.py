@@ -225,9 +225,11 @@ def test_a_wrong_argument_is_named(tmp_path: Path, arguments: dict[str, Any], me
         assert hint in caught.value.hint
 
 
-def test_the_reward_is_named_once() -> None:
-    with pytest.raises(InputError, match=r"next to columns\['reward'\] \('click'\)"):
-        EventBatch.from_frame(pd.DataFrame(ROWS), {"reward": "click"}, reward_field="other")
+def test_the_reward_is_named_once(tmp_path: Path) -> None:
+    (tmp_path / "log.ndjson").touch()
+    for read in (partial(EventBatch.from_frame, ROWS), partial(read_events, tmp_path / "log.ndjson")):
+        with pytest.raises(InputError, match=r"reward_field: expected nothing next to columns\['reward'\] \('click'\)"):
+            next(iter(read(columns={"reward": "click"}, reward_field="other")))
 
 
 SETS: dict[str, list[Any]] = {
