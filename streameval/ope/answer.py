@@ -390,7 +390,8 @@ def no_events(counts: PolicyCounts, accepted: int) -> str:
 def _ship(report: Report, decision: Decision, lift: _Lift) -> str:
     """Recommend a promotable candidate, but not while its interval does not exclude 0 any more."""
     if not lift.reaches_0:
-        return f"Ship {decision.policy}: {lift}" if lift.size else f"Ship {decision.policy}"
+        holds = f"; this {_holds(decision)}" if decision.propensity != "logged" and _holds(decision) else ""
+        return f"Ship {decision.policy}: {lift}{holds}" if lift.size else f"Ship {decision.policy}{holds}"
     return f"Wait with {decision.policy}: {_since(report, decision)}, but {_position(lift)}, {lift}"
 
 
@@ -478,6 +479,18 @@ def _details(report: Report, policy: str, estimate: Estimate | None) -> Iterator
             yield f"{', '.join(_words(report, decision))}: {decision.reason}"
             if decision.decides and decision.lift is not None and (found := ", ".join(_basis(decision.basis))):
                 yield f"{decision.rule} rests on {found}"
+            if decision.decides and (holds := _holds(decision)):
+                yield f"{decision.rule} {holds}"
+
+
+def _holds(decision: Decision) -> str:
+    """Say how wrong propensities may be, rounded down, or nothing if that is unknown or next to nothing.
+
+    >>> _holds(Decision("new", "paired", True, "", basis=Basis(propensity_factor=1.2999)))
+    'holds while propensities are right within 1.29 times'
+    """
+    factor = math.floor(100 * (decision.basis.propensity_factor or 0.0) + 1e-6) / 100
+    return f"holds while propensities are right within {factor:.2f} times" if factor > 1 else ""
 
 
 def _basis(basis: Basis) -> Iterator[str]:

@@ -263,6 +263,8 @@ class Basis(msgspec.Struct, frozen=True):
         missing_share: the share of events that the candidate lacks
         clipped_share: the share of the latest rewards that were clipped, None if rewards are rejected instead
         failed: the trust checks that fail for the candidate or for production
+        propensity_factor: the lower bound of the lift stays above the margin while no importance weight is wrong by
+            more than this factor. None if it is not above, and for rankings, slates and models of rewards
     """
 
     effective_events: float | None = None
@@ -271,6 +273,7 @@ class Basis(msgspec.Struct, frozen=True):
     missing_share: float | None = None
     clipped_share: float | None = None
     failed: tuple[str, ...] = ()
+    propensity_factor: float | None = None
 
 
 class Decision(msgspec.Struct, frozen=True):

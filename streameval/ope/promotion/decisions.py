@@ -15,6 +15,7 @@ from streameval.common.text import counted
 from streameval.ope.promotion import clusters, trust_checks
 from streameval.ope.promotion.guardrails import is_worse, rule_numbers
 from streameval.ope.promotion.monitor import MonitorState, PromotionMonitor, number_or_none, transitions
+from streameval.ope.promotion.propensity_factor import with_factor
 from streameval.ope.promotion.rules import PromotionRule
 from streameval.ope.report import (
     EVIDENCE_CHECK,
@@ -106,6 +107,8 @@ def decide(
             )
             for label, rule in monitor.rules.items()
         ]
+        own = estimates_by_policy.get(candidate, ())
+        rows = [with_factor(row, pair, own, monitor.context) for row in rows]
         if _untimed_share(monitor, state, candidate_index) == 1:  # a rule that needs timestamps has nothing to say
             rows = [row for row in rows if row.decides]
         decisions += sorted(rows, key=lambda decision: not decision.decides)

@@ -9,6 +9,8 @@ import pytest
 
 import streameval as se
 from streameval.ope.answer import answers
+from streameval.ope.promotion.propensity_factor import propensity_factor
+from streameval.ope.promotion.rules import RuleContext
 from streameval.ope.report import Basis, Decision
 
 EVENTS = 20_000
@@ -90,3 +92,63 @@ def test_nothing_is_known_before_the_first_event() -> None:
     assert {row.basis.standard_errors for row in report.promotion} == {None}
     assert {row.basis.effective_events for row in report.promotion} <= {None, 0.0}
     assert Basis().failed == ()
+
+
+def wrong_propensities(seed: int, factor: float, share: float) -> se.EventBatch:
+    """Draw a log whose weights of candidate `a` are wrong by up to a factor, in the least favourable way.
+
+    A share of the users likes everything, and the others nothing, so all policies are equally good. The log shows `a`
+    more often to those who like it, and its propensity of .5 hides this.
+    """
+    random = np.random.default_rng(seed)
+    likes = random.random(4_000) < share
+    shown = random.random(4_000) < np.where(likes, 0.5 * factor, 0.5 / factor)
+    return se.EventBatch.from_arrays(
+        reward=likes * 1.0, propensity=np.full(4_000, 0.5), policies={"a": np.where(shown, 1.0, 0.0)}
+    )
+
+
+@pytest.mark.parametrize(("factor", "share", "usual"), [(1.1, 0.5, 1.01), (1.3, 0.2, 1.1)])
+def test_the_factor_exceeds_the_true_one_in_at_most_5_percent_of_logs(
+    factor: float, share: float, usual: float
+) -> None:
+    found = []
+    for seed in range(200):
+        promotion = se.Promotion(rule="paired", min_events=100)
+        evaluator = se.Evaluator(["a"], ["snips"], [se.Mixture()], promotion=promotion, drift=None)
+        evaluator.update(wrong_propensities(seed, factor, share))
+        (row,) = evaluator.report().promotion
+        found.append(row.basis.propensity_factor or 1.0)
+    assert np.mean(np.array(found) > factor) <= 0.05
+    assert np.median(found) > usual
+
+
+@pytest.mark.parametrize("logged", [True, False])
+def test_the_factor_is_the_largest_that_no_wrong_weights_contradict(logged: bool) -> None:
+    context = RuleContext(0.02, 0.95, np.array([0.05]), (-1.0, 3.0), 100, logged)
+    found = propensity_factor(0.4, 0.2, context) or 0.0
+
+    def worst(factor: float) -> float:
+        """Search for the worst lift of self-normalised estimates .6 and .2 of rewards -1 and 3, by all weights."""
+        scales = np.linspace(1 / factor, factor, 41)
+        value, production = 1.6 / 4, 1.2 / 4
+        rewarded, others = np.meshgrid(scales, scales)
+        least = (value * rewarded / (value * rewarded + (1 - value) * others)).min()
+        most = (production * rewarded / (production * rewarded + (1 - production) * others)).max()
+        return float(4 * (least - (production if logged else most)))
+
+    assert worst(found) == pytest.approx(0.02, abs=1e-6)
+
+
+def test_a_factor_is_named_behind_an_answer_only_if_the_candidate_is_better() -> None:
+    found, report = decision(log(), "paired")
+    factor = found.basis.propensity_factor or 0.0
+    production = report.get("new", found.estimator, found.average).details["lift_production_value"]
+    value = production + (found.lower or 0.0)
+    odds = np.sqrt(value / (1 - value) / production * (1 - production))
+    assert factor == pytest.approx(min(odds, value / production), rel=1e-6)
+    assert f"paired holds while propensities are right within {np.floor(100 * factor) / 100:.2f} times" in " ".join(
+        answers(report)[0].details
+    )
+    worse, _ = decision(log(reward=1.0 - log().reward), "paired")
+    assert worse.basis.propensity_factor is None
