@@ -31,6 +31,7 @@ from streameval.ope.report import (
     Learner,
     PolicyCounts,
     Profile,
+    QuantileEstimate,
     Report,
     RewardLimit,
     SegmentEstimate,
@@ -126,6 +127,7 @@ def make_report(
         trust=tuple(TrustCheck(name, "mean_weight", True, "mean weight 0.998 over 119,000 events") for name in names),
         clipped=(ClippedReward("reward", 0, 1_200, 0.01, 0.012, 0.003),),
         limits=(RewardLimit("reward", 0.999, 120.0),),
+        quantiles=tuple(QuantileEstimate(name, "reward", 0.95, 0.7, 0.6, 0.8) for name in names),
     )
 
 

@@ -38,6 +38,7 @@ class Reward:
         above: likewise for larger rewards
         of: weights of other rewards by name, with this reward as their sum
         quantile: quantile of earlier rewards that rewards are clipped at, None for a fixed range
+        quantiles: quantiles that are estimated for each policy
     """
 
     name: str = "reward"
@@ -48,6 +49,7 @@ class Reward:
     above: Beyond = "reject"
     of: Mapping[str, float] = dataclasses.field(default_factory=dict)
     quantile: float | None = None
+    quantiles: tuple[float, ...] = ()
 
     @property
     def range(self) -> tuple[float, float]:
