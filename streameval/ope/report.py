@@ -600,6 +600,26 @@ class RewardLimit(msgspec.Struct, frozen=True):
     limit: float | None
 
 
+class QuantileEstimate(msgspec.Struct, frozen=True):
+    """Hold a quantile of a reward under a policy since the start.
+
+    Attributes:
+        policy: the name of the policy
+        reward: the name of the reward
+        quantile: the share of events with at most this reward
+        value: the quantile, None without events
+        lower: the lower bound of its interval, None with too few events below
+        upper: the upper bound, None with too few events above
+    """
+
+    policy: str
+    reward: str
+    quantile: float
+    value: float | None
+    lower: float | None
+    upper: float | None
+
+
 class Examined(msgspec.Struct, frozen=True):
     """Hold how often users look at a rank, relative to rank 1, as learned from the stream, with its interval."""
 
@@ -640,6 +660,7 @@ class Report(msgspec.Struct, frozen=True):
     clipped: tuple[ClippedReward, ...] = ()
     contenders: tuple[Contender, ...] = ()
     limits: tuple[RewardLimit, ...] = ()
+    quantiles: tuple[QuantileEstimate, ...] = ()
     schema: int = 1
 
     def get(self, policy: str, estimator: str, average: str, reward: str | None = None) -> Estimate:

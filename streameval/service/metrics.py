@@ -260,6 +260,7 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
     "clipped": (("reward", "side"), _clipped),
     "clipping": (("reward",), _reported("clipped", "reward")),
     "limits": (("reward",), _reported("limits", "reward")),
+    "quantiles": (("policy", "reward", "level"), _reported("quantiles", "policy", "reward", "quantile")),
     "joining": ((), _joining),
     "propensities": (("kind",), _propensities),
     "propensity_models": (("model",), _model("propensity_model")),

@@ -32,6 +32,7 @@ from streameval.ope.report import (
     Learner,
     PolicyCounts,
     Profile,
+    QuantileEstimate,
     Report,
     RewardLimit,
     SegmentEstimate,
@@ -128,6 +129,7 @@ def make_report(
         contenders=tuple(Contender(name, names[1], False) for name in names[1:]) if candidates > 1 else (),
         clipped=(ClippedReward("reward", 0, 1_200, 0.01, 0.012, 0.003),),
         limits=(RewardLimit("reward", 0.999, 120.0),),
+        quantiles=tuple(QuantileEstimate(name, "reward", 0.95, 0.7, 0.6, 0.8) for name in names),
     )
 
 

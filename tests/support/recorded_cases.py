@@ -720,7 +720,7 @@ def several_rewards(feed: Feed) -> Reports:
 
 def learned_limits(feed: Feed) -> Reports:
     """Cover limits that are learned, of the goal and of a guardrail that events may lack, with a reward model."""
-    limited = {"max": "auto", "quantile": 0.95}
+    limited = {"max": "auto", "quantile": 0.95, "quantiles": [0.5, 0.9]}
     goal = {"reward": {"min": -0.125, **limited}, "revenue": {**limited, "guardrail": {"max_loss": 0.05}}, "stay": {}}
     plain = logs.with_rewards(logs.with_gaps(logs.plain(37, 3_030), {"now": (1_000, 1_400)}), 38)
     evaluator = se.Evaluator(["new", "other"], PLAIN, AVERAGES, production="now", rewards=goal)

@@ -19,14 +19,13 @@ from msgspec import Struct
 from streameval.common.arrays import Array
 from streameval.events import EventBatch
 from streameval.ope.evaluator.config import EvaluatorConfig
+from streameval.ope.evaluator.histogram import BUCKETS, EDGES, buckets
 from streameval.ope.evaluator.rewards import Clips, clipped, with_columns
 from streameval.ope.evaluator.room import Present, Room
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT, event_weight
 from streameval.ope.promotion.guardrails import Reward
 from streameval.ope.report import RewardLimit
 
-EDGES = np.geomspace(1e-9, 1e18, 6_250)
-"""Upper ends of buckets, as distances from the smallest reward. A bucket is 1 % wider than the one before it."""
 BEYOND = 1_000.0
 """Number of rewards above the limit in the memory of the histogram."""
 
@@ -60,8 +59,7 @@ class LimitState(Struct, frozen=True, eq=False):
             highest: the largest reward of the block after clipping
             block: the number of events in a block
         """
-        buckets = np.searchsorted(EDGES, values - reward.low)
-        added = np.bincount(buckets, weights, len(EDGES) + 1)
+        added = np.bincount(buckets(values, reward.low), weights, BUCKETS)
         fading = math.exp(-block * (1.0 - (reward.quantile or 0.0)) / BEYOND)
         histogram = fading * self.histogram + added if len(self.histogram) else np.asarray(added, dtype=np.float64)
         return LimitState(histogram, max(self.highest, highest))

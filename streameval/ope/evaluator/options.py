@@ -101,6 +101,9 @@ class RewardRange(StrictModel):
     quantile: float | None = Field(
         None, ge=0.5, lt=1, description="for max: auto, the quantile that rewards are clipped at, e.g. 0.999"
     )
+    quantiles: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field(
+        (), description="quantiles of the reward to estimate for each policy, e.g. [0.5, 0.95]"
+    )
     below: Beyond = Field(
         "reject",
         description="clip lets rewards below min count as min, reject drops their events; with a number, the reward "
@@ -133,9 +136,10 @@ class RewardRange(StrictModel):
 
     def reward(self, name: str) -> Reward:
         """Return the reward under this name."""
-        if self.max == "auto":
-            return Reward(name, self.min, LARGEST_WEIGHT, below=self.below, above="clip", quantile=self.quantile)
-        return Reward(name, self.min, self.max, below=self.below, above=self.above)
+        high, above = (LARGEST_WEIGHT, "clip") if self.max == "auto" else (self.max, self.above)
+        return Reward(
+            name, self.min, high, below=self.below, above=above, quantile=self.quantile, quantiles=self.quantiles
+        )
 
     def _share_problems(self) -> Iterator[Problem]:
         """Yield what does not fit to the share of events beyond a threshold, which is from 0 to 1."""

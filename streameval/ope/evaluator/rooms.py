@@ -17,6 +17,7 @@ from streameval.ope.evaluator.frequencies import ROOM as FREQUENCIES
 from streameval.ope.evaluator.learning import ROOM as LEARNING
 from streameval.ope.evaluator.limits import ROOM as LIMITS
 from streameval.ope.evaluator.propensities import ROOM as PROPENSITIES
+from streameval.ope.evaluator.quantiles import ROOM as QUANTILES
 from streameval.ope.evaluator.ramp import ROOM as RAMP
 from streameval.ope.evaluator.rewards import Clips
 from streameval.ope.evaluator.room import Blocks, Incomplete, Owned, Present, Room
@@ -26,6 +27,7 @@ from streameval.ope.report import TrustCheck
 
 ROOMS: tuple[Room, ...] = (
     LIMITS,
+    QUANTILES,
     SEGMENTS,
     CALIBRATION,
     RAMP,
@@ -203,6 +205,7 @@ def _asked_for(config: EvaluatorConfig) -> Iterator[tuple[str, str]]:
     """
     keys = {
         "limits": ("reward.max", any(reward.quantile is not None for reward in config.rewards)),
+        "quantiles": ("reward.quantiles", any(reward.quantiles for reward in config.rewards)),
         "segments": ("segments", config.segments),
         "ramp": ("logging", config.logging),
         "propensities": ("propensity", config.propensity),

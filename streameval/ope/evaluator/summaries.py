@@ -77,6 +77,10 @@ def refusals(config: EvaluatorConfig) -> Iterator[tuple[str, str]]:
             any(reward.quantile is not None for reward in config.rewards),
             "give max a number, such as {max: 200, above: clip}",
         ),
+        "quantiles of rewards are counted in order": (
+            any(reward.quantiles for reward in config.rewards),
+            "take the share above a threshold, such as {above: 500}",
+        ),
         "propensities are estimated from the events before": (config.propensity, "log the propensities"),
     }
     yield from ((problem, hint) for problem, (is_used, hint) in others.items() if is_used)

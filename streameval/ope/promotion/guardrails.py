@@ -39,6 +39,7 @@ class Reward:
         of: weights of other rewards by name, with this reward as their sum
         quantile: quantile of earlier rewards that rewards are clipped at, None for a fixed range
         is_ratio: whether the reward is the ratio of the two rewards in `of`. The core then estimates their sum.
+        quantiles: quantiles that are estimated for each policy
     """
 
     name: str = "reward"
@@ -50,6 +51,7 @@ class Reward:
     of: Mapping[str, float] = dataclasses.field(default_factory=dict)
     quantile: float | None = None
     is_ratio: bool = False
+    quantiles: tuple[float, ...] = ()
 
     @property
     def range(self) -> tuple[float, float]:

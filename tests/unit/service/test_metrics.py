@@ -67,6 +67,7 @@ PROMISED: dict[str, set[str]] = {
     "streameval_rewards_clipped_share": {"reward"},
     "streameval_rewards_clipped_worth": {"reward"},
     "streameval_reward_limit": {"reward"},
+    **{f"streameval_policy_reward_quantile{end}": {"policy", "reward", "level"} for end in ("", "_lower", "_upper")},
     "streameval_policy_events_since_start": {"policy"},
     "streameval_policy_events_missing_total": {"policy"},
     "streameval_policy_drift_detections_total": {"policy"},

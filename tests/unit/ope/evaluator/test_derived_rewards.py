@@ -237,3 +237,80 @@ def test_wrong_rewards_are_refused(rewards: dict[str, Any], message: str, tmp_pa
     (tmp_path / "streameval.yaml").write_text(json.dumps({"policies": {"candidates": ["one"]}, "rewards": rewards}))
     with pytest.raises(ValueError, match=message.partition(": ")[2]):
         Config.load(tmp_path / "streameval.yaml", {})
+
+
+def log_of(seed: int, events: int = 1_250, **rewards: Array) -> EventBatch:
+    """Return events of two actions, with latencies that depend on the action."""
+    rng = np.random.default_rng(seed)
+    action = (rng.random(events) >= 0.7).astype(int)
+    latency = np.exp(0.5 * rng.normal(size=events) + 0.5 * action)
+    policies = {"one": np.array([0.3, 0.7])[action], "other": np.array([0.6, 0.4])[action]}
+    propensity = np.array([0.7, 0.3])[action]
+    return EventBatch.from_arrays(reward=latency, propensity=propensity, policies=policies, rewards=rewards)
+
+
+QUANTILES: dict[str, Any] = {"max": 100, "quantiles": [0.5, 0.95]}
+
+
+def test_quantiles_are_those_of_the_weighted_rewards() -> None:
+    log = log_of(1)
+    evaluator = Evaluator(["one", "other"], ["ips"], ["cumulative"], reward_range=QUANTILES)
+    evaluator.update(log)
+    rows = evaluator.report().quantiles
+    assert [(row.policy, row.quantile) for row in rows] == [
+        (policy, quantile) for policy in ("logging", "one", "other") for quantile in (0.5, 0.95)
+    ]
+    order = np.argsort(log.reward)
+    for row in rows:
+        target = 1.0 if row.policy == "logging" else log.probabilities[:, log.policies.index(row.policy)]
+        weight = np.broadcast_to(target / log.propensity if row.policy != "logging" else 1.0, len(log))
+        share = np.cumsum(weight[order]) / weight.sum()
+        exact = log.reward[order][np.searchsorted(share, row.quantile)]
+        assert row.value == pytest.approx(exact, rel=0.015)
+        is_below = log.reward <= exact
+        least = row.quantile * (1 - row.quantile) * np.sum(weight**2)
+        error = 1.96 * np.sqrt(max(least, np.sum(weight**2 * (is_below - row.quantile) ** 2))) / weight.sum()
+        ends = [log.reward[order][np.searchsorted(share, row.quantile + side * error)] for side in (-1, 1)]
+        assert (row.lower, row.upper) == pytest.approx(ends, rel=0.02)
+
+
+def test_quantiles_are_the_same_however_the_stream_is_cut_and_resumed() -> None:
+    click = np.where(np.arange(1_250) % 9, 1.0, np.nan)
+    log, rewards = log_of(2, click=click), {"latency": QUANTILES, "click": {"quantiles": [0.1]}}
+    evaluators = [Evaluator(["one", "other"], ["ips"], ["cumulative"], rewards=rewards) for _ in range(2)]
+    evaluators[0].update(log)
+    for first in range(0, 1_250, 333):
+        evaluators[1].update(log[first : first + 333])
+        evaluators[1] = Evaluator.from_state(evaluators[1].state())
+    whole, cut = (evaluator.report().quantiles for evaluator in evaluators)
+    assert len(whole) == 9
+    assert whole == cut
+
+
+def test_quantiles_follow_candidates_that_come_and_go() -> None:
+    log = log_of(3)
+    options: dict[str, Any] = {"estimators": ["ips"], "averages": ["cumulative"], "reward_range": QUANTILES}
+    evaluator, alone = Evaluator(["one"], **options), Evaluator(["other"], **options)
+    for each in (evaluator, alone):
+        each.update(log)
+    late = evaluator.change_candidates(Evaluator(["one", "other"], **options).config)
+    assert late is not None
+    late.update(log)
+    evaluator.activate(late)
+    assert evaluator.change_candidates(Evaluator(["other"], **options).config) is None
+    rows, expected = ({row.policy: row for row in each.report().quantiles} for each in (evaluator, alone))
+    assert rows.keys() == {"logging", "other"}
+    assert rows["other"].value == pytest.approx(expected["other"].value, rel=0.02)  # without the unfinished block
+
+
+def test_a_quantile_has_no_value_without_events_and_no_bound_with_few() -> None:
+    evaluator = Evaluator(["one"], ["ips"], ["cumulative"], reward_range={"max": 100, "quantiles": [0.99]})
+    assert {(row.value, row.lower, row.upper) for row in evaluator.report().quantiles} == {(None, None, None)}
+    evaluator.update(log_of(4, 50))
+    assert all(row.value and row.lower and row.upper is None for row in evaluator.report().quantiles)
+
+
+@pytest.mark.parametrize("quantiles", [[0.0], [1.0], ["half"]])
+def test_wrong_quantiles_are_refused(quantiles: Any) -> None:
+    with pytest.raises(ValueError, match=r"reward_range.quantiles.0: expected"):
+        Evaluator(["one"], reward_range={"quantiles": quantiles})
