@@ -155,6 +155,19 @@ def test_a_ratio_divides_the_values_of_its_parts() -> None:
             assert row.lift_ratio_lower < row.lift_ratio < row.lift_ratio_upper
 
 
+def test_a_sum_of_the_parts_has_a_lift_above_0_if_the_ratio_is_higher() -> None:
+    per_click = REVENUE.sum() / CLICK.sum()
+    rewards = {**RATIO, "linear": {"of": {"revenue": 1, "click": -per_click}}}
+    options: dict[str, Any] = {"estimators": ["ips"], "averages": ["cumulative"], "intervals": {"cumulative": "normal"}}
+    report = evaluated(batch(CLICK, {"revenue": REVENUE}), rewards=rewards, **options)
+    for name in ("one", "other"):
+        linear, ratio = (report.get(name, "ips", "cumulative", reward) for reward in ("linear", "per_click"))
+        clicks = report.get(name, "ips", "cumulative", "click").value
+        assert linear.lift == pytest.approx(ratio.lift * clicks)
+        half_widths = [(row.lift_upper - row.lift_lower) / 2 for row in (linear, ratio)]
+        assert half_widths[0] == pytest.approx(half_widths[1] * clicks, rel=0.2)
+
+
 def test_the_interval_of_a_ratio_to_a_constant_is_the_interval_of_its_numerator() -> None:
     rewards = {"click": {}, "one": {}, "per_event": {"of": ["click", "one"]}}
     options: dict[str, Any] = {"estimators": ["ips"], "averages": ["cumulative"], "intervals": {"cumulative": "normal"}}
