@@ -45,12 +45,13 @@ class Variances(NamedTuple):
     weight: float
 
     @classmethod
-    def from_readings(cls, readings: Sequence[Reading], weight: float, name: str = "variance") -> Variances:
-        """Read the variances under this name, see `past.read`."""
+    def from_readings(cls, readings: Sequence[Reading], weight: float) -> Variances:
+        """Read the variances of terms."""
         effects = [np.where(np.isnan(reading.design_effect), 1.0, reading.design_effect) for reading in readings]
         pairs = zip(readings, effects, strict=True)
         return cls(
-            np.array([reading.spread[name] * np.stack([0 * effect + 1, effect]) for reading, effect in pairs]), weight
+            np.array([reading.spread["variance"] * np.stack([0 * effect + 1, effect]) for reading, effect in pairs]),
+            weight,
         )
 
     def of(self, one: Slope, other: Slope) -> Array:
@@ -131,7 +132,8 @@ def _lifts(readings: Sequence[Reading], lifts: Sequence[Reading], own: Variances
     weight, estimators = own.weight, len(readings[0].value) - len(lifts[0].value)
     candidate, production = own.rows[..., estimators:], _for_candidates(own.rows, estimators)
     if "production_variance" in lifts[0].spread:
-        production = Variances.from_readings(lifts, weight, "production_variance").rows
+        exact = np.array([lift.spread["production_variance"] for lift in lifts])  # of the events of both
+        production = production * np.nan_to_num(ratio(exact, production[:, 0]), nan=1.0)[:, None]
     paired = Variances.from_readings(lifts, weight).rows
     shared = Variances((candidate + production - paired) / 2, weight)
     bases = [lift.compared.production for lift in lifts[:2] if lift.compared is not None]
