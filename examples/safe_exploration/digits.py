@@ -26,6 +26,8 @@ EXPLORATION = 0.2
 FOR_BASELINE = 25
 """Number of images that the baseline is trained on. Its accuracy is then about .6."""
 PRODUCTION = "production"
+SHARPNESS = 5.0
+"""Factor of the classifier's weights, so that their softmax is almost as sure as the baseline."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,13 @@ class Digits:
         features: A constant and the pixels, [images, d].
         label: Digit of each image, [images].
         baseline: Distributions of the baseline, [images, 10]. Each puts all probability on one digit.
+        weights: Weights of the baseline, [10, d]. The likeliest digit of their softmax is the baseline's.
     """
 
     features: Array
     label: NDArray[np.int64]
     baseline: Array
+    weights: Array
 
     @classmethod
     def prepared(cls, seed: int, dataset: Path | None = None) -> Digits:
@@ -57,7 +61,8 @@ class Digits:
         pixels, label = pixels[order] / np.abs(pixels).max(), label[order]
         classifier = LogisticRegression(max_iter=1_000).fit(pixels[:FOR_BASELINE], label[:FOR_BASELINE])
         pixels, label = pixels[FOR_BASELINE:], label[FOR_BASELINE:]
-        return cls(add_constant(pixels), label, one_hot(classifier.predict(pixels), actions))
+        baseline = one_hot(classifier.predict(pixels), actions)
+        return cls(add_constant(pixels), label, baseline, weights_of(classifier, actions))
 
     @cached_property
     def action_features(self) -> Array:
@@ -106,6 +111,18 @@ def read_libsvm(dataset: Path) -> tuple[Array, NDArray[np.int64]]:
     """Read the features [images, d] and the labels, numbered from 0."""
     features, label = load_svmlight_file(str(dataset))
     return features.toarray(), np.unique(label, return_inverse=True)[1]
+
+
+def weights_of(classifier: LogisticRegression, actions: int) -> Array:
+    """Return the weights [actions, d] of a classifier, for features with a constant.
+
+    A digit that the classifier has not seen scores -1. The best of the others has 0 or more.
+    """
+    weights = np.zeros((actions, 1 + classifier.coef_.shape[1]))
+    weights[:, 0] = -1.0
+    rows = np.column_stack([classifier.intercept_, classifier.coef_])
+    weights[classifier.classes_] = rows if len(rows) > 1 else np.concatenate([-rows, rows]) / 2
+    return SHARPNESS * weights
 
 
 def add_constant(pixels: Array) -> Array:

@@ -73,11 +73,20 @@ class Run(msgspec.Struct, frozen=True):
         return np.array([self.baseline, *(deployment.value for deployment in self.deployments)])[indices]
 
 
-def run(rule: str, seed: int, events: int = EVENTS, dataset: Path | None = None) -> Run:
-    """Run the loop once."""
+def run(rule: str, seed: int, events: int = EVENTS, dataset: Path | None = None, warm: bool = False) -> Run:
+    """Run the loop once.
+
+    Args:
+        rule: Name of the rule.
+        seed: Seed of the run.
+        events: Events of the run.
+        dataset: As in `Digits.prepared`.
+        warm: Whether the first challenger starts from the weights of the baseline, as published, not from zero.
+    """
     digits, rng = Digits.prepared(seed, dataset), np.random.default_rng([seed, 1])
     served, earned = digits.baseline, 0.0
-    evaluator, deployments = challenged(rule, digits.actions), list[Deployment]()
+    evaluator = challenged(rule, digits.actions, digits.weights if warm else None)
+    deployments = list[Deployment]()
     for event in range(LOOK, events + 1, LOOK):
         evaluator.update(digits.log(served, LOOK, rng))
         earned += LOOK * ((1 - EXPLORATION) * digits.value(served) + EXPLORATION / digits.actions)
@@ -92,9 +101,9 @@ def run(rule: str, seed: int, events: int = EVENTS, dataset: Path | None = None)
 
 
 def challenged(rule: str, actions: int, weights: Array | None = None) -> Evaluator:
-    """Return an evaluator of a challenger that starts from the weights of the policy that was just deployed.
+    """Return an evaluator of a challenger that starts from weights, or from zero.
 
-    Production has changed, so estimates start from zero.
+    After a deployment, these are the weights of the deployed policy. Production has changed, so estimates start anew.
     """
     start = () if weights is None else tuple(map(tuple, weights.tolist()))
     return Evaluator(

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 import typer
-from digits import DIGITS, Array, Digits, add_constant
+from digits import DIGITS, Array, Digits, add_constant, weights_of
 from rich.progress import track
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
@@ -193,7 +193,7 @@ def run_on_large_weights(seed: int) -> Comparison:
     )
     for _ in range(PASSES):
         learning.update(batch)
-    fresh = Digits(features[half:], label[half:], logging[half:])
+    fresh = Digits(features[half:], label[half:], logging[half:], weights_of(classifier, DIGITS))
     accuracies = [fresh.value(fresh.chosen_by(learning.learned(name)["weights"])) for name in ("ips", "poem")]
     return Comparison(seed, fresh.value(fresh.baseline), *accuracies, float((reward / batch.propensity).max()))
 

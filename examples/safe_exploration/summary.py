@@ -12,40 +12,37 @@ from loop import NEVER, RULES, Run
 NONE = "–"
 ORDER = (
     *(("bsea", "sea"), ("anytime", "sea"), ("paired", "sea")),
-    *(("anytime", "bsea"), ("paired", "bsea"), ("anytime", "paired")),
+    *(("anytime", "bsea"), ("bsea", "paired"), ("anytime", "paired")),
 )
 """The first rule of each pair should deploy earlier than the second."""
 SAFE = ("sea", "bsea", "anytime", "paired")
 
 
-def fill_in(document: str, runs: Sequence[Run], overfitting: Mapping[str, Any]) -> str:
+def fill_in(document: str, runs: Sequence[Run], warm: Sequence[Run], overfitting: Mapping[str, Any]) -> str:
     """Replace tables, each after a line `<!-- table: name -->`, and figures, each before `<!-- =name -->`."""
     tables = {
         "rules": _rules(runs),
+        "warm": _rules(warm),
         "order": _order(runs),
         "targets": _targets(runs),
         "overfitting": _fits(overfitting),
     }
     pattern = r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*"
     document = re.sub(pattern, lambda match: f"{match[1]}{tables[match[2]]}\n", document)
-    texts = figures(runs, overfitting)
+    texts = figures(runs, warm, overfitting)
     return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda match: f"{texts[match[1]]}<!-- ={match[1]} -->", document)
 
 
-def figures(runs: Sequence[Run], overfitting: Mapping[str, Any]) -> dict[str, str]:
+def figures(runs: Sequence[Run], warm: Sequence[Run], overfitting: Mapping[str, Any]) -> dict[str, str]:
     """Return the figures of the text by name."""
     baseline = [run.baseline for run in select_runs(runs, NEVER)]
     worst = max(
-        (deployment.replaced - deployment.value for run in runs for deployment in run.deployments), default=np.nan
+        (deployment.replaced - deployment.value for run in (*runs, *warm) for deployment in run.deployments),
+        default=np.nan,
     )
-    lifts = {
-        f"lift_of_{rule}": short(
-            float(np.median([run.deployments[0].lift for run in select_runs(runs, rule) if run.deployments])), 3
-        )
-        for rule in SAFE
-    }
     return {
-        **lifts,
+        **{f"lift_of_{rule}": short(_first_lift(runs, rule), 3) for rule in SAFE},
+        **{f"warm_lift_of_{rule}": short(_first_lift(warm, rule), 3) for rule in SAFE},
         "baseline": short(float(np.mean(baseline))),
         "baseline_low": short(min(baseline)),
         "baseline_high": short(max(baseline)),
@@ -53,6 +50,11 @@ def figures(runs: Sequence[Run], overfitting: Mapping[str, Any]) -> dict[str, st
         **{f"overfitting_{name}": short(number) for name, number in overfitting["whole"].items()},
         **{f"stopped_{name}": short(number) for name, number in overfitting["stopped"].items()},
     }
+
+
+def _first_lift(runs: Sequence[Run], rule: str) -> float:
+    """Return the median of the true lift at the first deployment."""
+    return float(np.median([run.deployments[0].lift for run in select_runs(runs, rule) if run.deployments]))
 
 
 def select_runs(runs: Iterable[Run], rule: str) -> list[Run]:

@@ -20,11 +20,12 @@ from streameval.common.text import (
     significant,
     utc_time,
 )
-from streameval.ope.remedies import remedy_of
+from streameval.ope.remedies import causes_first, remedy_of
 from streameval.ope.report import (
     DAY,
     EVIDENCE_CHECK,
     WEEK,
+    Basis,
     Calibration,
     Decision,
     Estimate,
@@ -342,13 +343,16 @@ def _numbers(values: Sequence[float | None]) -> list[str]:
 def _answer(report: Report, policy: str) -> CandidateAnswer:
     decision, estimate = _decision(report, policy), recommended(report, policy)
     lift, details = _lift(report, decision, estimate), tuple(_details(report, policy, estimate))
-    failed = [check for check in report.trust if not check.ok and check.policy in (policy, report.production)]
+    about = [check for check in report.trust if not check.ok and check.policy in (policy, report.production)]
+    failed = causes_first(about)
     doubts = [check for check in failed if check.check != EVIDENCE_CHECK]
     counts = next(counts for counts in report.policies if counts.policy == policy)
     end = _end(report, decision)
     state: State = "undecided"
     if not counts.events and report.events.accepted:
         sentence, failed = no_events(counts, report.events.accepted), []
+    elif report.events.rejected and not report.events.accepted:
+        sentence = f"No event counts for {policy}: all events were rejected ({sum(report.events.rejected.values()):,})"
     elif doubts:
         state, failed = "untrusted", doubts
         sentence = f"Do not decide yet about {policy}: {_reasons(doubts, policy)}"
@@ -472,6 +476,23 @@ def _details(report: Report, policy: str, estimate: Estimate | None) -> Iterator
     for decision in report.promotion:
         if decision.policy == policy:
             yield f"{', '.join(_words(report, decision))}: {decision.reason}"
+            if decision.decides and decision.lift is not None and (found := ", ".join(_basis(decision.basis))):
+                yield f"{decision.rule} rests on {found}"
+
+
+def _basis(basis: Basis) -> Iterator[str]:
+    """Yield what a decision rests on."""
+    if basis.effective_events is not None:
+        yield counted(round(basis.effective_events), "effective event")
+    if basis.standard_errors is not None:
+        yield f"a lift of {basis.standard_errors:.1f} standard errors"
+    if basis.largest_share is not None:
+        yield f"{100 * basis.largest_share:.2g} % of the weight by one event"
+    for share, what in ((basis.missing_share, "events that it lacks"), (basis.clipped_share, "clipped rewards")):
+        if share is not None and share >= SMALLEST_SHARE:
+            yield f"{100 * share:.2g} % {what}"
+    if basis.failed:
+        yield f"failed trust checks ({', '.join(basis.failed)})"
 
 
 def _words(report: Report, decision: Decision) -> Iterator[str]:

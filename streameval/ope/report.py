@@ -253,6 +253,26 @@ class Profile(msgspec.Struct, frozen=True):
         )
 
 
+class Basis(msgspec.Struct, frozen=True):
+    """Tell what a decision rests on, None if unknown.
+
+    Attributes:
+        effective_events: the number of equally weighted events with as much evidence about the candidate
+        largest_share: the share of the total weight, or of the value, that one event carries
+        standard_errors: the lift in standard errors
+        missing_share: the share of events that the candidate lacks
+        clipped_share: the share of the latest rewards that were clipped, None if rewards are rejected instead
+        failed: the trust checks that fail for the candidate or for production
+    """
+
+    effective_events: float | None = None
+    largest_share: float | None = None
+    standard_errors: float | None = None
+    missing_share: float | None = None
+    clipped_share: float | None = None
+    failed: tuple[str, ...] = ()
+
+
 class Decision(msgspec.Struct, frozen=True):
     """Tell whether a candidate may replace production by a promotion rule, and why (not).
 
@@ -288,6 +308,7 @@ class Decision(msgspec.Struct, frozen=True):
         covers: what its lift is about: a whole `period`, the `present`, or the `average` of all events. None if unknown
         state: what to do about the candidate by this rule. `untrusted` if a trust check fails, except for one that
             fails for lack of evidence, which leaves it `undecided`
+        basis: what it rests on
     """
 
     policy: str
@@ -317,6 +338,7 @@ class Decision(msgspec.Struct, frozen=True):
     profiles: tuple[Profile, ...] = ()
     covers: Literal["period", "present", "average"] | None = None
     state: State = "undecided"
+    basis: Basis = Basis()
 
     @property
     def is_of_periods(self) -> bool:
@@ -368,6 +390,7 @@ class Transition(msgspec.Struct, frozen=True):
         place: topic, partition and offset of the event after which the rule decided, None in a log without offsets
         worse: whether it became worse than production, None if it became promotable or ceased to be
         state: the state of the candidate from then on, None if unknown
+        basis: the evidence at that moment, without shares and trust checks, None if unknown
     """
 
     policy: str
@@ -382,6 +405,7 @@ class Transition(msgspec.Struct, frozen=True):
     place: tuple[str, int, int] | None = None
     worse: bool | None = None
     state: State | None = None
+    basis: Basis | None = None
 
 
 class NewVersion(msgspec.Struct, frozen=True):
@@ -558,6 +582,21 @@ class ClippedReward(msgspec.Struct, frozen=True):
     worth: float | None
 
 
+class RewardLimit(msgspec.Struct, frozen=True):
+    """Tell which quantile of earlier rewards the next rewards are clipped at.
+
+    Attributes:
+        reward: the name of the reward
+        quantile: the configured quantile
+        limit: the quantile of the rewards until now. None before the first whole block, and if it is the smallest
+            reward. Rewards are then not clipped.
+    """
+
+    reward: str
+    quantile: float
+    limit: float | None
+
+
 class Examined(msgspec.Struct, frozen=True):
     """Hold how often users look at a rank, relative to rank 1, as learned from the stream, with its interval."""
 
@@ -597,6 +636,7 @@ class Report(msgspec.Struct, frozen=True):
     propensity_model: PropensityModel | None = None
     clipped: tuple[ClippedReward, ...] = ()
     contenders: tuple[Contender, ...] = ()
+    limits: tuple[RewardLimit, ...] = ()
     schema: int = 1
 
     def get(self, policy: str, estimator: str, average: str, reward: str | None = None) -> Estimate:

@@ -18,7 +18,7 @@ from streameval.common.arrays import State as PlainState
 from streameval.events.schema import described_schema
 from streameval.ingest.background import Sink, Worker, WorkerStatus
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.report import NewVersion, State, Transition
+from streameval.ope.report import Basis, NewVersion, State, Transition
 
 CLOSE_TIMEOUT, ABORT_TIMEOUT = 5.0, 2.0  # seconds to send what waits at the end, and then to abort
 DIGITS = 9
@@ -70,6 +70,9 @@ class DecisionMessage(Message, frozen=True, kw_only=True, rename={"before": "fro
         configuration: Fingerprint of all settings that decide the numbers, except for the list of candidates.
         propensity: `logged`, or `estimated`, with errors that no bound includes.
         name: Name of the daemon.
+        effective_events: Number of equally weighted events with as much evidence about the candidate, null if unknown.
+        largest_share: Share of the total weight, or of the value, that one event carries.
+        standard_errors: The lift in standard errors.
         schema: Number of this layout.
     """
 
@@ -91,6 +94,9 @@ class DecisionMessage(Message, frozen=True, kw_only=True, rename={"before": "fro
     name: str = ""
     schema: int = 1
     state: State | None = None
+    effective_events: float | None = None
+    largest_share: float | None = None
+    standard_errors: float | None = None
 
     @classmethod
     def from_transition(
@@ -100,7 +106,7 @@ class DecisionMessage(Message, frozen=True, kw_only=True, rename={"before": "fro
         position = None if transition.place is None else LogPlace(*transition.place)
         named = [transition.policy, transition.rule, transition.promotable, transition.event, position, configuration]
         verdicts: tuple[Promotability, Promotability] = ("not_promotable", "promotable")
-        starts = transition.promotable
+        starts, basis = transition.promotable, transition.basis or Basis()
         if transition.worse is not None:
             verdicts, starts = ("not_promotable", "worse"), transition.worse
             named.append({"worse": starts})
@@ -122,6 +128,9 @@ class DecisionMessage(Message, frozen=True, kw_only=True, rename={"before": "fro
             propensity=propensity,
             name=name,
             state=transition.state,
+            effective_events=_rounded(basis.effective_events),
+            largest_share=_rounded(basis.largest_share),
+            standard_errors=_rounded(basis.standard_errors),
         )
 
 

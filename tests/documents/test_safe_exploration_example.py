@@ -53,6 +53,28 @@ def test_each_rule_ends_above_what_the_log_of_the_baseline_alone_teaches(study: 
         assert np.mean([run.learned for run in summary.select_runs(runs, rule)]) > alone + 0.04
 
 
+def test_a_challenger_that_starts_from_the_baseline_is_deployed_earlier_and_safely(study: ModuleType) -> None:
+    summary, runs, warm = import_module("summary"), study.stored(), study.stored(warm=True)
+    assert {(run.rule, run.seed) for run in warm} == {(run.rule, run.seed) for run in runs}
+    assert all(deployment.value >= run.baseline for run in warm for deployment in run.deployments)
+    for rule in summary.SAFE:
+        firsts = [[summary.first(run) for run in summary.select_runs(some, rule)] for some in (warm, runs)]
+        assert max(firsts[0]) < np.inf
+        assert all(early < late for early, late in zip(*firsts, strict=True)), rule
+    (stored,) = (run for run in warm if (run.rule, run.seed) == ("bsea", 1))
+    (first,) = import_module("loop").run("bsea", 1, stored.deployments[0].event, warm=True).deployments
+    assert first == pytest.approx(stored.deployments[0], rel=1e-9)
+
+
+def test_the_first_weights_choose_as_the_baseline(study: ModuleType) -> None:
+    digits = import_module("digits")
+    for seed in range(3):
+        world = digits.Digits.prepared(seed)
+        start = world.chosen_by(world.weights)
+        assert np.array_equal(start.argmax(axis=1), world.baseline.argmax(axis=1))
+        assert world.value(world.baseline) - 0.05 < world.value(start) <= world.value(world.baseline)
+
+
 @pytest.mark.slow
 def test_a_run_repeats_the_stored_one(study: ModuleType) -> None:
     (stored,) = (run for run in study.stored() if (run.rule, run.seed) == ("paired", 1))

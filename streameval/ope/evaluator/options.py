@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from inspect import isclass
-from typing import Annotated, Any, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import (
     BeforeValidator,
@@ -93,10 +93,13 @@ class RewardRange(StrictModel):
         ge=-LARGEST_WEIGHT,
         description="the smallest possible reward; events below are rejected",
     )
-    max: float = Field(
+    max: Annotated[float, Field(le=LARGEST_WEIGHT)] | Literal["auto"] = Field(
         1.0,
-        le=LARGEST_WEIGHT,
-        description="the largest possible reward; events above are rejected",
+        description="the largest possible reward; events above are rejected; with auto, rewards are clipped at the "
+        "`quantile` of the rewards before them",
+    )
+    quantile: float | None = Field(
+        None, ge=0.5, lt=1, description="for max: auto, the quantile that rewards are clipped at, e.g. 0.999"
     )
     below: Beyond = Field(
         "reject",
@@ -112,13 +115,26 @@ class RewardRange(StrictModel):
     @model_validator(mode="after")
     def _is_not_empty(self) -> Self:
         refuse(self._share_problems())
-        if not self.min < self.max:
+        if (self.max == "auto") != (self.quantile is not None):
+            hint = "write both, e.g. {max: auto, quantile: 0.999}, or neither"
+            refuse(
+                [
+                    Problem(
+                        ("quantile",),
+                        expecting("a quantile next to max: auto, and only there", shown(self.quantile)),
+                        hint,
+                    )
+                ]
+            )
+        if self.max != "auto" and not self.min < self.max:
             message = expecting(f"a number greater than min ({self.min:g})", f"{self.max:g}")
             refuse([Problem(("max",), message, "give the range in which every reward lies, e.g. {min: 0, max: 1}")])
         return self
 
     def reward(self, name: str) -> Reward:
         """Return the reward under this name."""
+        if self.max == "auto":
+            return Reward(name, self.min, LARGEST_WEIGHT, below=self.below, above="clip", quantile=self.quantile)
         return Reward(name, self.min, self.max, below=self.below, above=self.above)
 
     def _share_problems(self) -> Iterator[Problem]:
@@ -126,7 +142,7 @@ class RewardRange(StrictModel):
         ends = {"below": self.below, "above": self.above}
         thresholds = [end for end, value in ends.items() if isinstance(value, float)]
         for threshold in thresholds[:1]:
-            others = {"min", "max", *ends} - {threshold}
+            others = {"min", "max", "quantile", *ends} - {threshold}
             for option in sorted(others & self.model_fields_set):
                 message = expecting(f"nothing next to a threshold ({threshold}: {ends[threshold]:g})", f"{option}")
                 hint = f"remove it: the reward is the share of events {threshold} the threshold, from 0 to 1"
@@ -186,7 +202,7 @@ def _sum_problems(name: str, named: Mapping[str, NamedReward]) -> Iterator[Probl
     settings = named[name]
     if not settings.of:
         return
-    for option in sorted({"field", "min", "max", "below", "above"} & settings.model_fields_set):
+    for option in sorted({"field", "min", "max", "quantile", "below", "above"} & settings.model_fields_set):
         hint = "remove it, or write it for the parts: the range of a weighted sum follows from its parts"
         yield Problem(("rewards", name, option), expecting("nothing next to `of`", option), hint)
     is_sum = isinstance(settings.of, dict)
@@ -196,6 +212,11 @@ def _sum_problems(name: str, named: Mapping[str, NamedReward]) -> Iterator[Probl
             kind = "a weighted sum" if is_sum else "a ratio"
             hint = f"add it to `rewards`, e.g. {part}: {{max: 1}}: {kind} is of other rewards in the log"
             yield Problem(path, expecting("the name of a reward in the log", f"'{part}'"), hint)
+        elif named[part].max == "auto":
+            hint = (
+                "give the part a number as max, e.g. {max: 200, above: clip}: the range of a sum follows from its parts"
+            )
+            yield Problem(path, expecting("a reward with a fixed range", f"'{part}' with max: auto"), hint)
         elif isinstance(settings.of, dict) and settings.of[part] == 0:
             yield Problem(path, expecting("a weight that is not 0", "0"), "leave the reward out")
 
@@ -276,6 +297,12 @@ class EvaluatorOptions(StrictModel):
     promotion: Annotated[Promotion | None, BeforeValidator(_rules_as_mapping)] = Field(
         Promotion(), description="a rule, a list of rules or a mapping of options, e.g. {rule: paired}, or off"
     )
+
+    def doubts(self) -> Iterator[Problem]:
+        """Yield warnings about options that are probably meant otherwise."""
+        if self.confidence < 0.5:
+            message = f"intervals miss the true value in {100 * (1 - self.confidence):g} % of all cases"
+            yield Problem(("confidence",), message, f"did you mean {1 - self.confidence:g}?")
 
 
 def _range_as_mapping(value: object) -> object:

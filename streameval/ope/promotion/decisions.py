@@ -18,6 +18,7 @@ from streameval.ope.promotion.monitor import MonitorState, PromotionMonitor, num
 from streameval.ope.promotion.rules import PromotionRule
 from streameval.ope.report import (
     EVIDENCE_CHECK,
+    Basis,
     Decision,
     Estimate,
     GuardrailCheck,
@@ -63,7 +64,8 @@ def decide(
     stream = list(trust_checks.stream_checks(arrivals, newest, now, unmatched_share, monitor.promotion.trust))
     stream += clusters.check(state.clusters, monitor.context.block, monitor.promotion.trust.error)
     estimates_by_policy = grouped(estimates, "policy")
-    checks = tuple(_checks(monitor, state, estimates_by_policy, stream, {policy.policy: policy for policy in counts}))
+    recent = trust_checks.recent(state.trust, monitor.context.block)
+    checks = tuple(_checks(monitor, recent, estimates_by_policy, stream, {policy.policy: policy for policy in counts}))
     failed = grouped((check for check in checks if not check.ok), "policy")
     stream_names = {name for name, _, _ in stream}
     numbers = {label: rule_numbers(rule, state.rules[label], monitor.context) for label, rule in monitor.rules.items()}
@@ -97,6 +99,10 @@ def decide(
                 pair,
                 profiles[label][candidate_index],
                 is_untrusted,
+                Basis(
+                    float(recent.effective_sample_size[1 + candidate_index]),
+                    number_or_none(recent.largest_share[1 + candidate_index]),
+                ),
             )
             for label, rule in monitor.rules.items()
         ]
@@ -138,13 +144,13 @@ def repeat_for_policies(checks: Sequence[TrustCheck], name: str, ok: bool, reaso
 
 def _checks(
     monitor: PromotionMonitor,
-    state: MonitorState,
+    recent: trust_checks.WeightFigures,
     estimates: Mapping[str, Sequence[Estimate]],
     stream: Sequence[tuple[str, bool, str]],
     counts: Mapping[str, PolicyCounts],
 ) -> Iterator[TrustCheck]:
     """Yield all checks of all policies that have events, from estimates by policy."""
-    recent, limits = trust_checks.recent(state.trust, monitor.context.block), monitor.promotion.trust
+    limits = monitor.promotion.trust
     verdicts, figures = recent.sound(limits).T.tolist(), np.stack(recent, axis=-1).tolist()
     accepted = max((known.events + known.missing for known in counts.values()), default=0)
     unknown = min((known.missing for known in counts.values() if known.events + known.missing == accepted), default=0)
@@ -172,6 +178,7 @@ def _decision(
     pair: tuple[str, str] | None,
     profiles: tuple[Profile, ...],
     is_untrusted: bool,
+    basis: Basis,
 ) -> Decision:
     """Return the decision on one candidate, from the numbers of the rule after the last block by name [candidates]."""
     last = {name: float(column[index]) for name, column in numbers.items()}
@@ -223,6 +230,7 @@ def _decision(
         worse=worse,
         profiles=() if is_idle else profiles,
         covers=rule.covers,
+        basis=structs.replace(basis, standard_errors=number_or_none(rule.standard_errors(last, monitor.context))),
         state="promotable" if promotable else "untrusted" if is_untrusted else "worse" if worse else "undecided",
     )
 

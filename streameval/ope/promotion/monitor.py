@@ -40,7 +40,7 @@ from streameval.ope.promotion.rules.periodic import MAX_UNTIMED
 from streameval.ope.promotion.settings import Promotion
 from streameval.ope.promotion.sums import MonitorSums, RewardSums, Times
 from streameval.ope.promotion.trust_checks import TrustState
-from streameval.ope.report import Contender, Decision, State, Transition, TrustCheck
+from streameval.ope.report import Basis, Contender, Decision, State, Transition, TrustCheck
 
 NOT_SHARED = ("rule", "trust", "period", "min_periods", "memory")
 """Settings that are not requirements of every rule."""
@@ -81,7 +81,10 @@ class GoalState(RuleState, frozen=True, eq=False, kw_only=True):
 
 
 class Change(Struct, frozen=True):
-    """Hold a transition of a candidate by its index, see `Transition`. NaN is unknown."""
+    """Hold a transition of a candidate by its index, see `Transition`. NaN is unknown.
+
+    `basis` has the effective events, the largest share of an event, and the lift in standard errors.
+    """
 
     rule: str
     candidate: int
@@ -94,6 +97,7 @@ class Change(Struct, frozen=True):
     place: tuple[str, int, int] | None
     worse: bool | None = None
     state: State | None = None
+    basis: tuple[float, float, float] | None = None
 
 
 class MonitorState(Struct, eq=False):
@@ -295,12 +299,12 @@ class PromotionMonitor:
             lifts: for each reward, the primary one first, the lifts after each of these blocks, in the order of their
                 names
         """
-        trustworthy, trust = trust_checks.fold(state.trust, sums, self.promotion.trust)
+        trustworthy, evidence, trust = trust_checks.fold(state.trust, sums, self.promotion.trust)
         differs = np.logical_or.accumulate(np.concatenate([state.differs[None], sums.differ]))[1:]
         shared = clusters.fold(state.clusters, sums.rewards, sums.block, sums.named)
         sizes = np.full(len(sums), sums.block)
         reward_sums = [sums.goal, *sums.guardrails.values()]
-        judged = self._judge(state, reward_sums, lifts, sizes, sums.times, trustworthy, differs, sums.ends)
+        judged = self._judge(state, reward_sums, lifts, sizes, sums.times, trustworthy, evidence, differs, sums.ends)
         pairs = state.pairs
         if pairs is not None and len(self.policies) > 2:
             pairs = leader.fold(pairs, sums.goal.sums, self.context.weights_average_1)
@@ -314,6 +318,7 @@ class PromotionMonitor:
         sizes: Integers,
         times: Array,
         trustworthy: Mask,
+        evidence: Array,
         differs: Mask,
         ends: Origin | None = None,
     ) -> MonitorState:
@@ -326,6 +331,7 @@ class PromotionMonitor:
             sizes: the number of events in each block
             times: the newest event time of each block
             trustworthy: whether weights pass the trust checks [blocks, policies]
+            evidence: see `trust_checks.fold` [blocks, policies, 3]
             differs: whether a candidate has differed from production [blocks, candidates]
             ends: the offsets of the last events
         """
@@ -335,7 +341,7 @@ class PromotionMonitor:
         guarded, guardrails = self._judge_guardrails(state.guardrails, sums[1:], lifts, sizes)
         believed = trustworthy[:, 1:] & trustworthy[:, :1] & differs
         rules, transitions = {}, list(state.transitions)
-        untimed = np.ones(believed.shape)
+        untimed, errors = np.ones(believed.shape), np.sqrt(deciding.sampling_variance + deciding.drift_square)
         for label, rule in self.rules.items():
             before = state.rules[label]
             judgement, memory = rule.judge(before.memory, sums[0], deciding, self.context)
@@ -351,7 +357,7 @@ class PromotionMonitor:
             hold, promotable = self._fold_hold(before.hold, judgement, sound, self.hold_of(rule), numbers, times, sizes)
             judgements = {self.goal: judgement, **guarded[label]}
             losing = self._fold_losing(rule, judgements, before, state.guardrails, sound & ~promotable[1:])
-            last = {**judgement.last, "losing": losing[self.goal][-1]}
+            last = {**judgement.last, "losing": losing[self.goal][-1], "error": errors[-1]}
             rules[label] = structs.replace(before, memory=memory, hold=hold, last=last)
             for name, guardrail in guardrails.items():
                 known = guardrail.rules[label]
@@ -369,11 +375,14 @@ class PromotionMonitor:
                 moment = int(numbers[index]), float(times[index])
                 bounds = float(judgement.lift[index, candidate]), float(judgement.lower[index, candidate])
                 log = None if ends is None else ends.position(index)
-                named: State = "undecided" if trustworthy[index, [0, 1 + candidate]].all() else "untrusted"
+                named: State = "untrusted" if evidence[index, [0, 1 + candidate], -1].any() else "undecided"
                 if promotable[1 + index, candidate] or is_worse[1 + index, candidate]:
                     named = "promotable" if promotable[1 + index, candidate] else "worse"
                 change = Change(label, candidate, *moment, starts and not is_loss, *bounds, reason, log)
-                transitions.append(structs.replace(change, worse=starts if is_loss else None, state=named))
+                rests_on = judgement.after(index, candidate) | {"error": float(errors[index, candidate])}
+                basis = *evidence[index, 1 + candidate, :2].tolist(), rule.standard_errors(rests_on, self.context)
+                state_after = {"worse": starts if is_loss else None, "state": named, "basis": basis}
+                transitions.append(structs.replace(change, **state_after))
         transitions.sort(key=lambda transition: transition.event)
         return structs.replace(
             state,
@@ -708,9 +717,17 @@ def transitions(monitor: PromotionMonitor, state: MonitorState) -> tuple[Transit
             place=change.place,
             worse=change.worse,
             state=change.state,
+            basis=_told(change.basis),
         )
         for change in state.transitions
     )
+
+
+def _told(numbers: tuple[float, float, float] | None) -> Basis | None:
+    if numbers is None:
+        return None
+    effective, largest, errors = map(number_or_none, numbers)
+    return Basis(effective, largest, errors)
 
 
 def number_or_none(value: Any) -> float | None:

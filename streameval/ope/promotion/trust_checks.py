@@ -80,6 +80,8 @@ def rejected_share(arrivals: ArrivalState) -> float:
 TOTALS = ("present", "q", "weight", "weight_square", "term_size", "unsupported")
 """Block sums that a run adds up. The log wealth gained by bets against a mean weight of 1 follows."""
 PEAKS = ("weight_largest", "term_largest")
+EVIDENCE = 1
+"""Index of the verdict about the effective sample size, see `WeightFigures.sound`."""
 
 
 class WeightFigures(NamedTuple):
@@ -132,6 +134,11 @@ class WeightFigures(NamedTuple):
             ratio(unsupported, q),
         )
 
+    @property
+    def largest_share(self) -> Array:
+        """Return the share of all weights, or of the value, that one event carries."""
+        return np.asarray(np.fmax(self.weight_share, self.term_share))
+
     def sound(self, limits: Trust) -> Mask:
         """Return the verdicts of four checks [4, ..., policies].
 
@@ -142,7 +149,7 @@ class WeightFigures(NamedTuple):
             [
                 self.surprise < math.log(1.0 / limits.error),
                 self.effective_sample_size >= limits.effective_sample_size * (1 - EDGE),
-                np.fmax(self.weight_share, self.term_share) <= limits.largest_share * (1 + EDGE),
+                self.largest_share <= limits.largest_share * (1 + EDGE),
                 ~(self.unsupported > limits.unsupported_share * (1 + EDGE)),
             ]
         )
@@ -170,8 +177,12 @@ def start(policies: int) -> TrustState:
     return TrustState(0, mean_weight.start(policies), totals, np.zeros((policies, 2, len(PEAKS))))
 
 
-def fold(state: TrustState, monitor_sums: MonitorSums, limits: Trust) -> tuple[Mask, TrustState]:
-    """Return whether each policy passes after each of these blocks [blocks, policies], and the next state."""
+def fold(state: TrustState, monitor_sums: MonitorSums, limits: Trust) -> tuple[Mask, Array, TrustState]:
+    """Return whether each policy passes after each of these blocks [blocks, policies], and the next state.
+
+    Between both stand the effective sample size, the largest share of an event, and whether a policy fails a check for
+    another reason than a lack of evidence [blocks, policies, 3].
+    """
     sums, memory = monitor_sums.goal.sums, state.weights
     blocks, totals, peaks = state.blocks, *_policies_last(state)
     gains, effects = np.zeros(sums.weight.shape), np.ones(sums.weight.shape)
@@ -179,14 +190,16 @@ def fold(state: TrustState, monitor_sums: MonitorSums, limits: Trust) -> tuple[M
         gains, effects, memory = mean_weight.fold(memory, monitor_sums.bets, sums, monitor_sums.block)
     steps = np.stack([*(getattr(sums, name) for name in TOTALS), gains], axis=1)
     tops = np.stack([getattr(sums, name) for name in PEAKS], axis=1)
-    span, sound, first = max(1, SPAN // monitor_sums.block), [], 0
+    span, sound, evidence, first = max(1, SPAN // monitor_sums.block), [], [], 0
     while first < len(steps):
         stretch = slice(first, first + span - blocks % span)
         total_path = running_sum(totals, np.repeat(steps[stretch, None], 2, axis=1))
         peak_path = running_max(peaks, np.repeat(tops[stretch, None], 2, axis=1))
-        sound.append(
-            WeightFigures.from_paths(total_path, peak_path, effects[stretch], blocks // span).sound(limits).all(axis=0)
-        )
+        figures = WeightFigures.from_paths(total_path, peak_path, effects[stretch], blocks // span)
+        verdicts = figures.sound(limits)
+        sound.append(verdicts.all(axis=0))
+        doubted = ~np.delete(verdicts, EVIDENCE, axis=0).all(axis=0)
+        evidence.append(np.stack([figures.effective_sample_size, figures.largest_share, doubted], axis=-1))
         blocks += len(total_path)
         first += len(total_path)
         totals, peaks = total_path[-1], peak_path[-1]
@@ -194,7 +207,7 @@ def fold(state: TrustState, monitor_sums: MonitorSums, limits: Trust) -> tuple[M
             run = 0 if blocks == span else 1
             totals, peaks = (np.stack([array[run], np.zeros_like(array[run])]) for array in (totals, peaks))
     totals, peaks = (np.ascontiguousarray(np.moveaxis(array, -1, 0)) for array in (totals, peaks))
-    return np.concatenate(sound), TrustState(blocks, memory, totals, peaks)
+    return np.concatenate(sound), np.concatenate(evidence), TrustState(blocks, memory, totals, peaks)
 
 
 def recent(state: TrustState, block: int) -> WeightFigures:

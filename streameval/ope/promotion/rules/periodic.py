@@ -160,6 +160,11 @@ class Periodic(PromotionRule):
         )
         return judgement, path.memory
 
+    def standard_errors(self, last: Mapping[str, float], context: RuleContext) -> float:
+        limits = Limits(_scale(context), context.margin, context.floor, context.candidates)
+        error = (last["lift"] - last.get("staying", math.nan)) / limits.staying
+        return last["lift"] / error if error else math.nan
+
     def profiles(self, memory: PeriodicState) -> Sequence[tuple[Profile, ...]]:
         found: list[list[Profile]] = [[] for _ in memory.number[1:]]
         for period, table in zip(self.periods, memory.tables, strict=True):
@@ -293,8 +298,7 @@ class _Path:
     def __init__(self, periods: list[Period], memory: PeriodicState, context: RuleContext, blocks: int) -> None:
         self._periods, self._before = periods, memory
         known = max(context.candidates, int(memory.candidates.max(initial=1)))
-        scale = NormalDist().inv_cdf(0.5 + context.confidence / 2) / 1.96
-        self._limits = Limits(scale, context.margin, min(context.margin, 0.0), known)
+        self._limits = Limits(_scale(context), context.margin, min(context.margin, 0.0), known)
         self._clock, self._number, self._bucket = memory.clock[1:], memory.number[1:], memory.bucket[1:]
         self._missing = memory.missing
         self._tables = [_rows(table, slice(1, None)) for table in memory.tables]
@@ -466,6 +470,10 @@ def _paired(combine: Callable[[Any, Any], Any], one: Table, other: Table) -> Tab
     names = Table.__struct_fields__
     columns: dict[str, Any] = {name: combine(getattr(one, name), getattr(other, name)) for name in names}
     return Table(**columns)
+
+
+def _scale(context: RuleContext) -> float:
+    return NormalDist().inv_cdf(0.5 + context.confidence / 2) / 1.96
 
 
 def _after_production(old: Array, new: Array) -> Array:
