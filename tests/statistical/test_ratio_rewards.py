@@ -95,4 +95,4 @@ def test_errors_of_ratios_are_those_of_the_delta_method_over_users() -> None:
                 for one, (low, high) in zip(sums, intervals, strict=True)
             ]
         )
-    assert np.mean(widths, axis=0) == pytest.approx([1.0, 1.0], rel=0.1)
+    assert np.mean(widths, axis=0) == pytest.approx([1.0, 1.0], rel=0.15)  # design effects are noisy, and at least 1

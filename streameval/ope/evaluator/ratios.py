@@ -33,11 +33,11 @@ Part: TypeAlias = tuple[Grid, GridState, Evidence | None]
 
 
 class Variances(NamedTuple):
-    """Hold variances of one event.
+    """Hold variances of one event, or squared errors.
 
     Args:
         rows: variances of the numerator, of the denominator, and of their weighted sum, each for independent events and
-            with the design effect [3, 2, columns]
+            with the design effect, or of two errors from drift [3, 2, columns]
         weight: the weight of the denominator in the sum
     """
 
@@ -45,12 +45,13 @@ class Variances(NamedTuple):
     weight: float
 
     @classmethod
-    def from_readings(cls, readings: Sequence[Reading], weight: float, name: str = "variance") -> Variances:
-        """Read the variances under this name, see `past.read`."""
+    def from_readings(cls, readings: Sequence[Reading], weight: float) -> Variances:
+        """Read the variances of terms."""
         effects = [np.where(np.isnan(reading.design_effect), 1.0, reading.design_effect) for reading in readings]
         pairs = zip(readings, effects, strict=True)
         return cls(
-            np.array([reading.spread[name] * np.stack([0 * effect + 1, effect]) for reading, effect in pairs]), weight
+            np.array([reading.spread["variance"] * np.stack([0 * effect + 1, effect]) for reading, effect in pairs]),
+            weight,
         )
 
     def of(self, one: Slope, other: Slope) -> Array:
@@ -59,6 +60,10 @@ class Variances(NamedTuple):
         covariance = (both - above - self.weight**2 * below) / (2 * self.weight)
         mixed = one.above * other.below + one.below * other.above
         return np.asarray(one.above * other.above * above + one.below * other.below * below + mixed * covariance)
+
+    def total(self, slope: Slope) -> Array:
+        """Return the sum of both errors of a weighted sum. It may not be rounding below 0."""
+        return np.asarray(np.maximum(self.of(slope, slope).sum(axis=0), 0.0))
 
 
 class Slope(NamedTuple):
@@ -71,10 +76,6 @@ class Slope(NamedTuple):
     def of_ratio(cls, above: Array, below: Array) -> Slope:
         """Return the derivatives of `above / below`."""
         return cls(ratio(np.ones_like(below), below), -ratio(above, below**2))
-
-    def moved(self, drift: Sequence[Array]) -> Array:
-        """Return the squared error of the ratio if its parts drift apart, from their squared errors."""
-        return np.asarray(self.above**2 * drift[0] + self.below**2 * drift[1])
 
 
 def numbers_of(
@@ -89,11 +90,11 @@ def numbers_of(
         z: half-width of an interval in standard errors
     """
     above, below = (reading.value for reading in readings[:2])
-    own, events, drift = Variances.from_readings(readings, weight), _events(readings), _drift(readings)
+    own, events, drift = Variances.from_readings(readings, weight), _events(readings), _drift(readings, weight)
     slope = Slope.of_ratio(above, below)
 
     def error_of(one: Slope) -> Array:
-        return np.asarray(_largest(own.of(one, one)) / events + one.moved(drift))
+        return np.asarray(_largest(own.of(one, one)) / events + drift.total(one))
 
     value = np.where(_is_known(readings), ratio(above, below), np.nan)
     of_above, of_below, error = error_of(Slope(1.0, 0.0)), error_of(Slope(0.0, 1.0)), error_of(slope)
@@ -131,13 +132,14 @@ def _lifts(readings: Sequence[Reading], lifts: Sequence[Reading], own: Variances
     weight, estimators = own.weight, len(readings[0].value) - len(lifts[0].value)
     candidate, production = own.rows[..., estimators:], _for_candidates(own.rows, estimators)
     if "production_variance" in lifts[0].spread:
-        production = Variances.from_readings(lifts, weight, "production_variance").rows
+        exact = np.array([lift.spread["production_variance"] for lift in lifts])  # of the events of both
+        production = production * np.nan_to_num(ratio(exact, production[:, 0]), nan=1.0)[:, None]
     paired = Variances.from_readings(lifts, weight).rows
     shared = Variances((candidate + production - paired) / 2, weight)
     bases = [lift.compared.production for lift in lifts[:2] if lift.compared is not None]
     now, base = [base + lift.value for base, lift in zip(bases, lifts, strict=False)], ratio(*bases)
     mine, its = Slope.of_ratio(*now), Slope.of_ratio(*bases)
-    events, drift = _events(lifts), _drift(lifts)
+    events, drift = _events(lifts), _drift(lifts, weight).total(its)
     lift = ratio(*now) - base
     variances = (
         Variances(candidate, weight).of(mine, mine),
@@ -145,11 +147,11 @@ def _lifts(readings: Sequence[Reading], lifts: Sequence[Reading], own: Variances
         2 * shared.of(mine, its),
     )
     sampling = _largest(variances[0] + variances[1] - variances[2])
-    error = sampling / events + its.moved(drift)
-    drift_of_base = [_for_candidates(one, estimators) for one in _drift(readings)]
-    of_base = _largest(variances[1]) / events + its.moved(drift_of_base)
+    error = sampling / events + drift
+    drift_of_base = Variances(_for_candidates(_drift(readings, weight).rows, estimators), weight)
+    of_base = _largest(variances[1]) / events + drift_of_base.total(its)
     sign = np.where(base < 0, -1.0, 1.0)
-    correlation = -sign * _correlation(error, of_base, _largest(variances[0]) / events + its.moved(drift))
+    correlation = -sign * _correlation(error, of_base, _largest(variances[0]) / events + drift)
     relative = ratio_bounds(_around(lift, z, error), _around(sign * base, z, of_base), correlation)
     return {
         "lift": lift,
@@ -194,14 +196,18 @@ def _events(readings: Sequence[Reading]) -> Array:
     return np.asarray(np.fmin(*rows))
 
 
-def _drift(readings: Sequence[Reading]) -> list[Array]:
-    """Return the squared errors from drift of the parts, 0 for averages that do not measure them."""
-    return [
-        reading.parts["spread"] ** 2 + np.nan_to_num(reading.parts["drift"]) ** 2
-        if reading.parts
-        else np.zeros_like(reading.value)
-        for reading in readings[:2]
-    ]
+def _drift(readings: Sequence[Reading], weight: float) -> Variances:
+    """Return the squared errors from drift, 0 for averages that do not measure them.
+
+    The error of the sum tells whether both parts drift together. Its bounds are the sum and the difference of theirs.
+    """
+    nothing = np.zeros_like(readings[0].value)
+    above, below, both = (
+        np.nan_to_num([reading.parts.get(name, nothing) for name in ("spread", "drift")]) for reading in readings
+    )
+    below_in_sum = weight * below
+    both = np.clip(both, np.abs(above - below_in_sum), above + below_in_sum)
+    return Variances(np.square([above, below, both]), weight)
 
 
 def _is_known(readings: Sequence[Reading]) -> Mask:

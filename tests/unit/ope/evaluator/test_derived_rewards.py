@@ -10,6 +10,7 @@ import pytest
 from streameval import Evaluator, EventBatch
 from streameval.common.arrays import Array
 from streameval.config.model import Config
+from streameval.ope.evaluator.summaries import PartitionedEvaluator, Summariser, Summary
 from streameval.ope.report import Report
 from support.rewards import assert_equal
 
@@ -155,6 +156,19 @@ def test_a_ratio_divides_the_values_of_its_parts() -> None:
             assert row.lift_ratio_lower < row.lift_ratio < row.lift_ratio_upper
 
 
+def test_a_sum_of_the_parts_has_a_lift_above_0_if_the_ratio_is_higher() -> None:
+    per_click = REVENUE.sum() / CLICK.sum()
+    rewards = {**RATIO, "linear": {"of": {"revenue": 1, "click": -per_click}}}
+    options: dict[str, Any] = {"estimators": ["ips"], "averages": ["cumulative"], "intervals": {"cumulative": "normal"}}
+    report = evaluated(batch(CLICK, {"revenue": REVENUE}), rewards=rewards, **options)
+    for name in ("one", "other"):
+        linear, ratio = (report.get(name, "ips", "cumulative", reward) for reward in ("linear", "per_click"))
+        clicks = report.get(name, "ips", "cumulative", "click").value
+        assert linear.lift == pytest.approx(ratio.lift * clicks)
+        half_widths = [(row.lift_upper - row.lift_lower) / 2 for row in (linear, ratio)]
+        assert half_widths[0] == pytest.approx(half_widths[1] * clicks, rel=0.2)
+
+
 def test_the_interval_of_a_ratio_to_a_constant_is_the_interval_of_its_numerator() -> None:
     rewards = {"click": {}, "one": {}, "per_event": {"of": ["click", "one"]}}
     options: dict[str, Any] = {"estimators": ["ips"], "averages": ["cumulative"], "intervals": {"cumulative": "normal"}}
@@ -165,6 +179,17 @@ def test_the_interval_of_a_ratio_to_a_constant_is_the_interval_of_its_numerator(
         for name in ("per_event", "click")
     )
     assert ratio == pytest.approx(plain, rel=2e-3)  # which divides by n - 1
+
+
+def test_a_ratio_is_the_same_if_events_are_summed_up_elsewhere() -> None:
+    intervals = {"cumulative": "normal", "window": "normal"}
+    options: dict[str, Any] = {"rewards": RATIO, "intervals": intervals, "averages": [*intervals, "mixture"]}
+    log, one = batch(CLICK, {"revenue": REVENUE}), Evaluator(["one", "other"], estimators=["snips"], **options)
+    one.update(log)
+    summariser, other = Summariser(one.config, 0, 0), PartitionedEvaluator.from_config(one.config)
+    summariser.update(log)
+    other.fold([Summary.from_bytes(summariser.summary(EVENTS).to_bytes())])
+    assert_rows_equal(other.report(), "per_click", one.report().of_reward("per_click"))
 
 
 def test_a_ratio_that_never_varies_has_its_value_as_its_interval() -> None:
