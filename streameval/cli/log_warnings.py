@@ -13,6 +13,7 @@ import numpy as np
 from streameval.cli.terminal import warning
 from streameval.common.text import counted, duration_text, utc_time
 from streameval.events import EventBatch
+from streameval.events.defects import REJECTION_HINTS
 from streameval.events.origin import NO_IDENTITY
 from streameval.ingest.stages import Deduplication
 from streameval.ope.remedies import causes_first, remedy_of
@@ -29,6 +30,14 @@ MIN_EVENTS = 100
 MIN_NEWEST_SECONDS = 315_532_800.0
 """1980: if the newest event is older, its time is in minutes, hours or days."""
 MULTILINE_HINT = "look for stray quotes, which hide rows; if cells hold line breaks, {} says so"
+FUNCTION_HINTS = {
+    "raised": "correct the function, or its module",
+    "malformed": "return a list with one entry for each event: a list with one probability for each of its actions",
+    "not_finite": "correct the function: it may not return NaN or infinity",
+    "probability_range": REJECTION_HINTS["probability_range"],
+    "distribution_sum": "correct the function: the probabilities of an event's actions sum to 1",
+}
+"""Remedies by the reason for which a policy in code has no distribution."""
 RUNBOOK_HINT = "{}/public/runbooks/StreamevalTrustCheckFailed.md explains each check"
 """The runbook in Grafana. The variable STREAMEVAL_GRAFANA has its address, as for the links of alerts."""
 

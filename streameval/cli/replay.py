@@ -19,7 +19,7 @@ from streameval.cli.accuracy import error_rows, error_table, score
 from streameval.cli.arguments import candidate_names, split_config_and_files
 from streameval.cli.copies import Copies
 from streameval.cli.known_late import LateSegments
-from streameval.cli.log_warnings import MIN_SHARE, LogCounts, missing_warnings, trust_warnings
+from streameval.cli.log_warnings import FUNCTION_HINTS, MIN_SHARE, LogCounts, missing_warnings, trust_warnings
 from streameval.cli.plots import ReplayPlot, check_path, save
 from streameval.cli.results import answer_lines
 from streameval.cli.scores import ScoreFile
@@ -386,6 +386,8 @@ class Replay:
                     what = f"has failed {counted(failure.count, 'time')} ({failure.reason})"
                 yield f"warning: the policy '{policy.policy}' {what}"
                 yield f"  {failure.reason}  e.g. {failure.example[:MAX_DETAIL]}"
+                if failure.reason in FUNCTION_HINTS:
+                    yield f"hint: {FUNCTION_HINTS[failure.reason]}"
             if report.events.accepted and not policy.events and not policy.failures:
                 yield warning(*self._absent(policy.policy))
         yield from (warning(str(missing), missing.hint) for missing in self._missing or ())

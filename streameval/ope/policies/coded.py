@@ -234,14 +234,13 @@ def _checked(ask: Ask, sets: ActionSets, raw_fields: RawFields) -> tuple[Array, 
     with np.errstate(invalid="ignore", over="ignore"):
         sums = np.bincount(owner, weights=rows, minlength=events)
         off = np.flatnonzero(np.abs(sums - 1) > tolerance(sets.sizes))
-        broken = (
-            ("not_finite", "a probability is not a finite number", owner[~np.isfinite(rows)]),
-            ("probability_range", "a probability is not in [0, 1]", owner[(rows < 0) | (rows > 1 + NOISE)]),
-            ("distribution_sum", "the probabilities do not sum to 1", off),
-        )
-    for reason, detail, faulty_events in broken:
-        for event in faulty_events.tolist():
-            faults.setdefault(event, Fault(reason, detail))
+        outside = (rows < 0) | (rows > 1 + NOISE)
+    for event in owner[~np.isfinite(rows)].tolist():
+        faults.setdefault(event, Fault("not_finite", "a probability is not a finite number"))
+    for event, value in zip(owner[outside].tolist(), rows[outside].tolist(), strict=True):
+        faults.setdefault(event, Fault("probability_range", f"a probability is not in [0, 1]: {value:.10g}"))
+    for event in off.tolist():
+        faults.setdefault(event, Fault("distribution_sum", "the probabilities do not sum to 1"))
     lost = np.zeros(events, dtype=bool)
     lost[list(faults)] = True
     return np.where(lost[owner], np.nan, rows), faults

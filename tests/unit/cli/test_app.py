@@ -105,6 +105,7 @@ def test_run_looks_for_the_configuration_in_this_directory(run: Run) -> None:
     outcome = run("run")
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err.startswith("error: the configuration streameval.yaml does not exist\nhint: ")
+    assert outcome.err.count("hint: ") == 1
 
 
 def test_run_needs_a_source(run: Run, files: Path) -> None:

@@ -170,6 +170,17 @@ def test_a_confidence_that_is_an_error_level_is_doubted(log: dict[str, Any]) -> 
         se.Evaluator(["new"], confidence=0.05)
 
 
+@pytest.mark.parametrize("answer", [pd.DataFrame, pl.DataFrame, np.array])
+def test_a_function_may_return_a_table(log: dict[str, Any], answer: Any) -> None:
+    offered = {**log, "actions": [["first", "second"]] * EVENTS, "propensities": [[0.7, 0.3]] * EVENTS}
+    rows = [{"first": 0.3, "second": 0.7}] * EVENTS
+    mine = {"mine": lambda decisions: answer([list(row.values()) for row in rows[: len(decisions)]])}
+    if answer is pl.DataFrame:
+        mine = {"mine": lambda decisions: pl.DataFrame(rows[: len(decisions)])}
+    found = se.compare(offered, mine).report.get("mine", "snips", "cumulative")
+    assert found.value == se.compare(log, ["new"]).report.get("new", "snips", "cumulative").value
+
+
 def test_copies_that_are_dropped_do_no_harm(log: dict[str, Any]) -> None:
     frame = pd.concat([pd.DataFrame(log | {"event_id": range(EVENTS)})] * 2)
     source = {"kind": "file", "path": "-", "duplicates": EVENTS}
@@ -236,17 +247,18 @@ def test_a_table_need_not_have_the_weighted_sum_of_its_columns(
         (lambda decisions: 0.5, "float is not a list of numbers; expected one probability for each of 2 actions"),
         (lambda decisions: None, "NoneType is not a list of numbers; expected one probability for each of 2 actions"),
         (lambda decisions: [0.5] * len(decisions), "float is not a list of numbers"),
-        (lambda decisions: [[70, 30]] * len(decisions), "a probability is not in [0, 1]"),
+        (lambda decisions: [[70, 30]] * len(decisions), "a probability is not in [0, 1]: 70"),
+        (lambda decisions: "text", "the function returned text"),
         (
             lambda decisions: decisions["country"],
             "it takes the contexts, actions and features of many events, as lists",
         ),
     ],
 )
-@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_wrong_answer_of_a_function_is_named(log: dict[str, Any], function: Any, answer: str) -> None:
     offered = {**log, "actions": [["first", "second"]] * EVENTS, "propensities": [[0.7, 0.3]] * EVENTS}
-    (sentence, *_) = str(se.compare(offered, {"mine": function})).splitlines()
+    with pytest.warns(UserWarning, match=r"(?s)the policy 'mine' has no distribution .*hint: "):
+        (sentence, *_) = str(se.compare(offered, {"mine": function})).splitlines()
     assert sentence.startswith("No event counts for mine: ")
     assert answer in sentence
     assert "first at event 1" in sentence
