@@ -6,7 +6,7 @@ import math
 import socket
 import ssl
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -19,14 +19,15 @@ import numpy as np
 
 from streameval.cli.configuration import configuration_table
 from streameval.cli.fields import columns_hint, proposed_columns, records_of, reward_columns_hint, values_by_name
-from streameval.cli.log_warnings import FORM_HINTS, MULTILINE_HINT, REJECTION_HINTS, remedy, spanning_rows
+from streameval.cli.log_warnings import MULTILINE_HINT, spanning_rows
 from streameval.cli.replay import hourly_means
 from streameval.cli.terminal import console, say, silence_logs
 from streameval.common.problems import did_you_mean
 from streameval.common.text import counted, duration_text
 from streameval.config.model import Config, DeadLetterFile, DeadLetterTopic, DecisionTopic
 from streameval.errors import InputError, SourceError, StreamevalError
-from streameval.events import EventBatch, Rejected, RewardBatch, RewardDecoder
+from streameval.events import EventBatch, JsonDecoder, Rejected, RewardBatch, RewardDecoder
+from streameval.events.defects import FORM_HINTS, REJECTION_HINTS, remedy
 from streameval.events.fields import reward_decoder
 from streameval.events.origin import NO_IDENTITY, Origin
 from streameval.ingest.base import Source, SourceStatus
@@ -380,7 +381,7 @@ def check_events(config: Config) -> Iterator[Finding]:
         message = f"events are written up to {duration_text(delay)} after their timestamp; some may count out of order"
         hint = f"increase source.max_lateness to {math.ceil(delay)}s to keep the order"
         yield Finding("source.max_lateness", message, "warning", hint)
-    yield from _lacking(config, events)
+    yield from _lacking(config, events, sample.values)
 
 
 def _names(config: Config, messages: Sequence[bytes | None], are_usable: bool) -> Iterator[Finding]:
@@ -407,7 +408,13 @@ def _names(config: Config, messages: Sequence[bytes | None], are_usable: bool) -
             yield Finding("columns", message, "warning" if are_usable else "error", hint)
 
 
-def _lacking(config: Config, events: EventBatch) -> Iterator[Finding]:
+def names_hint(messages: Iterable[bytes | None]) -> str:
+    """Return the names of policies that messages in JSON have."""
+    names = JsonDecoder().decode_batch(messages).policies
+    return f"the events name {', '.join(names)}" if names else "check its name"
+
+
+def _lacking(config: Config, events: EventBatch, messages: Sequence[bytes | None]) -> Iterator[Finding]:
     """Yield policies and fields that the events lack."""
     has_values = np.isfinite(events.probabilities)
     if events.scored is not None:
@@ -416,7 +423,7 @@ def _lacking(config: Config, events: EventBatch) -> Iterator[Finding]:
     for policy, present in policies if config.candidates_topic is None else ():  # else they may come later
         if not present.any():
             message = f"none of these events has a probability of the policy '{policy}'"
-            yield Finding("policies", message, "warning", "check its name")
+            yield Finding("policies", message, "warning", names_hint(messages))
         elif not present.all():
             lacking = counted(int(np.count_nonzero(~present)), "event")
             message = f"{lacking} of {len(present):,} have no probability of the policy '{policy}'"

@@ -16,10 +16,12 @@ from pydantic import ValidationError
 
 from streameval.cli.replay import Replay, choices, require_events, table_columns
 from streameval.cli.trace import Trace
-from streameval.common.problems import Problem, ProblemsError, problems_of, refuse
+from streameval.common.problems import Problem, ProblemsError, hints_of_python, problems_of, refuse
 from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch
+from streameval.events.arguments import remedy_of
+from streameval.events.defects import joined_lines
 from streameval.events.segments import label_of
 from streameval.events.tables import value_at
 from streameval.ingest.files.lines import table_format
@@ -122,21 +124,23 @@ def compare(
         options["reward"] = {"field": reward} if isinstance(reward, str) else reward
     refuse(_contradictions(known, columns, options))
     usual = table_columns(_logged(candidates)) if known.is_table else {}
-    config = _config(
-        {
-            **options,
-            "policies": {**options.get("policies", {}), "candidates": candidates},
-            "columns": {**usual, **columns} if isinstance(columns, Mapping) else usual if columns is None else columns,
-            "segments": _segments(segments, known),
-        }
-    )
+    sections = {
+        **options,
+        "policies": {**options.get("policies", {}), "candidates": candidates},
+        "columns": {**usual, **columns} if isinstance(columns, Mapping) else usual if columns is None else columns,
+        "segments": _segments(segments, known),
+    }
+    with hints_of_python("streameval.compare"):
+        config = _config(sections)
     trace = Trace(choices(config.evaluator_config(), None, None))
     is_read_once = isinstance(known.batches, Iterator)
-    replay = _replayed(config, known, trace if is_read_once else None, scores)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=__name__)  # of read_events: the report has its findings, too
+        replay = _replayed(config, known, trace if is_read_once else None, scores)
     report = replay.report()
     for problem in config.doubts():
         warnings.warn(f"{problem.text()}\nhint: {problem.hint}", stacklevel=2)
-    for warning in _whole(replay.warnings(report)):
+    for warning in joined_lines(replay.warnings(report)):
         warnings.warn(warning, stacklevel=2)
     require_events(report)
     if is_read_once:
@@ -174,21 +178,22 @@ def _known(data: Data) -> _Known:
     items: Any = [data] if isinstance(data, str | os.PathLike | EventBatch) else data
     expected = "expected a frame of pandas or polars, an Arrow table, paths or batches"
     if not isinstance(items, Iterable) or hasattr(items, "read"):
-        raise TypeError(f"{expected}, found {type(data).__name__}")
+        raise TypeError(f"{expected}, found {type(data).__name__}: {remedy_of(data)}")
     first = next(iter(items), None)
     if isinstance(items, Iterator) and first is not None:
         items = chain([first], items)
     kind = EventBatch if first is None or isinstance(first, EventBatch) else (str, os.PathLike)
-    checked = _all_are(kind, items, f"{expected}, found {type(data).__name__} of")
+    checked = _all_are(kind, items, data, expected)
     if kind is EventBatch:
         return _Known(batches=checked if isinstance(items, Iterator) else list(checked))
     return _Known(files=[os.fspath(path) for path in checked])
 
 
-def _all_are(kind: type | tuple[type, ...], items: Iterable[Any], message: str) -> Iterator[Any]:
+def _all_are(kind: type | tuple[type, ...], items: Iterable[Any], data: Data, expected: str) -> Iterator[Any]:
     for item in items:
         if not isinstance(item, kind):
-            raise TypeError(f"{message} {type(item).__name__}")
+            found = f"{type(data).__name__} of {type(item).__name__}"
+            raise TypeError(f"{expected}, found {found}: {remedy_of(data, item)}")
         yield item
 
 
@@ -204,17 +209,6 @@ def _contradictions(known: _Known, columns: object, options: Mapping[str, Any]) 
             yield Problem(("columns",), "expected nothing next to batches, which have their fields", hint)
         if isinstance(reward, Mapping) and "field" in reward:
             yield Problem(("reward", "field"), "expected nothing next to batches, which have their rewards", hint)
-
-
-def _whole(lines: Iterable[str]) -> list[str]:
-    """Join the lines of each warning."""
-    found: list[str] = []
-    for line in lines:
-        if line.startswith("warning: "):
-            found.append(line.removeprefix("warning: "))
-        else:
-            found[-1] += f"\n{line}"
-    return found
 
 
 def _replayed(config: Config, known: _Known, trace: Trace | None, scores: str | os.PathLike[str] | None) -> Replay:
@@ -265,11 +259,15 @@ def _segments(segments: str | Sequence[str] | Mapping[str, Any], known: _Known) 
         return fields
     found = {}
     for field in fields:
-        values = [value for value in _values(known, field) if value is not None]
-        counts = Counter(filter(None, map(label_of, values)))
-        if values and not counts:
-            hint = "add a field with groups of its values, e.g. by pandas.cut"
-            raise InputError(f"{field!r} has no value that is text or a whole number", hint=hint)
+        counts, other = Counter[str](), None
+        for value in _values(known, field):
+            label = label_of(value)
+            counts.update([label] if label else ())
+            other = value if not label and value not in (None, "") and value == value else other
+        if not counts and other is not None:
+            hint = "name another field in `segments`, or make bins of this one, e.g. pandas.cut(column, 5).astype(str)"
+            kinds = "text, whole numbers or truth values"
+            raise InputError(f"segments are split by {kinds}, and the field {field!r} has {other!r}", hint=hint)
         if not counts:
             raise InputError(f"no event has the field {field!r}", hint="name a field of the data in `segments`")
         common = [value for value, _ in counts.most_common(MOST_VALUES) if value != "other"]
@@ -282,9 +280,9 @@ def _values(known: _Known, field: str) -> Iterator[Any]:
         hint = 'give them by name, e.g. segments={"country": {"values": ["de", "fr"]}}'
         raise InputError("batches do not have the values of segments as text", hint=hint)
     if known.frame is not None:
-        import pyarrow as pa  # the frame has made it necessary
+        from streameval.events.arrow import table_of  # needs pyarrow
 
-        table = pa.table(known.frame)
+        table = table_of(known.frame)
         name = field if field in table.column_names else field.rpartition(".")[2]
         yield from table.column(name).to_pylist() if name in table.column_names else ()
     for file in known.files:

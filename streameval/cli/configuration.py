@@ -42,7 +42,7 @@ def _parts(config: Config) -> Iterator[tuple[str, str]]:
         yield "estimators", _estimators(evaluated, estimators)
         lines = [f"{_described(average)}: {_described(evaluated.interval(average))} interval" for average in averages]
         yield "averages", "\n".join(lines)
-    yield "drift", _drift(config)
+    yield "drift", _drift(evaluated)
     yield "promotion", _promotion(config)
     estimates = sum(len(grid.estimators) * len(grid.averages) for grid in evaluated.grids() if not grid.optional)
     number = counted(len(evaluated.policies), "policy")
@@ -75,11 +75,14 @@ def _rewards(config: Config, evaluated: EvaluatorConfig) -> Iterator[str]:
     """Yield a line for each reward, the primary one first."""
     for (name, field, _, _), reward in zip(config.reward_fields, evaluated.rewards, strict=True):
         line = f"the field {field}, from {reward.low:g} to {reward.high:g}"
+        if reward.quantile is not None:
+            line = f"the field {field}, from {reward.low:g} to the {reward.quantile:g} quantile of earlier rewards"
         if reward.of:
             line = " + ".join(f"{weight:g} {part}" for part, weight in reward.of.items()).replace("+ -", "- ")
+            line = " / ".join(reward.of) if reward.is_ratio else line
         for end in ("below", "above"):
             beyond = getattr(reward, end)
-            line += f", clipped {end}" if beyond == "clip" else ""
+            line += f", clipped {end}" if beyond == "clip" and (reward.quantile is None or end == "below") else ""
             line = f"the share of events with {field} {end} {beyond:g}" if isinstance(beyond, float) else line
         guard = "" if reward.max_loss is None else f"; a guardrail: a loss of up to {reward.max_loss:g}"
         yield f"{name}: {line}{guard}" if config.rewards else line
@@ -94,7 +97,7 @@ def _estimators(evaluated: EvaluatorConfig, estimators: Sequence[AnyEstimator]) 
     return f"{names}; {better} if events have features and distributions" if better else names
 
 
-def _drift(config: Config) -> str:
+def _drift(config: EvaluatorConfig) -> str:
     if config.drift is None:
         return "off"
     return ", ".join([config.drift.name, *(f"{name} {value}" for name, value in config.drift.parameters.items())])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -13,10 +12,10 @@ import numpy as np
 
 from streameval.cli.terminal import warning
 from streameval.common.text import counted, duration_text, utc_time
-from streameval.events import EventBatch, Rejected
+from streameval.events import EventBatch
 from streameval.events.origin import NO_IDENTITY
 from streameval.ingest.stages import Deduplication
-from streameval.ope.remedies import REWARD_HINT, remedy_of
+from streameval.ope.remedies import causes_first, remedy_of
 from streameval.ope.report import Report, TrustCheck
 
 MIN_SHARE = 0.001
@@ -30,79 +29,8 @@ MIN_EVENTS = 100
 MIN_NEWEST_SECONDS = 315_532_800.0
 """1980: if the newest event is older, its time is in minutes, hours or days."""
 MULTILINE_HINT = "look for stray quotes, which hide rows; if cells hold line breaks, {} says so"
-EVENT_HINT = "`streameval schema` prints what an event looks like"
-REJECTION_HINTS = {
-    "malformed": EVENT_HINT,
-    "missing_field": f"{EVENT_HINT}; if the log has other names, `streameval check` proposes `columns`",
-    "propensity_range": "a propensity is greater than 0 and at most 1: write 0.25, not 25",
-    "probability_range": "a probability is between 0 and 1: write 0.25, not 25",
-    "distribution_sum": "log the probability of every action that could be chosen",
-    "not_finite": "leave a field out of the event, or write null, if its value is not known",
-    "unknown_action": "list every action that could be chosen, the logged one included",
-    "inconsistent_propensity": "log the propensity of the action that was shown",
-    "reward_range": REWARD_HINT,
-    "duplicate": "give each decision its own event_id, unless these events were sent twice",
-}
-"""Remedies by the reason of a rejection."""
-FORM_HINTS = {
-    "ranking": "write ranking: {metric: dcg, examination: {kind: power, eta: 1.0}}, and leave `reward` out",
-    "slots": "write estimators: [pseudo_inverse], or [iips] if each slot has a reward",
-    "scored": "write policies: {production: NAME}, a name in scored.values, and estimators: [scored_snips]",
-    "dsjson": "write source: {format: dsjson}, or add --format dsjson",
-}
-"""The options that read events of another form."""
-MAX_DETAIL = 120
-"""Characters of the detail of a rejected event."""
 RUNBOOK_HINT = "{}/public/runbooks/StreamevalTrustCheckFailed.md explains each check"
 """The runbook in Grafana. The variable STREAMEVAL_GRAFANA has its address, as for the links of alerts."""
-
-
-def remedy(rejected: Rejected) -> str:
-    """Return how to correct events that are rejected for this reason."""
-    if "`columns`" in rejected.detail:
-        return "correct that name, or the log"
-    form = next((form for form in FORM_HINTS if f"`{form}`" in rejected.detail), None)
-    if form is not None:
-        return FORM_HINTS[form]
-    if rejected.value[:1] == b"\0":
-        return (
-            "this is the frame of a schema registry: write source: {format: {kind: avro, registry: URL}}, or protobuf"
-        )
-    if rejected.detail.startswith(("not JSON", "not a JSON object")):
-        return f"write each event as one JSON object, in its own line or message; {EVENT_HINT}"
-    if rejected.detail.startswith("propensity: missing"):
-        return f"log it, or write propensity: {{kind: estimated}} if this log has none; {EVENT_HINT}"
-    return REJECTION_HINTS.get(rejected.reason, EVENT_HINT)
-
-
-class Rejections:
-    """Count rejected events by reason, and keep the first of each."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-        self._examples: dict[str, Rejected] = {}
-
-    def __len__(self) -> int:
-        return self._counts.total()
-
-    def add(self, rejected: Iterable[Rejected]) -> None:
-        """Count rejected events."""
-        for event in rejected:
-            self._counts[event.reason] += 1
-            self._examples.setdefault(event.reason, event)
-
-    def lines(self, accepted: int) -> Iterator[str]:
-        """Yield a warning with the number by reason, and remedies, if any event was rejected."""
-        if not len(self):
-            return
-        all_events = counted(len(self) + accepted, "event")
-        yield f"warning: {len(self):,} of {all_events} {'was' if len(self) == 1 else 'were'} rejected"
-        for reason, count in self._counts.most_common():
-            first = self._examples[reason]
-            path, _, line = first.origin or ("", 0, 0)
-            yield f"  {count:>9,}  {reason}  e.g. {first.detail[:MAX_DETAIL]} ({path}:{line})"
-        for hint in dict.fromkeys(map(remedy, self._examples.values())):
-            yield f"hint: {hint}"
 
 
 @dataclass
@@ -234,7 +162,7 @@ def missing_warnings(report: Report) -> Iterator[str]:
 
 def trust_warnings(report: Report) -> Iterator[str]:
     """Yield warnings about failed trust checks, with the policies that fail them for the same reason."""
-    failed = sorted((check for check in report.trust if not check.ok), key=_check_and_reason)
+    failed = causes_first(sorted((check for check in report.trust if not check.ok), key=_check_and_reason))
     for (check, reason), group in groupby(failed, key=_check_and_reason):
         names = [row.policy for row in group]
         finding = f"{' and '.join(names)} {'fail' if names[1:] else 'fails'} the trust check {check}: {reason}"

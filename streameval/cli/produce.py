@@ -11,13 +11,13 @@ from typing import Any, TypeAlias
 import msgspec
 import typer
 
-from streameval.cli.log_warnings import Rejections
 from streameval.cli.replay import config_for
 from streameval.cli.terminal import progress_of_bytes, say, silence_logs, warn
 from streameval.common.text import counted
 from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch, Fault, JsonDecoder, RankingDecoder
+from streameval.events.defects import Rejections
 from streameval.events.fields import FieldNames
 from streameval.events.origin import Origin
 from streameval.ingest.files.lines import table_format

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import numpy as np
 
-from streameval.cli.arguments import candidate_names
-from streameval.cli.check import Finding, exit_code, to_json
+from streameval.cli.arguments import CONFIG_SUFFIXES, candidate_names
+from streameval.cli.check import SAMPLED_EVENTS, Finding, exit_code, names_hint, to_json
 from streameval.cli.log_warnings import MULTILINE_HINT, LogCounts, spanning_rows
+from streameval.cli.terminal import say
 from streameval.common.text import counted
 from streameval.errors import InputError
 from streameval.events import EventBatch, JsonDecoder
+from streameval.events.defects import Rejections
 from streameval.events.tables import ColumnNames
 from streameval.ingest.files.lines import table_format
 from streameval.ingest.files.source import read_lines
@@ -56,26 +58,41 @@ def check_propensities(path: Path, candidates: Sequence[str] = (), multiline: bo
     Raises:
         InputError: The file is missing or damaged, or has no event.
     """
-    frequencies, counts, events, rejected = Frequencies(), LogCounts((-math.inf, math.inf)), 0, 0
-    evaluator = Evaluator(candidates, [IPS()], [Cumulative()])
+    if path.name.endswith(CONFIG_SUFFIXES):
+        raise InputError(f"--propensities reads a log, and {path} is a configuration", hint="name a file of events")
+    frequencies, counts, rejections, events = Frequencies(), LogCounts((-math.inf, math.inf)), Rejections(), 0
+    evaluator = Evaluator.from_config(Evaluator(candidates, [IPS()], [Cumulative()]).config)
     for batch in _batches(path, candidates, counts):
         fields = [] if batch.raw_fields is None else batch.raw_fields.values
         frequencies.add(batch, [event.get("action") for event in fields], [event.get("actions") for event in fields])
-        events, rejected = events + len(batch), rejected + len(batch.rejected)
+        events += len(batch)
+        rejections.add(batch.rejected)
         if candidates:
             evaluator.update(replace(batch, reward=np.zeros(len(batch))))
     if not events:
-        raise InputError(f"{path} has no event, and {rejected:,} rejected lines", hint="`replay` gives the reasons")
-    findings = [*_findings(frequencies), *_findings_about(candidates, evaluator)]
+        for line in rejections.lines(0):
+            say(line)
+        cause, hint = (
+            ("there is none", "check its name") if not len(rejections) else ("all were rejected", "correct them")
+        )
+        raise InputError(f"{path} has no event: {cause}", hint=hint)
+    findings = [*_findings(frequencies), *_findings_about(path, candidates, evaluator)]
     if counts.spanning and not multiline:
         hint = MULTILINE_HINT.format("--multiline")
         findings.append(Finding("propensities", spanning_rows(counts.spanning), "warning", hint))
     return findings
 
 
-def _findings_about(candidates: Sequence[str], evaluator: Evaluator) -> Iterator[Finding]:
-    """Yield the trust checks of the candidates' weights."""
-    for trust in evaluator.report().trust if candidates else ():
+def _findings_about(path: Path, candidates: Sequence[str], evaluator: Evaluator) -> Iterator[Finding]:
+    """Yield the candidates that no event knows, and the trust checks of the weights of the others."""
+    report = evaluator.report()
+    for row in report.policies:
+        if row.policy in candidates and not row.events:
+            hint = "its column must hold numbers"
+            if table_format(str(path)) is None:
+                hint = names_hint(next(read_lines(str(path), batch=SAMPLED_EVENTS), ()))
+            yield Finding("candidates", f"no event has a probability of the policy '{row.policy}'", "error", hint)
+    for trust in report.trust if candidates else ():
         if trust.policy in candidates and trust.check in OF_WEIGHTS:
             yield Finding("candidates", f"{trust.policy}: {trust.reason}", "ok" if trust.ok else "error", WEIGHTS_HINT)
 
@@ -96,7 +113,7 @@ def _batches(path: Path, candidates: Sequence[str], counts: LogCounts) -> Iterat
 
 def run_check_propensities(path: Path, names: str | None = None, *, multiline: bool = False, as_json: bool) -> int:
     """Print the findings about a log, and return 1 if an action or a bucket is off."""
-    candidates = [] if names is None else candidate_names(names, str(path))
+    candidates = [] if names is None else candidate_names(names, "")
     findings = check_propensities(path, candidates, multiline)
     if as_json:
         print(to_json(findings))

@@ -18,7 +18,8 @@ from pydantic import ValidationError
 from streameval.cli.accuracy import error_rows, error_table, score
 from streameval.cli.arguments import candidate_names, split_config_and_files
 from streameval.cli.copies import Copies
-from streameval.cli.log_warnings import MAX_DETAIL, MIN_SHARE, LogCounts, Rejections, missing_warnings, trust_warnings
+from streameval.cli.known_late import LateSegments
+from streameval.cli.log_warnings import MIN_SHARE, LogCounts, missing_warnings, trust_warnings
 from streameval.cli.plots import ReplayPlot, check_path, save
 from streameval.cli.results import answer_lines
 from streameval.cli.scores import ScoreFile
@@ -32,6 +33,7 @@ from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch, JsonDecoder
 from streameval.events.batch import decode_frame
+from streameval.events.defects import MAX_DETAIL, Rejections, absent_policy
 from streameval.events.origin import Origin
 from streameval.events.segments import OTHER
 from streameval.ingest.files.lines import check, table_format
@@ -261,6 +263,7 @@ class Replay:
         self._counts = LogCounts(reward_range, drops_copies=window > 0)
         self._multiline = multiline or (isinstance(config.source, FileSettings) and config.source.multiline)
         self._rejections, self._copies = Rejections(), Copies()
+        self._late_segments = LateSegments()
         self._first_lines: Sequence[bytes | None] = ()
         self._missing: list[MissingField] | None = None
         self._local_time: str | None = None
@@ -331,6 +334,7 @@ class Replay:
         self._counts.add(batch)
         batch = self._without_copies(batch.with_rewards_in(*self._counts.reward_range, self._further))
         self._copies.add(batch)
+        self._late_segments.add(batch)
         batch = replace(batch, origin=None)
         self._rejections.add(batch.rejected)
         if len(batch) and self._missing is None:
@@ -383,15 +387,14 @@ class Replay:
                 yield f"warning: the policy '{policy.policy}' {what}"
                 yield f"  {failure.reason}  e.g. {failure.example[:MAX_DETAIL]}"
             if report.events.accepted and not policy.events and not policy.failures:
-                message = f"no event has a probability of the policy '{policy.policy}'"
-                yield warning(message, self._hint_of_absent(policy.policy))
+                yield warning(*self._absent(policy.policy))
         yield from (warning(str(missing), missing.hint) for missing in self._missing or ())
         for name in self._empty_segments(report):
             hint = f"the segment has the values of the field {self.config.segments[name].field or name}"
             yield warning(f"no event has one of the values of the segment '{name}'", hint)
-        for name in self._late_segments(report):
-            hint = "split by what is known before the decision: lifts within the outcomes say nothing"
-            yield warning(f"the segment '{name}' decides the reward, so it is known after the decision only", hint)
+        for name, outcome in self._late_segments.found():
+            hint = "split by what is known before the decision: lifts within actions or outcomes say nothing"
+            yield warning(f"the segment '{name}' decides the {outcome}, so it is known after the decision only", hint)
         yield from self._warnings_of_ids()
         yield from (*self._counts.warnings(), *missing_warnings(report), *trust_warnings(report))
 
@@ -408,22 +411,14 @@ class Replay:
         used = {row.segment for row in report.segments if row.events and row.segment_value != OTHER}
         yield from (name for name in self.config.segments if report.events.accepted and name not in used)
 
-    def _late_segments(self, report: Report) -> Iterator[str]:
-        """Yield segments in which production earns the smallest or the largest reward, and nothing between."""
-        rows = [row for row in report.segments if row.policy == report.production and row.events]
-        for name in dict.fromkeys(row.segment for row in rows):
-            values = {round(row.value, 9) for row in rows if row.segment == name and row.value is not None}
-            if len(values) == 2 and values == {round(reward, 9) for reward in self._counts.rewards}:
-                yield name
-
-    def _hint_of_absent(self, policy: str) -> str:
-        """Return the field for the probability of a policy, by the names that the events have."""
-        if not self._first_lines:
-            return f"name its column in the configuration: `columns: {{policies: {{{policy}: COLUMN}}}}`"
-        named = JsonDecoder().decode_batch(self._first_lines).policies
-        if policy in named:
-            return 'its values must be numbers, or lists of numbers: write 0.25, not "0.25"'
-        return f"the events name {', '.join(named) or 'no policies'}"
+    def _absent(self, policy: str) -> tuple[str, str]:
+        """Say that no event has a probability of a policy, and what to do about it."""
+        if self._first_lines:
+            return absent_policy(policy, JsonDecoder().decode_batch(self._first_lines).policies)
+        message, hint = absent_policy(policy, column=self.config.columns.policies.get(policy))
+        if policy not in self.config.columns.policies:
+            hint = f"name its column in the configuration: `columns: {{policies: {{{policy}: COLUMN}}}}`"
+        return message, hint
 
 
 def require_events(report: Report) -> None:

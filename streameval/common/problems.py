@@ -6,6 +6,7 @@ import difflib
 import re
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from inspect import signature
 from itertools import groupby
@@ -116,6 +117,21 @@ def objections(check: Callable[[], object], *path: str | int, hint: str = NO_HIN
         yield Problem(path, error.message, error.hint)
     except ValueError as error:
         yield Problem(path, str(error), hint)
+
+
+@contextmanager
+def hints_of_python(name: str) -> Iterator[None]:
+    """Name the help of a Python function in place of a command, in hints of problems.
+
+    Args:
+        name: what the caller has called, such as `streameval.compare`
+    """
+    try:
+        yield
+    except ProblemsError as error:
+        hint = f"help({name}) describes the arguments"
+        problems = [replace(problem, hint=problem.hint.replace(NO_HINT, hint)) for problem in error.problems]
+        raise ProblemsError(problems) from error.__cause__
 
 
 Model = TypeVar("Model", bound=BaseModel)

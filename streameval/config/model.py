@@ -373,9 +373,7 @@ class Config(EvaluatorOptions):
 
     def doubts(self) -> Iterator[Problem]:
         """Yield warnings about options that have no effect, or are probably meant otherwise."""
-        if self.confidence < 0.5:
-            message = f"intervals miss the true value in {100 * (1 - self.confidence):g} % of all cases"
-            yield Problem(("confidence",), message, f"did you mean {1 - self.confidence:g}?")
+        yield from super().doubts()
         if "promotion" in self.model_fields_set and (idle := self.idle_rules()):
             rules = f"{'rules' if len(idle) > 1 else 'rule'} {' and '.join(idle)}"
             message = f"the {rules} cannot promote: no unbiased estimator is on a mixture"
@@ -429,6 +427,8 @@ def _known_too_late(config: Config) -> Iterator[Problem]:
     late = {reward.field: "a reward" for reward in config.reward_fields if reward.field != "reward"}
     if config.columns.action != "action":
         late[config.columns.action] = "the action"
+    if config.columns.reward not in (None, "reward"):
+        late[config.columns.reward] = "a reward"
     segments = {
         ("segments", name, "field"): SegmentField(name, by.field or name) for name, by in config.segments.items()
     }

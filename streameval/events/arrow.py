@@ -7,11 +7,11 @@ decoded as arrays. All others are decoded one by one, like JSON, so that they ha
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from numbers import Real
 from typing import Any, TypeAlias
 
 import msgspec
@@ -23,6 +23,7 @@ from msgspec import structs
 from streameval.common.arrays import Array, Mask
 from streameval.errors import InputError
 from streameval.events.action_sets import ActionNames, ActionSets, Features, Index, cumulative_offsets, reconcile
+from streameval.events.arguments import is_series, number_hint, remedy_of
 from streameval.events.batch import EventBatch
 from streameval.events.decoder import JsonDecoder
 from streameval.events.origin import Origin, fingerprints, name_fingerprints
@@ -67,32 +68,34 @@ def from_frame(frame: Any, columns: ColumnNames, decoder: JsonDecoder) -> EventB
         TypeError: It is not a frame.
         InputError: It cannot become an Arrow table, or a required column is missing.
     """
-    is_series = type(frame).__name__ == "Series"
-    if is_series or (not hasattr(frame, "__arrow_c_stream__") and not isinstance(frame, Mapping)):
-        raise TypeError(f"expected a frame of pandas or polars, or an Arrow table, found {_named(frame)}")
-    if isinstance(frame, Mapping) and any(isinstance(values, str | Real | None) for values in frame.values()):
-        hint = "write a list for each column, or give one event to Evaluator.update_one"
-        raise InputError("expected a list of values for each column, found single values", hint=hint)
-    try:
-        table = frame if isinstance(frame, pa.Table) else pa.table(frame)
-    except (ValueError, TypeError, NotImplementedError) as error:  # the base classes of pyarrow's errors
-        hint = "give each column its own name, and values of one type"
-        raise InputError(f"the frame cannot become an Arrow table: {error}", hint=hint) from error
+    table = table_of(frame)
     layout = TableLayout.from_names("the frame", table.column_names, columns, decoder, timed=False)
     arrays, rows = table_columns(table, layout)
     origin = Origin.from_parts("frame", [(0, range(table.num_rows))])
     return with_deferred_rows(decode_columns(arrays, rows, layout, decoder, origin), deferred_rows(table, layout))
 
 
-def _named(frame: object) -> str:
-    """Return the type of what is no frame, and how to make one of it."""
-    found = type(frame).__name__
-    if isinstance(frame, list) and frame:
-        if isinstance(frame[0], Mapping):
-            return f"a list of {type(frame[0]).__name__}: give pandas.DataFrame(rows)"
-        if hasattr(frame[0], "columns"):
-            return f"a list of {type(frame[0]).__name__}: give pandas.concat(frames)"
-    return f"{found}: give the whole frame" if found == "Series" else found
+def table_of(frame: Any) -> Any:
+    """Return a frame as an Arrow table.
+
+    Raises:
+        TypeError: It is not a frame.
+        InputError: It cannot become an Arrow table.
+    """
+    if is_series(frame) or not (hasattr(frame, "__arrow_c_stream__") or isinstance(frame, Mapping)):
+        expected = "expected a frame of pandas or polars, or an Arrow table"
+        raise TypeError(f"{expected}, found {type(frame).__name__}: {remedy_of(frame)}")
+    try:
+        return frame if isinstance(frame, pa.Table) else pa.table(frame)
+    except (ValueError, TypeError, NotImplementedError) as error:  # the base classes of pyarrow's errors
+        hint = "give each column its own name, and values of one type"
+        scalars = [name for name, value in frame.items() if np.ndim(value) == 0] if isinstance(frame, Mapping) else []
+        if scalars:
+            hint = f"'{scalars[0]}' is one value, not a list with one per event; Evaluator.update_one takes one event"
+        text = re.search(r"Could not convert '(.*?)' with type str", str(error))
+        if text is not None:
+            hint = number_hint(text[1]) or hint
+        raise InputError(f"the frame cannot become an Arrow table: {error}", hint=hint) from error
 
 
 def table_columns(table: Any, layout: TableLayout) -> tuple[list[Column], Callable[[Index], list[Row]]]:

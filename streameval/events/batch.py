@@ -23,7 +23,14 @@ from streameval.events.action_sets import (
     ScoredOutcomes,
     reconcile,
 )
-from streameval.events.arguments import require_fields, require_names, require_range
+from streameval.events.arguments import (
+    by_name,
+    check_options,
+    list_of_names,
+    range_of_reward,
+    remedy_of,
+    segment_fields,
+)
 from streameval.events.from_arrays import (
     choice_columns,
     column,
@@ -38,7 +45,7 @@ from streameval.events.further_rewards import FurtherRewards, RewardField
 from streameval.events.origin import NO_IDENTITY, Identity, Origin
 from streameval.events.rankings import Rankings, ranking_rules, rankings_from_arrays
 from streameval.events.schema import Identifier
-from streameval.events.segments import SegmentColumns, SegmentField
+from streameval.events.segments import SegmentColumns
 from streameval.events.slates import SlateColumns
 from streameval.events.validation import (
     BrokenRule,
@@ -427,12 +434,12 @@ class EventBatch(Batch):
         Traceback (most recent call last):
         ValueError: row 1: propensity_range: propensity: 0 is not in (0, 1]
         """
-        named = policies or {}
-        if not isinstance(named, Mapping):
-            raise ValueError(f"policies: expected a mapping from name to probabilities, found {type(named).__name__}")
+        named = by_name("policies", policies, 'write policies={"challenger": [...]}, an array by name')
         single: dict[str, Any] = {"reward": reward, "propensity": propensity, "action": action, "timestamp": timestamp}
         single |= {"unit": unit, "logging_policy": logging_policy, "sampling_probability": sampling_probability}
-        require_one_index({**single, "context": context}, policies=named, rewards=rewards, segments=segments)
+        segmented = by_name("segments", segments, 'write segments={"country": [...]}, the values by name')
+        further_rewards = by_name("rewards", rewards, 'write rewards={"click": [...]}, an array by name')
+        require_one_index({**single, "context": context}, policies=named, rewards=further_rewards, segments=segmented)
         values, slot_rewards = reward_columns(reward, propensity, propensities)
         n, is_ranking = len(values), slate_logging == "uniform_ranking"
         logged, probabilities, sets, slates = choice_columns(
@@ -440,7 +447,7 @@ class EventBatch(Batch):
         )
         further = None
         if rewards is not None:
-            further, slates = further_reward_columns(rewards, n, slates)
+            further, slates = further_reward_columns(further_rewards, n, slates)
         estimated = propensity is None and propensities is None
         kept = np.ones(n) if sampling_probability is None else column("sampling_probability", sampling_probability, n)
         batch = cls(
@@ -456,7 +463,7 @@ class EventBatch(Batch):
             unit=None if unit is None else identifier_column("unit", unit, n),
             logging_policy=None if logging_policy is None else identifier_column("logging_policy", logging_policy, n),
             further=further,
-            segments=None if segments is None else SegmentColumns.from_columns(segments, n),
+            segments=None if segments is None else SegmentColumns.from_columns(segmented, n),
             raw_fields=None if context is None else RawFields([{"context": one} for one in contexts_of(context, n)]),
         )
         return batch._without_faults(estimated)
@@ -469,8 +476,16 @@ class EventBatch(Batch):
         """
         batch, _ = self.clipped()
         for row, fault in sorted(batch.faults(estimated=estimated).items()):
-            raise ValueError(f"row {row}: {fault.reason}: {fault.detail}")
+            percent = "; divide percent by 100" if batch._are_percent(fault.reason) else ""
+            raise ValueError(f"row {row}: {fault.reason}: {fault.detail}{percent}")
         return batch
+
+    def _are_percent(self, reason: str) -> bool:
+        """Return whether numbers that are rejected for this reason look like percent: none is over 100."""
+        columns = {"propensity_range": self.propensity, "probability_range": self.probabilities}
+        values = columns.get(reason, np.ones(1))
+        known = values[~np.isnan(values)].tolist()
+        return 1 < max(known, default=0) <= 100 and min(known) >= 0
 
     @classmethod
     def from_frame(
@@ -504,6 +519,7 @@ class EventBatch(Batch):
         Raises:
             TypeError: This is not a frame.
             InputError: pyarrow is not installed, or a column is missing or mixes types.
+            ProblemsError: Another argument is wrong.
 
         >>> frame = {"action": ["a", "b"], "p": [0.5, 0.5], "reward": [1, 0], "challenger": [0.7, 0.2]}
         >>> EventBatch.from_frame(frame, {"propensity": "p"}, policies=["challenger"])
@@ -512,16 +528,15 @@ class EventBatch(Batch):
         from streameval.events.decoder import JsonDecoder
         from streameval.events.tables import ColumnNames
 
-        require_names("policies", policies)
-        require_range(reward_range)
-        require_fields(segments)
-        names = ColumnNames.from_mapping(columns, policies)
+        check_options(reward_field, estimated)
+        scores = list_of_names("scores", scores)
+        names = ColumnNames.from_mapping(columns, list_of_names("policies", policies) or ())
         if names.reward not in (None, reward_field) and reward_field != "reward":
             raise InputError(
                 f"reward_field: expected nothing next to columns['reward'] ({names.reward!r}), found {reward_field!r}",
                 hint="name the reward once",
             )
-        fields = [SegmentField(name, field) for name, field in (segments or {}).items()]
+        reward_range, fields = range_of_reward(reward_range), segment_fields(segments)
         raw_fields = () if estimated and scores is None else scores
         options: dict[str, Any] = {"segments": fields, "named": estimated, "estimated": estimated}
         options["deferred"] = JsonDecoder([], reward_field, scores=()) if raw_fields is None else None
@@ -622,4 +637,6 @@ def way_to_a_batch(value: object) -> str:
         return "give one event to update_one, and columns to EventBatch.from_arrays"
     if hasattr(value, "__arrow_c_stream__"):
         return "EventBatch.from_frame makes one"
+    if isinstance(value, Sequence) and value and not isinstance(value[0], EventBatch):
+        return remedy_of(value)
     return "read_events yields them; call update with each"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -21,6 +21,8 @@ EXCERPT_BYTES = 1024  # that are kept of a message which is cut before it is in 
 FRAME_BYTES = 5
 MAX_DEPTH = 100  # of values of any type: code that reads them, and snapshots, visit them by recursion
 MAX_DIAGNOSED_BYTES = 4 * 2**20  # longer messages are only decoded: a diagnosis takes a second for ten megabytes
+MAX_TEXT = 40
+"""Characters of text in place of a number that the detail of a rejection shows."""
 
 _DECODER_MESSAGE = re.compile(r"(?P<problem>.*?)(?: - at \$\.?(?P<field>.*))?")
 _MISSING = re.compile("Object missing required field (.*)")
@@ -119,7 +121,7 @@ class Diagnosis:
                 return fault
             return msgspec.convert(fields, self._form)
         except DECODE_ERRORS as error:
-            return refusal(error)
+            return _with_text(refusal(error), tree)
 
     def _without_nulls(self, fields: dict[str, Any]) -> dict[str, Any]:
         present = {field: value for field, value in fields.items() if value is not None}
@@ -130,6 +132,13 @@ class Diagnosis:
                 if self._policies is None or name in self._policies
             }
         return present
+
+
+def _with_text(fault: Fault, tree: Mapping[str, Any]) -> Fault:
+    """Add the text that a message has in place of a number."""
+    field, _, problem = fault.detail.partition(": ")
+    is_text = problem.endswith("float, got str") and isinstance(tree.get(field), str)
+    return fault._replace(detail=f"{fault.detail}: {tree[field][:MAX_TEXT]!r}") if is_text else fault
 
 
 def require_shallow(text: bytes) -> None:

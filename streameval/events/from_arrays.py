@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from streameval.common.arrays import Array
 from streameval.events.action_sets import ActionNames, ActionSets, Features, Index, cumulative_offsets, reconcile
+from streameval.events.arguments import number_hint
 from streameval.events.further_rewards import FurtherRewards
 from streameval.events.origin import Identity, name_fingerprints
 from streameval.events.schema import Identifier
@@ -34,7 +36,9 @@ def column(name: str, values: ArrayLike, *shape: int | None) -> Array:
             values = (np.asarray(values) - np.datetime64(0, "s")) / np.timedelta64(1, "s")
         copy = np.array(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name}: not an array of numbers: {error}") from None
+        quoted = re.search(r": '(.*)'$", str(error))
+        hint = number_hint(quoted[1]) if quoted else None
+        raise ValueError(f"{name}: not an array of numbers: {error}{f'; {hint}' if hint else ''}") from None
     wanted = tuple(have if want is None else want for have, want in zip(copy.shape, shape, strict=False))
     if copy.shape != wanted or len(wanted) != len(shape):
         raise ValueError(f"{name}: expected the shape {_shape(shape)}, found {_shape(copy.shape)}")

@@ -162,11 +162,19 @@ class SegmentColumns(Columns):
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Iterable[Any]], events: int) -> SegmentColumns:
-        """Build from the values of each segment, in the order of events."""
+        """Build from the values of each segment, in the order of events.
+
+        Raises:
+            ValueError: A segment has another number of values.
+        """
+        rows = []
         for name, values in columns.items():
-            if isinstance(values, str) or len(list(values)) != events:
-                raise ValueError(f"segments[{name!r}]: expected {events} values, one per event")
-        rows = [_identities(list(values)) for values in columns.values()]
+            is_list = isinstance(values, Iterable) and not isinstance(values, str)
+            row = list(values) if is_list else []
+            if len(row) != events or not is_list:
+                actual = len(row) if is_list else repr(values)
+                raise ValueError(f"segments[{name!r}]: expected {events} values, one per event, found {actual}")
+            rows.append(_identities(row))
         return cls(tuple(columns), np.array(rows, dtype=np.uint64).reshape(len(rows), events).T)
 
     def column(self, name: str) -> Identity:

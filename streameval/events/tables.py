@@ -81,7 +81,10 @@ class ColumnNames(BaseModel):
         try:
             names = cls.model_validate(columns or {})
         except ValidationError as error:
-            field = error.errors()[0]["loc"][0]
+            field = next(iter(error.errors()[0]["loc"]), None)
+            if field is None:
+                hint = 'write columns={"propensity": "p"}, the column of each field'
+                raise InputError(f"columns: expected a mapping by field, found {columns!r}", hint=hint) from None
             problem = "expected the name of a column" if field in cls.model_fields else "events have no such field"
             hint = f"the fields are {', '.join(cls.model_fields)}"
             raise InputError(f"columns: {field}: {problem}", hint=hint) from None

@@ -20,7 +20,7 @@ from streameval.common.text import (
     significant,
     utc_time,
 )
-from streameval.ope.remedies import remedy_of
+from streameval.ope.remedies import causes_first, remedy_of
 from streameval.ope.report import (
     DAY,
     EVIDENCE_CHECK,
@@ -343,13 +343,16 @@ def _numbers(values: Sequence[float | None]) -> list[str]:
 def _answer(report: Report, policy: str) -> CandidateAnswer:
     decision, estimate = _decision(report, policy), recommended(report, policy)
     lift, details = _lift(report, decision, estimate), tuple(_details(report, policy, estimate))
-    failed = [check for check in report.trust if not check.ok and check.policy in (policy, report.production)]
+    about = [check for check in report.trust if not check.ok and check.policy in (policy, report.production)]
+    failed = causes_first(about)
     doubts = [check for check in failed if check.check != EVIDENCE_CHECK]
     counts = next(counts for counts in report.policies if counts.policy == policy)
     end = _end(report, decision)
     state: State = "undecided"
     if not counts.events and report.events.accepted:
         sentence, failed = no_events(counts, report.events.accepted), []
+    elif report.events.rejected and not report.events.accepted:
+        sentence = f"No event counts for {policy}: all events were rejected ({sum(report.events.rejected.values()):,})"
     elif doubts:
         state, failed = "untrusted", doubts
         sentence = f"Do not decide yet about {policy}: {_reasons(doubts, policy)}"

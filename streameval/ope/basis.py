@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from statistics import NormalDist
-
 from msgspec import structs
 
 from streameval.ope.report import Basis, Decision, Estimate, Report, grouped
@@ -12,7 +10,7 @@ from streameval.ope.report import Basis, Decision, Estimate, Report, grouped
 def with_basis(report: Report) -> Report:
     """Return a Report with the basis of all decisions, as far as it is known.
 
-    A decision that has its lift in standard errors or the largest share of an event keeps them.
+    A decision keeps its lift in standard errors, and the largest share of an event.
     """
     goal = report.of_goal()
     rows, failed = grouped(goal.estimates, "policy"), grouped((row for row in report.trust if not row.ok), "policy")
@@ -22,11 +20,9 @@ def with_basis(report: Report) -> Report:
         estimate = _estimate(decision, rows.get(decision.policy, []))
         checks = [*failed.get(decision.policy, ()), *failed.get(report.production, ())]
         known = decision.basis
-        errors = known.standard_errors
         return structs.replace(
             known,
             effective_events=known.effective_events if estimate is None else estimate.effective_sample_size,
-            standard_errors=_errors(estimate, report.confidence) if errors is None else errors,
             missing_share=None if estimate is None else estimate.details.get("missing_share"),
             clipped_share=clipped.get(decision.reward),
             failed=tuple(dict.fromkeys(check.check for check in checks)),
@@ -40,11 +36,3 @@ def with_basis(report: Report) -> Report:
 def _estimate(decision: Decision, rows: list[Estimate]) -> Estimate | None:
     pair = decision.estimator, decision.average
     return next((row for row in rows if (row.estimator, row.average) == pair), None)
-
-
-def _errors(estimate: Estimate | None, confidence: float) -> float | None:
-    """Return a lift in standard errors, as wide as its interval tells."""
-    if estimate is None or estimate.lift is None or estimate.lift_lower is None or estimate.lift_upper is None:
-        return None
-    width = estimate.lift_upper - estimate.lift_lower
-    return 2 * NormalDist().inv_cdf(0.5 + confidence / 2) * estimate.lift / width if width > 0 else None

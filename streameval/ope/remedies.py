@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from streameval.ope.report import Report
+from collections.abc import Iterable
 
-__all__ = ["REWARD_HINT", "remedy_of"]
+from streameval.events.defects import REWARD_HINT
+from streameval.ope.report import Report, TrustCheck
+
+__all__ = ["REWARD_HINT", "causes_first", "remedy_of"]
 
 PERCENT_RANGE = (50.0, 200.0)
 """Mean weights, or their inverses, that show that one of two probabilities is in percent."""
 
-REWARD_HINT = (
-    "set reward.min and reward.max to the smallest and largest possible reward, or clip larger ones by above: clip"
-)
 REMEDIES = {
     "mean_weight": "log the probability with which the shown action was chosen, and give every action some probability",
     "effective_sample_size": "log more events, explore more, or choose a candidate closer to production",
@@ -31,6 +31,11 @@ REMEDIES = {
     "stale": "find out why no events arrive",
 }
 """Remedies by the trust check that fails."""
+
+
+def causes_first(checks: Iterable[TrustCheck]) -> list[TrustCheck]:
+    """Order failed checks: rejected events come first, as they may be why other checks fail."""
+    return sorted(checks, key=lambda check: check.check != "rejected_share")
 
 
 def remedy_of(report: Report, check: str, policy: str) -> str:

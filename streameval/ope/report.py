@@ -585,6 +585,21 @@ class ClippedReward(msgspec.Struct, frozen=True):
     worth: float | None
 
 
+class RewardLimit(msgspec.Struct, frozen=True):
+    """Tell which quantile of earlier rewards the next rewards are clipped at.
+
+    Attributes:
+        reward: the name of the reward
+        quantile: the configured quantile
+        limit: the quantile of the rewards until now. None before the first whole block, and if it is the smallest
+            reward. Rewards are then not clipped.
+    """
+
+    reward: str
+    quantile: float
+    limit: float | None
+
+
 class Examined(msgspec.Struct, frozen=True):
     """Hold how often users look at a rank, relative to rank 1, as learned from the stream, with its interval."""
 
@@ -624,6 +639,7 @@ class Report(msgspec.Struct, frozen=True):
     propensity_model: PropensityModel | None = None
     clipped: tuple[ClippedReward, ...] = ()
     contenders: tuple[Contender, ...] = ()
+    limits: tuple[RewardLimit, ...] = ()
     schema: int = 1
 
     def get(self, policy: str, estimator: str, average: str, reward: str | None = None) -> Estimate:

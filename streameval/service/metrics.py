@@ -259,6 +259,7 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
     "scores": (("outcome",), _outcomes("scores")),
     "clipped": (("reward", "side"), _clipped),
     "clipping": (("reward",), _reported("clipped", "reward")),
+    "limits": (("reward",), _reported("limits", "reward")),
     "joining": ((), _joining),
     "propensities": (("kind",), _propensities),
     "propensity_models": (("model",), _model("propensity_model")),

@@ -62,9 +62,8 @@ def fingerprint(config: Config) -> dict[str, Any]:
     A snapshot with another fingerprint is refused. All other changes are applied to its state.
     """
     source = {f"source.{key}": value for key, value in config.required_source().identity().items()}
-    reward = {
-        f"reward.{key}": value for key, value in config.reward.model_dump(mode="json").items() if value != "reject"
-    }
+    settings = config.reward.model_dump(mode="json").items()
+    reward = {f"reward.{key}": value for key, value in settings if value not in ("reject", None)}
     if config.rewards:
         reward = {"rewards": [_identity(field, config.rewards[field.name]) for field in config.reward_fields]}
     ranking = {} if config.ranking is None else {"ranking": repr(config.ranking)}
@@ -74,8 +73,9 @@ def fingerprint(config: Config) -> dict[str, Any]:
 
 def _identity(field: RewardField, reward: NamedReward) -> list[Any]:
     """Return what decides about one of several rewards, without the keys that earlier versions do not have."""
-    options = {name: getattr(reward, name) for name in ("below", "above", "of")}
-    changed = {name: value for name, value in options.items() if value not in ("reject", {})}
+    options = {name: getattr(reward, name) for name in ("below", "above", "of", "quantile")}
+    changed = {name: value for name, value in options.items() if value not in ("reject", {}, None)}
+    changed |= {"of": list(reward.of)} if isinstance(reward.of, tuple) else {}
     return [field.name, field.field, reward.min, reward.max, *([changed] if changed else [])]
 
 

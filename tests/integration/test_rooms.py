@@ -34,12 +34,14 @@ estimated = {"kind": "estimated", "warm_up": 100}
 cases = {
     "default": (columns, dict(candidates=["good"])),
     "ramp": (ramp, dict(candidates=["good"], production="partial", block=20, logging=arms)),
+    "limits": (columns, dict(candidates=["good"], reward_range={"max": "auto", "quantile": 0.9}, drift=None)),
     "segments": (ramp, dict(candidates=["good"], averages=["cumulative"], estimators=["ips"], segments=country)),
     "propensities": (columns, dict(candidates=["good"], block=20, propensity=estimated)),
     "learning": (columns, dict(candidates={"good": "logged", "more": "learned", "most": "of_reward_model"}, block=20)),
 }
 own = {"kind": "python", "target": "own:make", "learns": True}
 configured = {
+    "limits": {"reward": {"max": "auto", "quantile": 0.9}},
     "segments": {"segments": {"country": {"field": "context.country", "values": ["de"]}}},
     "ramp": {"policies": {"candidates": ["good"], "production": "partial"}, "logging": arms},
     "propensities": {"estimators": ["snips"], "propensity": "estimated"},
@@ -70,6 +72,7 @@ print(json.dumps([[room.name for room in ROOMS], reports, refused]))
 """
 WITHOUT = "this installation is without the room"
 ASKED = {
+    "limits": [f"reward.max: {WITHOUT} limits"] * 2,
     "segments": [f"segments: {WITHOUT} segments"] * 2,
     "ramp": [f"logging: {WITHOUT} ramp"] * 2,
     "propensities": [f"propensity: {WITHOUT} propensities"] * 2,

@@ -24,6 +24,7 @@ ROOMS = [
     "slot_rewards",
     "revealed_outcomes",
     "examination",
+    "learned_limits",
     "ramps",
     "estimated_propensities",
     "policies_in_code",

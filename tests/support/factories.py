@@ -33,6 +33,7 @@ from streameval.ope.report import (
     PolicyCounts,
     Profile,
     Report,
+    RewardLimit,
     SegmentEstimate,
     TrustCheck,
 )
@@ -126,6 +127,7 @@ def make_report(
         trust=tuple(TrustCheck(name, "mean_weight", True, "mean weight 0.998 over 119,000 events") for name in names),
         contenders=tuple(Contender(name, names[1], False) for name in names[1:]) if candidates > 1 else (),
         clipped=(ClippedReward("reward", 0, 1_200, 0.01, 0.012, 0.003),),
+        limits=(RewardLimit("reward", 0.999, 120.0),),
     )
 
 

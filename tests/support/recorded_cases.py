@@ -718,6 +718,19 @@ def several_rewards(feed: Feed) -> Reports:
     }
 
 
+def learned_limits(feed: Feed) -> Reports:
+    """Cover limits that are learned, of the goal and of a guardrail that events may lack, with a reward model."""
+    limited = {"max": "auto", "quantile": 0.95}
+    goal = {"reward": {"min": -0.125, **limited}, "revenue": {**limited, "guardrail": {"max_loss": 0.05}}, "stay": {}}
+    plain = logs.with_rewards(logs.with_gaps(logs.plain(37, 3_030), {"now": (1_000, 1_400)}), 38)
+    evaluator = se.Evaluator(["new", "other"], PLAIN, AVERAGES, production="now", rewards=goal)
+    described = se.Evaluator(["good", "partial"], [*PLAIN, *FAMILY], AVERAGES, rewards=goal)
+    return {
+        "plain": feed.end(evaluator, plain),
+        "described": feed.end(described, logs.with_rewards(logs.described(39, 2_030), 40)),
+    }
+
+
 SEGMENTS = {"country": {"values": ["de", "fr"], "other": True}, "position": {"most": 3}}
 
 
@@ -1100,6 +1113,7 @@ CASES: dict[str, Callable[[Feed], Reports]] = {
         clicks,
         examination,
         several_rewards,
+        learned_limits,
         segments,
         ramps,
         estimated_propensities,

@@ -13,7 +13,7 @@ import stat
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -34,6 +34,21 @@ MAX_READ_BYTES = 32 * 2**20  # of a file or of its text, after which lines are r
 STDIN = "-"
 TABLE_SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "csv"}
 """Formats by suffix. Another one may follow if the table is compressed text, such as .gz."""
+FOREIGN_FILES: Mapping[bytes, tuple[str, str]] = {
+    **{
+        b"\x80" + bytes([protocol]): ("a pickle file", "pandas.read_pickle(path).to_parquet(new)")
+        for protocol in range(2, 6)
+    },
+    b"\x93NUMPY": ("an array of numpy", "pandas.DataFrame(numpy.load(path), columns=[...]).to_parquet(new)"),
+    b"ARROW1\0\0": ("an Arrow or Feather file", "pandas.read_feather(path).to_parquet(new)"),
+    b"FEA1\0": ("a Feather file", "pandas.read_feather(path).to_parquet(new)"),
+    b"\xff\xff\xff\xff": ("a stream of Arrow", "give compare the table pyarrow.ipc.open_stream(path).read_all()"),
+    b"SQLite format 3\0": ("a database of SQLite", "sqlite3 -header -csv FILE 'SELECT * FROM events' > new.csv"),
+    b"\x89HDF": ("a file of HDF5", "pandas.read_hdf(path).to_parquet(new)"),
+    b"Obj\1": ("a container file of Avro", "convert it to Parquet, or send its messages to a topic"),
+    b"\xd0\xcf\x11\xe0": ("an old spreadsheet", "save it as CSV"),
+}
+"""The kind of a file that is not read, and how to convert it, by its first bytes."""
 POLL_SECONDS = 0.1  # between looks at the end of a file that is followed
 SAMPLE_BYTES = 4096  # at the start of a file, and before a position in it, that identify the file
 
@@ -42,18 +57,6 @@ def format_of_name(file: str) -> str | None:
     """Return the format of the table in a file, by its suffixes. Return None for other files."""
     suffixes = list(map(str.lower, Path(file).suffixes))
     return next((written for suffix, written in TABLE_SUFFIXES.items() if suffix in suffixes), None)
-
-
-FOREIGN = {
-    b"\x80": "a pickle",
-    b"\x93NUMPY": "an array of numpy",
-    b"ARROW1": "an Arrow (Feather) file",
-    b"FEA1": "a Feather file",
-    b"SQLite": "a database of SQLite",
-    b"\x89HDF": "an HDF5 file",
-    b"\xd0\xcf\x11\xe0": "a workbook of Excel",
-}
-"""Files of other tools, by their first bytes."""
 
 
 def table_format(file: str) -> str | None:
@@ -311,7 +314,12 @@ class TailedFile:
                 raise InputError(f"{self.path} is {how}, and cannot be followed", hint="follow plain text in UTF-8")
             if chunk.startswith(b"PK\x03\x04"):
                 hint = f"unpack it, or write `unzip -p {self.path} | ... -`; save a spreadsheet as CSV"
+                if self.path.endswith(".npz"):
+                    hint = "pandas.DataFrame(dict(numpy.load(path))).to_parquet(new)"
                 raise InputError(f"{self.path} is a zip archive or a spreadsheet", hint=hint)
+            for start, (kind, hint) in FOREIGN_FILES.items():
+                if chunk.startswith(start):
+                    raise InputError(f"{self.path} is {kind}, not JSON or CSV", hint=hint)
         before = self._bytes
         for text in self._members.feed(chunk) if self._members else [chunk]:
             self._text += text
@@ -383,15 +391,7 @@ def check(path: str) -> int | None:
         raise InputError(f"{path} is a directory", hint=f"name the files in it, for example {path.rstrip('/')}/*.gz")
     if not os.access(path, os.R_OK):
         raise InputError(f"no permission to read {path}", hint="check the permissions of the file and its directories")
-    if not stat.S_ISREG(status.st_mode):
-        return None
-    with _open(path) as stream:
-        start = stream.read(8)
-    foreign = next((name for magic, name in FOREIGN.items() if start.startswith(magic)), None)
-    if foreign is not None:
-        hint = "write it with DataFrame.to_parquet, or read it and give the frame to streameval.compare"
-        raise InputError(f"{path} is {foreign}, which is not read", hint=hint)
-    return status.st_size
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 def _open(path: str) -> BinaryIO:

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
-from streameval.common.problems import did_you_mean, expecting, one_of
+from streameval.common.problems import Problem, ProblemsError, did_you_mean, expecting, one_of
 from streameval.errors import InputError
 from streameval.events import DsjsonDecoder, EventBatch, JsonDecoder, RankingDecoder
-from streameval.events.arguments import require_fields, require_names, require_range
+from streameval.events.arguments import (
+    check_options,
+    is_series,
+    list_of_names,
+    range_of_reward,
+    refuse_argument,
+    remedy_of,
+    segment_fields,
+)
+from streameval.events.defects import UnusableLog
 from streameval.events.fields import json_decoder
-from streameval.events.segments import SegmentField
 from streameval.events.tables import ColumnNames
 from streameval.ingest.files.lines import check, table_format
 from streameval.ingest.files.source import AnyPath, read_lines
 from streameval.ingest.files.tables import read_table
 
 EventsFormat: TypeAlias = Literal["json", "dsjson", "parquet", "csv"]
-FORMATS = (*get_args(EventsFormat), "rankings")
+FORMATS = ("json", "csv", "parquet", "rankings", "dsjson")
 
 
 def read_events(
@@ -39,7 +48,8 @@ def read_events(
     """Read the events of files in batches.
 
     Files are NDJSON, CSV (plain, or compressed by gzip, zstd, bzip2 or xz) or Parquet. Lines and rows that are not
-    events are in the `rejected` of their batch.
+    events are in the `rejected` of their batch. A warning after the last batch tells if all were, or if no event has a
+    probability of one of `policies`.
 
     Args:
         paths: one path or several, read one after another, `-` is standard input
@@ -56,60 +66,116 @@ def read_events(
 
     Raises:
         InputError: A table lacks a column, or a file is missing or damaged. Raised after all lines before the damage.
+        ProblemsError: An argument is wrong.
         ValueError: `batch_size` is not a whole number of at least 1.
     """
-    _require_arguments(paths, policies, reward_range, format, segments, batch_size)
-    names = ColumnNames.from_mapping(columns, policies or ())
-    fields = [SegmentField(name, field) for name, field in (segments or {}).items()]
+    files = _paths_of(paths)
+    _check_format(format)
+    check_options(reward_field, estimated)
+    if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
+        raise ValueError(f"batch_size: expected a whole number of at least 1, found {batch_size!r}")
+    listed, scores = list_of_names("policies", policies), list_of_names("scores", scores)
     raw_fields = () if estimated and scores is None else scores
-    options: dict[str, Any] = {"segments": fields, "named": estimated, "estimated": estimated}
-
-    def decoder(form: Callable[..., JsonDecoder], policies: Sequence[str] | None) -> JsonDecoder:
-        own = {"reward_field": reward_field, "reward_range": reward_range, "scores": raw_fields, **options}
-        deferred = form(policies=[], reward_field=reward_field, scores=()) if raw_fields is None else None
-        return form(policies=policies, deferred=deferred, **own)
-
-    files = [os.fspath(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+    options = {
+        "reward_field": reward_field,
+        "reward_range": range_of_reward(reward_range),
+        "scores": raw_fields,
+        "segments": segment_fields(segments),
+        "named": estimated,
+        "estimated": estimated,
+    }
+    reader = _Reader(listed, ColumnNames.from_mapping(columns, listed or ()), columns, batch_size, options, [])
     for file in files:
         check(file)
+    log = UnusableLog()
     for file in files:
-        written = format or table_format(file) or "json"
-        if written not in ("csv", "parquet"):
-            events: JsonDecoder
-            if written == "rankings":
-                events = RankingDecoder(policies, deferred=RankingDecoder([], named=True))
-            else:
-                events = decoder(DsjsonDecoder if written == "dsjson" else partial(json_decoder, columns), policies)
-            yield from map(events.decode_batch, read_lines(file, batch=batch_size))
-            continue
-        if policies is None and not names.policies:
+        for batch in reader.batches(file, format or table_format(file) or "json"):
+            log.add(batch)
+            yield batch
+    absent = [name for name in listed or () if name not in log.names]
+    for message in log.warnings(absent, JsonDecoder().decode_batch(reader.first_lines).policies):
+        warnings.warn(message, stacklevel=2)
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Read files of any format.
+
+    Args:
+        policies: names of policies, None = all that the events name
+        names: the columns of tables
+        columns: the argument of `read_events`
+        batch_size: maximum number of events in a batch
+        options: options of decoders
+        first_lines: the first lines that are no rows of tables
+    """
+
+    policies: list[str] | None
+    names: ColumnNames
+    columns: Mapping[str, Any] | None
+    batch_size: int
+    options: Mapping[str, Any]
+    first_lines: list[bytes | None]
+
+    def batches(self, file: str, written: str) -> Iterator[EventBatch]:
+        """Yield the events of a file."""
+        if written in ("csv", "parquet"):
+            yield from self._rows(file, written)
+            return
+        events = self._lines_decoder(written)
+        for lines in read_lines(file, batch=self.batch_size):
+            self.first_lines.extend(() if self.first_lines else lines)
+            yield events.decode_batch(lines)
+
+    def _rows(self, file: str, written: str) -> Iterator[EventBatch]:
+        if self.policies is None and not self.names.policies:
             hint = 'name them, e.g. read_events(..., policies=["challenger"]); policies=[] reads none'
             raise InputError(f"{file} is a table, and no column of a policy is named", hint=hint)
-        rows = decoder(JsonDecoder, list(names.policies))
+        rows = self._decoder(JsonDecoder, list(self.names.policies))
         for batch in read_table(
-            file, written, names, rows, lambda read, total: None, timed=False, batch_rows=batch_size
+            file, written, self.names, rows, lambda read, total: None, timed=False, batch_rows=self.batch_size
         ):
             yield replace(batch, origin=None)
 
+    def _lines_decoder(self, written: str) -> JsonDecoder:
+        if written == "rankings":
+            return RankingDecoder(self.policies, deferred=RankingDecoder([], named=True))
+        return self._decoder(
+            DsjsonDecoder if written == "dsjson" else partial(json_decoder, self.columns), self.policies
+        )
 
-def _require_arguments(
-    paths: object, policies: object, reward_range: object, format: str | None, segments: object, batch_size: object
-) -> None:
-    if hasattr(paths, "__arrow_c_stream__") or isinstance(paths, Mapping):
+    def _decoder(self, form: Callable[..., JsonDecoder], policies: Sequence[str] | None) -> JsonDecoder:
+        deferred = None
+        if self.options["scores"] is None:
+            deferred = form(policies=[], reward_field=self.options["reward_field"], scores=())
+        return form(policies=policies, deferred=deferred, **self.options)
+
+
+def _check_format(format: str | None) -> None:
+    if format is not None and format not in FORMATS:
+        hint = 'write format="csv", or store the events as CSV or Parquet, e.g. pandas.read_excel(path).to_parquet(new)'
+        refuse_argument("format", one_of(FORMATS), format, did_you_mean(format, FORMATS) or hint)
+
+
+def _require_no_frame(paths: object) -> None:
+    if (hasattr(paths, "__arrow_c_stream__") and not is_series(paths)) or isinstance(paths, Mapping):
         hint = "streameval.compare takes it as it is, and EventBatch.from_frame makes a batch of it"
         raise InputError(f"expected paths of files, found a frame ({type(paths).__name__})", hint=hint)
-    if isinstance(paths, bytes):
-        raise InputError(f"expected a path, found bytes ({paths!r:.60})", hint="write it as text, or use os.fsdecode")
-    if not isinstance(paths, str | os.PathLike | Iterable):
-        raise InputError(
-            f"expected paths of files, found {paths!r:.60}", hint='write e.g. read_events("log.ndjson.gz")'
-        )
-    if policies is not None:
-        require_names("policies", policies)
-    require_range(reward_range)
-    if format is not None and format not in FORMATS:
-        hint = did_you_mean(format, FORMATS) or "CSV and Parquet are the tables that are read"
-        raise InputError(f"format: {expecting(one_of(FORMATS), repr(format))}", hint=hint)
-    require_fields(segments)
-    if not isinstance(batch_size, int) or batch_size < 1:
-        raise ValueError(f"batch_size: expected a whole number of at least 1, found {batch_size!r}")
+
+
+def _paths_of(paths: Any) -> list[str]:
+    """Return the paths of files.
+
+    Raises:
+        ProblemsError: There is something else than paths.
+    """
+    _require_no_frame(paths)
+    listed = [paths] if isinstance(paths, str | os.PathLike) else paths
+    if not isinstance(listed, Iterable) or hasattr(listed, "read") or isinstance(listed, bytes):
+        refuse_argument("paths", "a path or several", paths, remedy_of(paths))
+    files = list(listed)
+    for path in files:
+        if not isinstance(path, str | os.PathLike):
+            kinds = f"{type(paths).__name__} of {type(path).__name__}"
+            raise ProblemsError([Problem(("paths",), expecting("paths", kinds), remedy_of(paths, path))])
+    return list(map(os.fspath, files))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -11,6 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array
 from streameval.common.component import strict
+from streameval.errors import InputError
 from streameval.ope.estimators.base import Estimator, Range, TermRange, Terms
 from streameval.ope.estimators.interpolated import WEIGHTS
 from streameval.ope.evidence.evidence import Evidence
@@ -69,7 +70,27 @@ class FunctionEstimator(Estimator):
 
     def terms(self, evidence: Evidence, state: Any) -> tuple[Terms, Any]:
         parts = _parts(self.function(_unchanging(evidence.importance_weight), _unchanging(evidence.reward[:, None])))
+        self._require_numbers(parts, evidence)
         return Terms(parts[0], parts[1] if len(parts) > 1 else None), state
+
+    def _require_numbers(self, parts: Sequence[Array], evidence: Evidence) -> None:
+        """Check what the function returns for events that count.
+
+        Raises:
+            InputError: A number is not finite, or a denominator is negative.
+        """
+        for index, part in enumerate(parts):
+            wrong = ~np.isfinite(part) | (part < 0 if index else False)
+            wrong &= evidence.sample_weight > 0
+            if wrong.any():
+                row, policy = np.argwhere(wrong)[0]
+                weight, reward = evidence.importance_weight[row, policy], evidence.reward[row]
+                wanted = "a finite denominator that is not negative" if index else "a finite numerator"
+                raise InputError(
+                    f"the estimator '{self.label}' returned {part[row, policy]:g} for the weight {weight:.6g} "
+                    f"and the reward {reward:.6g}; expected {wanted}",
+                    hint="correct the function; it takes weights from 0 to infinity, and all rewards in the range",
+                )
 
     def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
         """Return the smallest and the largest term that the ends of the reward range have up to the largest weight."""

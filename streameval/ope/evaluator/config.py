@@ -136,7 +136,7 @@ class EvaluatorConfig:
             confidence=options.confidence,
             block=block,
             reward_model=options.reward_model,
-            drift=options.drift,
+            drift=options.drift if rewards[0].quantile is None or ranking is not None else None,
             promotion=options.promotion,
             candidate_order={name: number for number, name in enumerate(added, start=1)},
             ranking=ranking,
@@ -163,6 +163,7 @@ class EvaluatorConfig:
             yield from objections(partial(self.promotion.check, self.block), "promotion", "rule", hint=hint)
         if self.ranking is not None:
             yield from self._ranking_problems()
+        yield from self._limit_problems()
         if self.propensity is not None:
             yield from self._propensity_problems(self.propensity)
         hint = "name a field that is known before the decision, e.g. context.country"
@@ -209,6 +210,26 @@ class EvaluatorConfig:
         for name in self.computed_policies:
             actual = f"'{name}', which is computed: policies in code cannot rank"
             yield Problem(("candidates", name), expecting("a logged policy next to `ranking`", actual), "log the ranks")
+
+    def _limit_problems(self) -> Iterator[Problem]:
+        """Yield what needs the range of a reward before its first event, next to a reward with `max: auto`."""
+        learned = [reward.name for reward in self.rewards if reward.quantile is not None]
+        rules = () if self.promotion is None else self.promotion.rules
+        users: list[tuple[KeyPath, bool, str]] = [
+            *(
+                (("intervals", label), interval.kind == "confidence_sequence", interval.kind)
+                for label, interval in self.intervals.items()
+            ),
+            *((("promotion", "rule"), rule.kind in ("anytime", "sea", "bsea"), rule.kind) for rule in rules),
+            *((("candidates", name), True, "a policy that learns") for name in self.learned_policies),
+            *((("estimators",), "scored" in one.needs, one.label) for one in self.estimators.values()),
+        ]
+        for path, needs_range, name in users:
+            if learned and needs_range:
+                message = expecting(
+                    f"nothing that needs a fixed range of {learned[0]}, which has max: auto", f"'{name}'"
+                )
+                yield Problem(path, message, "give max a number, e.g. {max: 200, above: clip}, or take another kind")
 
     def _propensity_problems(self, propensity: EstimatedPropensity) -> Iterator[Problem]:
         for name, other in (("ranking", self.ranking), ("logging", self.logging)):
@@ -280,7 +301,8 @@ class EvaluatorConfig:
             batch, _ = batch.clipped(*self._limits(ends))  # rounding alone does not count
             goal, further = self._limits([reward.accepted for reward in self.rewards])
             batch, clips = resolved(batch.with_rewards_in(*goal, further), self.rewards)
-        goal, further = self._limits([reward.range for reward in self.rewards])
+        ends = [reward.range if reward.quantile is None else reward.accepted for reward in self.rewards]
+        goal, further = self._limits(ends)
         return batch.with_rewards_in(*goal, further), clips
 
     def for_reward(self, index: int) -> EvaluatorConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import replace
@@ -12,11 +13,12 @@ from msgspec import structs
 
 from streameval.common.arrays import State, require_fit
 from streameval.common.foreign_code import CodeError, foreign_code
-from streameval.common.problems import refuse, validated
+from streameval.common.problems import Problem, hints_of_python, refuse, validated
 from streameval.common.text import counted
 from streameval.errors import InputError, StateError
 from streameval.events import EventBatch, Fault
 from streameval.events.batch import way_to_a_batch
+from streameval.events.defects import UnusableLog
 from streameval.events.segments import Segment
 from streameval.ope.basis import with_basis
 from streameval.ope.candidates.versions import FrozenPolicy
@@ -25,7 +27,7 @@ from streameval.ope.core.ring import full_bytes
 from streameval.ope.core.state import STATE_SCHEMA, decode, encode, migrated
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.estimators.function import TermFunction
-from streameval.ope.evaluator import changes, copies, drift_detection, halves, rewards, rooms, weighing
+from streameval.ope.evaluator import changes, copies, drift_detection, halves, ratios, rewards, rooms, weighing
 from streameval.ope.evaluator.config import EvaluatorConfig, Product
 from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity
@@ -107,7 +109,8 @@ class Evaluator:
             and `stratified_dr` for events with distributions and features.
         averages: every estimator is evaluated on every average. Two of one kind need names.
         reward_range: smallest and largest possible reward. Events outside are rejected and counted, or clipped and
-            counted by `{"max": 200, "above": "clip"}`.
+            counted by `{"max": 200, "above": "clip"}`, or by `{"max": "auto", "quantile": 0.999}` clipped at that
+            quantile of the rewards before them.
         production: `logging` (the policy that took the logged actions), or the name of a policy in the events.
         intervals: kind of interval by label of an average, e.g. `{"window": "normal"}`. The default is `drift_aware`
             for `mixture`, and `empirical_likelihood`, which holds for heavy-tailed weights, for all others.
@@ -139,6 +142,8 @@ class Evaluator:
     >>> report.get("challenger", "ips", "cumulative").value, report.get("logging", "ips", "cumulative").value
     (1.0, 0.5)
     """
+
+    _log: UnusableLog | None = None  # what Python code is warned of; parts of the program warn by themselves
 
     def __init__(
         self,
@@ -177,12 +182,17 @@ class Evaluator:
             "segments": segments,
             "propensity": propensity,
         }
-        arguments = validated(EvaluatorArguments, {name: value for name, value in options.items() if value is not None})
-        self.config = EvaluatorConfig.from_options(
-            arguments, arguments.candidates, arguments.production, arguments.all_rewards, arguments.block
-        )
-        rooms.require(self.config)
-        refuse(self.config.code_problems())
+        given = {name: value for name, value in options.items() if value is not None}
+        with hints_of_python("streameval.Evaluator"):
+            arguments = validated(EvaluatorArguments, given)
+            self.config = EvaluatorConfig.from_options(
+                arguments, arguments.candidates, arguments.production, arguments.all_rewards, arguments.block
+            )
+            rooms.require(self.config)
+            refuse(self.config.code_problems())
+        self._log = UnusableLog()
+        for problem in arguments.doubts():
+            warnings.warn(f"{problem.text()}\nhint: {problem.hint}", stacklevel=2)
         self._start()
 
     @classmethod
@@ -470,6 +480,10 @@ class Evaluator:
         """
         if not isinstance(event, Mapping):
             raise TypeError(f"update_one takes one event as a dictionary, found {type(event).__name__}")
+        misplaced = [name for name in self.config.logged_policies if name in event and "policies" not in event]
+        if misplaced:
+            hint = f'write {{"policies": {{"{misplaced[0]}": ...}}}}'
+            refuse([Problem((misplaced[0],), "expected the probability of this policy inside of `policies`", hint)])
         batch = self.config.decoder().decode_rows([{"event_id": "", "timestamp": 0.0, **event}])
         for rejected in batch.rejected:
             raise ValueError(f"{rejected.reason}: {rejected.detail}")
@@ -492,6 +506,8 @@ class Evaluator:
             raise ValueError(f"the events are {actual}, and this evaluator takes {wanted}: see its argument `ranking`")
         weighing.require_propensities(self.config, batch)
         self._require_segments(batch)
+        if self._log is not None:
+            self._log.add(batch)
         rest: EventBatch | None = batch
         while rest is not None:
             due = copies.due(self.config, self._state)
@@ -646,7 +662,8 @@ class Evaluator:
         """Return the Report, the unfinished block included. The evaluator does not change.
 
         If whole blocks are pending, they are folded in a copy of the state. A loop that reports often calls
-        `fold_pending` before, which is faster.
+        `fold_pending` before, which is faster. An evaluator that Python code has made warns (`warnings.warn`), once, of
+        events that were all rejected, and of a candidate that no event has a probability of.
 
         Args:
             now: epoch seconds. Promotion judges by it whether the newest event is stale.
@@ -656,8 +673,9 @@ class Evaluator:
             StateError: Whole blocks are pending, and a reward model or a policy is an object that cannot be copied.
         """
         if self._pending_events >= self.config.block:
-            return self._folded().report(now, unmatched_share)
-        config, state, events = self.config, self._state, self._state.events
+            return self._warned(self._folded().report(now, unmatched_share))
+        state, events = self._state, self._state.events
+        config = rooms.ranged(self.config, state.rooms)
         present = rest, tail, learned, curve = self._present()
         late = None if tail is None or rest is None else Blocks(rest, rest, tail[0])
         estimates = list(self._rows(present))
@@ -701,7 +719,16 @@ class Evaluator:
             reward_model=online.read(config.reward_model, state.predictions[0]) if predicts else None,
             **rooms.rows(config, state.rooms, Present(late, learned.counts, learned.weights, goal_estimates)),
         )
-        return with_basis(report)
+        return self._warned(with_basis(report))
+
+    def _warned(self, report: Report) -> Report:
+        """Warn the caller of `report`, once, if nothing can be estimated."""
+        if self._log is not None:
+            logged = self.config.logged_policies
+            absent = [row.policy for row in report.policies if row.policy in logged and not row.events]
+            for message in self._log.warnings(absent):
+                warnings.warn(message, stacklevel=3)
+        return report
 
     def estimates(self, pairs: Collection[Pair]) -> tuple[Estimate, ...]:
         """Return the rows of a Report for these pairs of an estimator and an average, at the cost of these alone."""
@@ -714,14 +741,26 @@ class Evaluator:
         """Yield the rows of all rewards, or the rows of the goal in grids and averages that have one of `pairs`."""
         _, tail, learned, curve = present
         averages = None if pairs is None else {average for _, average in pairs}
+        whole_config = rooms.ranged(self.config, self._state.rooms)
         for index in range(len(self.config.rewards) if pairs is None else 1):
-            config = self.config.for_reward(index)
+            config = whole_config.for_reward(index)
+            if config.rewards[0].is_ratio:
+                yield from self._ratio_rows(index, tail)
+                continue
             totals = KnownEvents(learned.counts, learned.weights, learned.slates[index], learned.by_rank)
             last = None if tail is None else tail[index]
             for whole, before in zip(self._grids, self._state.grids, strict=True):
                 if pairs is None or not set(whole.pairs).isdisjoint(pairs):
                     grid, state = whole.select_reward(before, index)
                     yield from report_rows(config, grid, state, last, totals, curve, wanted=averages)
+
+    def _ratio_rows(self, index: int, tail: Sequence[Evidence] | None) -> Iterator[Estimate]:
+        """Yield the rows of a ratio, from the states of its parts and of their sum."""
+        names = [reward.name for reward in self.config.rewards]
+        indices = [*(names.index(part) for part in self.config.rewards[index].of), index]
+        for whole, state in zip(self._grids, self._state.grids, strict=True):
+            parts = [(*whole.select_reward(state, part), None if tail is None else tail[part]) for part in indices]
+            yield from ratios.estimates(self.config.for_reward(index), parts)
 
     def _present(self) -> _Present:
         """Return the events of the unfinished block and their evidence, and the counts, models and curve after them."""
@@ -747,6 +786,7 @@ class Evaluator:
     def _folded(self) -> Evaluator:
         """Return a copy in which no whole block is pending."""
         folded = copy(self)
+        folded._log = None
         try:
             with foreign_code():
                 folded._state = deepcopy(self._state)  # some parts change in place
@@ -859,6 +899,7 @@ class Evaluator:
     ) -> EvaluatorState:
         """Return a state of this config. Models that are foreign code are loaded only if they are named."""
         config, fresh = self.config, self._saved({})
+        plain = {**plain, "rooms": {**dict.fromkeys(fresh.rooms), **plain["rooms"]}}  # older states lack new rooms
         state = decode(plain, structs.replace(fresh, rooms=rooms.fresh(config, plain["rooms"])))
         return structs.replace(
             state,

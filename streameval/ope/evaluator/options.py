@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from inspect import isclass
-from typing import Annotated, Any, Self, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import (
     BeforeValidator,
@@ -93,10 +93,13 @@ class RewardRange(StrictModel):
         ge=-LARGEST_WEIGHT,
         description="the smallest possible reward; events below are rejected",
     )
-    max: float = Field(
+    max: Annotated[float, Field(le=LARGEST_WEIGHT)] | Literal["auto"] = Field(
         1.0,
-        le=LARGEST_WEIGHT,
-        description="the largest possible reward; events above are rejected",
+        description="the largest possible reward; events above are rejected; with auto, rewards are clipped at the "
+        "`quantile` of the rewards before them",
+    )
+    quantile: float | None = Field(
+        None, ge=0.5, lt=1, description="for max: auto, the quantile that rewards are clipped at, e.g. 0.999"
     )
     below: Beyond = Field(
         "reject",
@@ -112,13 +115,26 @@ class RewardRange(StrictModel):
     @model_validator(mode="after")
     def _is_not_empty(self) -> Self:
         refuse(self._share_problems())
-        if not self.min < self.max:
+        if (self.max == "auto") != (self.quantile is not None):
+            hint = "write both, e.g. {max: auto, quantile: 0.999}, or neither"
+            refuse(
+                [
+                    Problem(
+                        ("quantile",),
+                        expecting("a quantile next to max: auto, and only there", shown(self.quantile)),
+                        hint,
+                    )
+                ]
+            )
+        if self.max != "auto" and not self.min < self.max:
             message = expecting(f"a number greater than min ({self.min:g})", f"{self.max:g}")
             refuse([Problem(("max",), message, "give the range in which every reward lies, e.g. {min: 0, max: 1}")])
         return self
 
     def reward(self, name: str) -> Reward:
         """Return the reward under this name."""
+        if self.max == "auto":
+            return Reward(name, self.min, LARGEST_WEIGHT, below=self.below, above="clip", quantile=self.quantile)
         return Reward(name, self.min, self.max, below=self.below, above=self.above)
 
     def _share_problems(self) -> Iterator[Problem]:
@@ -126,7 +142,7 @@ class RewardRange(StrictModel):
         ends = {"below": self.below, "above": self.above}
         thresholds = [end for end, value in ends.items() if isinstance(value, float)]
         for threshold in thresholds[:1]:
-            others = {"min", "max", *ends} - {threshold}
+            others = {"min", "max", "quantile", *ends} - {threshold}
             for option in sorted(others & self.model_fields_set):
                 message = expecting(f"nothing next to a threshold ({threshold}: {ends[threshold]:g})", f"{option}")
                 hint = f"remove it: the reward is the share of events {threshold} the threshold, from 0 to 1"
@@ -146,28 +162,35 @@ class NamedReward(RewardRange):
     guardrail: GuardrailSettings | None = Field(
         None, description="what a promotable candidate may lose of this reward, e.g. {max_loss: 0.001}"
     )
-    of: dict[Name, float] = Field(
+    of: dict[Name, float] | tuple[Name, ...] = Field(
         {},
         min_length=1,
-        description="weights of other rewards, with this reward as their sum, e.g. {click: 1, purchase: 10, hide: -5}",
+        description="weights of other rewards, with this reward as their sum, e.g. {click: 1, purchase: 10, hide: -5}; "
+        "or two other rewards, with this reward as their ratio, e.g. [revenue, click]",
     )
 
     def reward(self, name: str) -> Reward:
         """Return the reward under this name."""
         max_loss = None if self.guardrail is None else self.guardrail.max_loss
-        return replace(super().reward(name), max_loss=max_loss, of=self.of)
+        parts = self.of if isinstance(self.of, dict) else dict.fromkeys(self.of, 1.0)
+        return replace(super().reward(name), max_loss=max_loss, of=parts, is_ratio=isinstance(self.of, tuple))
 
 
 def rewards_of(named: Mapping[str, NamedReward]) -> tuple[Reward, ...]:
     """Return the rewards by these settings. The range of a weighted sum follows from its parts.
 
     Raises:
-        ProblemsError: A weighted sum is not of other rewards in the log, or has options of its own.
+        ProblemsError: A weighted sum or a ratio is not of other rewards in the log, or has options of its own.
     """
     refuse(problem for name in named for problem in _sum_problems(name, named))
+    refuse(problem for name in named for problem in _ratio_problems(name, named))
     rewards = {name: settings.reward(name) for name, settings in named.items()}
     for name, reward in rewards.items():
         if reward.of:
+            if reward.is_ratio:
+                above, below = (rewards[part] for part in reward.of)
+                weight = (above.high - above.low) / (below.high - below.low)
+                reward = replace(reward, of={above.name: 1.0, below.name: weight})
             parts = [(weight, rewards[part]) for part, weight in reward.of.items()]
             ends = [sorted((weight * part.low, weight * part.high)) for weight, part in parts]
             low, high = (sum(end) for end in zip(*ends, strict=True))
@@ -179,16 +202,43 @@ def _sum_problems(name: str, named: Mapping[str, NamedReward]) -> Iterator[Probl
     settings = named[name]
     if not settings.of:
         return
-    for option in sorted({"field", "min", "max", "below", "above"} & settings.model_fields_set):
+    for option in sorted({"field", "min", "max", "quantile", "below", "above"} & settings.model_fields_set):
         hint = "remove it, or write it for the parts: the range of a weighted sum follows from its parts"
         yield Problem(("rewards", name, option), expecting("nothing next to `of`", option), hint)
-    for part, weight in settings.of.items():
-        path = ("rewards", name, "of", part)
+    is_sum = isinstance(settings.of, dict)
+    for index, part in enumerate(settings.of):
+        path = ("rewards", name, "of", part if is_sum else index)
         if part not in named or named[part].of:
-            hint = f"add it to `rewards`, e.g. {part}: {{max: 1}}: a weighted sum is of other rewards in the log"
+            kind = "a weighted sum" if is_sum else "a ratio"
+            hint = f"add it to `rewards`, e.g. {part}: {{max: 1}}: {kind} is of other rewards in the log"
             yield Problem(path, expecting("the name of a reward in the log", f"'{part}'"), hint)
-        elif weight == 0:
+        elif named[part].max == "auto":
+            hint = (
+                "give the part a number as max, e.g. {max: 200, above: clip}: the range of a sum follows from its parts"
+            )
+            yield Problem(path, expecting("a reward with a fixed range", f"'{part}' with max: auto"), hint)
+        elif isinstance(settings.of, dict) and settings.of[part] == 0:
             yield Problem(path, expecting("a weight that is not 0", "0"), "leave the reward out")
+
+
+def _ratio_problems(name: str, named: Mapping[str, NamedReward]) -> Iterator[Problem]:
+    """Yield what does not fit to a ratio, if its parts exist."""
+    settings = named[name]
+    if not isinstance(settings.of, tuple):
+        return
+    if len(set(settings.of)) != 2 or len(settings.of) != 2:
+        hint = "name the numerator, then the denominator, e.g. [revenue, click]"
+        yield Problem(("rewards", name, "of"), expecting("two different rewards", shown(list(settings.of))), hint)
+        return
+    _, below = settings.of
+    if named[below].min < 0:
+        hint = f"give it a min of at least 0: the ratio is unknown if the mean of {below} may be 0"
+        yield Problem(("rewards", below, "min"), expecting("at least 0", f"{named[below].min:g}"), hint)
+    hint = "decide by another reward: a ratio is estimated beside the others, with its lift and its interval"
+    if name == next(iter(named)):
+        yield Problem(("rewards", name), expecting("a goal that is not a ratio", "a ratio"), hint)
+    if settings.guardrail is not None:
+        yield Problem(("rewards", name, "guardrail"), expecting("no guardrail for a ratio", "a guardrail"), hint)
 
 
 # --- All options ---
@@ -247,6 +297,12 @@ class EvaluatorOptions(StrictModel):
     promotion: Annotated[Promotion | None, BeforeValidator(_rules_as_mapping)] = Field(
         Promotion(), description="a rule, a list of rules or a mapping of options, e.g. {rule: paired}, or off"
     )
+
+    def doubts(self) -> Iterator[Problem]:
+        """Yield warnings about options that are probably meant otherwise."""
+        if self.confidence < 0.5:
+            message = f"intervals miss the true value in {100 * (1 - self.confidence):g} % of all cases"
+            yield Problem(("confidence",), message, f"did you mean {1 - self.confidence:g}?")
 
 
 def _range_as_mapping(value: object) -> object:

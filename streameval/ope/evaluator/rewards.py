@@ -116,10 +116,10 @@ def resolved(batch: EventBatch, rewards: Sequence[Reward]) -> tuple[EventBatch, 
             has_reward = ~np.isnan(column[0])
             if reward is rewards[0] and batch.scored is not None:
                 has_reward &= batch.scored.sizes == 0
-            column, added = _clipped(column, reward, has_reward, batch)
+            column, added = clipped(column, reward.range, has_reward, batch)
             clips[reward.name] = [added]
         columns[reward.name] = column
-    batch = _with_columns(batch, [columns[reward.name] for reward in rewards], rewards)
+    batch = with_columns(batch, [columns[reward.name] for reward in rewards], rewards)
     if batch.scored is not None and rewards[0].clips:
         batch, added = _with_clipped_outcomes(batch, rewards[0])
         clips[rewards[0].name].append(added)
@@ -143,10 +143,15 @@ def _weighted_sum(parts: Sequence[tuple[Column, float]]) -> Column:
     return np.sum([weight * value for (value, _), weight in parts], axis=0), np.sum(slots, axis=0) if slots else None
 
 
-def _clipped(column: Column, reward: Reward, has_reward: Mask, batch: EventBatch) -> tuple[Column, Clips]:
-    """Clip a reward. The rewards of slots shrink or grow in proportion, so that they still sum to the reward."""
+def clipped(
+    column: Column, ends: tuple[float, float | Array], has_reward: Mask, batch: EventBatch
+) -> tuple[Column, Clips]:
+    """Clip a reward to its range, or to the range of each event.
+
+    The rewards of slots shrink or grow in proportion, so that they still sum to the reward.
+    """
     before, slots = column
-    after = np.where(has_reward, np.clip(before, *reward.range), before)
+    after = np.where(has_reward, np.clip(before, *ends), before)
     below, above = after > before, after < before
     if slots is not None and batch.slates is not None:
         factor = np.divide(after, before, out=np.ones_like(before), where=(below | above) & (before != 0))
@@ -169,7 +174,7 @@ def _with_clipped_outcomes(batch: EventBatch, reward: Reward) -> tuple[EventBatc
     return replace(batch, scored=replace(scored, outcomes=after)), clips
 
 
-def _with_columns(batch: EventBatch, columns: Sequence[Column], rewards: Sequence[Reward]) -> EventBatch:
+def with_columns(batch: EventBatch, columns: Sequence[Column], rewards: Sequence[Reward]) -> EventBatch:
     """Replace the rewards of a batch."""
     (goal, goal_slots), *others = columns
     further, slates = batch.further, batch.slates
@@ -194,7 +199,7 @@ def fold(before: Mapping[str, ClippedSums], clips: Mapping[str, list[Clips]]) ->
 def clipped_rows(rewards: Sequence[Reward], sums: Mapping[str, ClippedSums]) -> Iterator[ClippedReward]:
     """Yield a row of the Report for each reward that is clipped."""
     for reward in rewards:
-        if reward.clips:
+        if reward.clips or reward.quantile is not None:
             total = sums.get(reward.name, ClippedSums())
             known = total.weight > 0
             yield ClippedReward(

@@ -9,6 +9,7 @@ from streameval.common.arrays import Array
 from streameval.events import EventBatch
 from streameval.ope.core.state import Company
 from streameval.ope.evaluator.config import EvaluatorConfig
+from streameval.ope.evaluator.rewards import Clips
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.largest_weights import LargestState
 from streameval.ope.policies.coded import Faults
@@ -68,6 +69,9 @@ class Room(NamedTuple):
         join: return the state of a config that joins two others, each with its state. The second one has new policies
             last.
         fresh: return a template that decodes a state, if `start` returns None
+        derive: return events with rewards that are learned from the blocks before their own, the state after the whole
+            blocks, and what clipping did by name of the reward
+        ranged: return the config with the ranges that rewards have had until now
         complete: return events with what the log lacks, learned from the blocks before their own, and the state after
             the whole blocks
         prepare: return complete events with other propensities, before they are weighed, and the state after them
@@ -90,6 +94,10 @@ class Room(NamedTuple):
     resume: Callable[[EvaluatorConfig, EvaluatorConfig, Any], Any]
     join: Callable[[EvaluatorConfig, Owned, Owned, Company], Any] | None = None
     fresh: Callable[[EvaluatorConfig], Any] | None = None
+    derive: Callable[[EvaluatorConfig, Any, EventBatch], tuple[EventBatch, Any, Mapping[str, list[Clips]]]] | None = (
+        None
+    )
+    ranged: Callable[[EvaluatorConfig, Any], EvaluatorConfig] | None = None
     complete: Callable[[EvaluatorConfig, Any, Incomplete], tuple[Incomplete, Any]] | None = None
     prepare: Callable[[EvaluatorConfig, Any, EventBatch], tuple[EventBatch, Any]] | None = None
     observe: Callable[[EvaluatorConfig, Any, Blocks], Any] | None = None

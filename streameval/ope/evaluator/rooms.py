@@ -15,14 +15,17 @@ from streameval.ope.evaluator.calibration import ROOM as CALIBRATION
 from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.frequencies import ROOM as FREQUENCIES
 from streameval.ope.evaluator.learning import ROOM as LEARNING
+from streameval.ope.evaluator.limits import ROOM as LIMITS
 from streameval.ope.evaluator.propensities import ROOM as PROPENSITIES
 from streameval.ope.evaluator.ramp import ROOM as RAMP
+from streameval.ope.evaluator.rewards import Clips
 from streameval.ope.evaluator.room import Blocks, Incomplete, Owned, Present, Room
 from streameval.ope.evaluator.segments import ROOM as SEGMENTS
 from streameval.ope.policies.coded import Faults
 from streameval.ope.report import TrustCheck
 
 ROOMS: tuple[Room, ...] = (
+    LIMITS,
     SEGMENTS,
     CALIBRATION,
     RAMP,
@@ -115,6 +118,25 @@ def without_code(config: EvaluatorConfig, plain: State, trusted: Any) -> State:
     }
 
 
+def derive(
+    config: EvaluatorConfig, states: State, events: EventBatch
+) -> tuple[EventBatch, State, Mapping[str, list[Clips]]]:
+    """Return events with rewards that are learned, the states after them, and what clipping did."""
+    after, clips = dict(states), dict[str, list[Clips]]()
+    for room, state in _present(states):
+        if room.derive:
+            events, after[room.name], added = room.derive(config, state, events)
+            clips |= added
+    return events, after, clips
+
+
+def ranged(config: EvaluatorConfig, states: State) -> EvaluatorConfig:
+    """Return the config with the ranges that rewards have had until now."""
+    for room, state in _present(states):
+        config = room.ranged(config, state) if room.ranged else config
+    return config
+
+
 def complete(config: EvaluatorConfig, states: State, incomplete: Incomplete) -> tuple[Incomplete, State]:
     """Return events with what their log lacks, and the states after them."""
     after = dict(states)
@@ -171,7 +193,7 @@ def checks(config: EvaluatorConfig, states: State, policy_checks: Sequence[Trust
 
 
 def _present(states: State) -> list[tuple[Room, Any]]:
-    return [(room, states[room.name]) for room in ROOMS if states[room.name] is not None]
+    return [(room, states[room.name]) for room in ROOMS if states.get(room.name) is not None]
 
 
 def _asked_for(config: EvaluatorConfig) -> Iterator[tuple[str, str]]:
@@ -180,6 +202,7 @@ def _asked_for(config: EvaluatorConfig) -> Iterator[tuple[str, str]]:
     No key asks for `calibration` or `frequencies`: they report what they can about every log.
     """
     keys = {
+        "limits": ("reward.max", any(reward.quantile is not None for reward in config.rewards)),
         "segments": ("segments", config.segments),
         "ramp": ("logging", config.logging),
         "propensities": ("propensity", config.propensity),

@@ -73,6 +73,10 @@ def refusals(config: EvaluatorConfig) -> Iterator[tuple[str, str]]:
             ramp is not None and ramp.shares is None,
             "give the shares, such as logging: {arms: {production: 0.9, challenger: 0.1}}",
         ),
+        "reward.max: auto is learned in order": (
+            any(reward.quantile is not None for reward in config.rewards),
+            "give max a number, such as {max: 200, above: clip}",
+        ),
         "propensities are estimated from the events before": (config.propensity, "log the propensities"),
     }
     yield from ((problem, hint) for problem, (is_used, hint) in others.items() if is_used)

@@ -16,7 +16,7 @@ from streameval.ope.evaluator import rooms
 from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.grid import Grid, Pair
 from streameval.ope.evaluator.report_rows import COUNTS
-from streameval.ope.evaluator.rewards import clipped_check
+from streameval.ope.evaluator.rewards import clipped_check, fold
 from streameval.ope.evaluator.room import Incomplete
 from streameval.ope.evaluator.state import EvaluatorState, EventState
 from streameval.ope.evidence import largest_weights
@@ -78,8 +78,12 @@ class Completed(NamedTuple):
 
 def completed(config: EvaluatorConfig, state: EvaluatorState, events: EventBatch) -> Completed:
     """Return the events with estimated propensities, and with distributions of policies that learn."""
+    events, derived, clips = rooms.derive(config, state.rooms, events)
+    if clips:
+        counts = structs.replace(state.events, clipped=fold(state.events.clipped, clips))
+        state = structs.replace(state, events=counts)
     goal = _predict(config, state, events, 0) if config.policies_need_prediction else None
-    incomplete, after = rooms.complete(config, state.rooms, Incomplete(events, None if goal is None else goal[0], {}))
+    incomplete, after = rooms.complete(config, derived, Incomplete(events, None if goal is None else goal[0], {}))
     weighable = incomplete.events if config.propensity is None else _weighable(incomplete.events)
     return Completed(weighable, incomplete.faults, structs.replace(state, rooms=after), goal)
 

@@ -17,6 +17,9 @@ from streameval.ope.core import AnyAverage, Reading
 from streameval.ope.estimators import TermRange
 from streameval.ope.intervals.base import IntervalMethod, is_degenerate, is_enough, standard_error
 
+WIDER_UNDER_DRIFT = 2.4 / 1.96
+"""Factor of the half-width of intervals on a mixture, see `DriftAware`."""
+
 
 @dataclass(frozen=True, config=strict)
 class Normal(IntervalMethod):
@@ -134,7 +137,7 @@ class DriftAware(IntervalMethod):
         z = NormalDist().inv_cdf(0.5 + confidence / 2)
         sampling = reading.parts["se"] ** 2 * np.fmax(1.0, reading.design_effect)
         moved = np.nan_to_num(reading.parts["drift"]) ** 2
-        width = 2.4 / 1.96 * z * np.sqrt(sampling + reading.parts["spread"] ** 2 + moved)
+        width = WIDER_UNDER_DRIFT * z * np.sqrt(sampling + reading.parts["spread"] ** 2 + moved)
         width = width + missing_weight(reading) * np.where(terms.controlled, terms.high_slope - terms.low_slope, 0.0)
         width = np.where(is_degenerate(reading, terms.ratio), 0.0, width)
         is_known = (reading.importance_weight_mean > 0) & reading.rewarded & is_enough(reading.count)

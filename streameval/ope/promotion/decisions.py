@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from statistics import median
@@ -208,7 +207,6 @@ def _decision(
     first_event, first_timestamp, first_lift = hold.first[index]
     lifts, blocks = hold.later[index]
     estimator, average = pair if pair and rule.needs_lift else (None, None)
-    error = rule.standard_error(last, monitor.context)
     return Decision(
         policy=monitor.policies[1 + index],
         rule=rule.label,
@@ -235,7 +233,7 @@ def _decision(
         worse=worse,
         profiles=() if is_idle else profiles,
         covers=rule.covers,
-        basis=structs.replace(basis, standard_errors=number_or_none(last["lift"] / error if error else math.nan)),
+        basis=structs.replace(basis, standard_errors=number_or_none(rule.standard_errors(last, monitor.context))),
         state="promotable" if promotable else "untrusted" if is_untrusted else "worse" if worse else "undecided",
     )
 

@@ -37,6 +37,8 @@ class Reward:
             that the reward is 1 for events below it and 0 for others
         above: likewise for larger rewards
         of: weights of other rewards by name, with this reward as their sum
+        quantile: quantile of earlier rewards that rewards are clipped at, None for a fixed range
+        is_ratio: whether the reward is the ratio of the two rewards in `of`. The core then estimates their sum.
     """
 
     name: str = "reward"
@@ -46,6 +48,8 @@ class Reward:
     below: Beyond = "reject"
     above: Beyond = "reject"
     of: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    quantile: float | None = None
+    is_ratio: bool = False
 
     @property
     def range(self) -> tuple[float, float]:
@@ -61,8 +65,8 @@ class Reward:
 
     @property
     def clips(self) -> bool:
-        """Tell whether rewards beyond the range count as its ends."""
-        return "clip" in (self.below, self.above)
+        """Tell whether rewards beyond a fixed range count as its ends."""
+        return self.quantile is None and "clip" in (self.below, self.above)
 
     @property
     def is_share(self) -> bool:

@@ -83,7 +83,9 @@ def fold(state: PairState, sums: BlockSums, centred: bool) -> PairState:
 
 
 def select(state: PairState, candidates: Sequence[int]) -> PairState:
-    """Return the state of these candidates only, by their indices."""
+    """Return the state of these candidates only, by their indices. One alone has nothing to remember."""
+    if len(candidates) < 2:
+        return start(len(candidates)) or state
     pairs = (state.blocks, state.events, state.total, state.square)
     return PairState(state.production, *(values[np.ix_(candidates, candidates)] for values in pairs))
 

@@ -341,7 +341,7 @@ class PromotionMonitor:
         guarded, guardrails = self._judge_guardrails(state.guardrails, sums[1:], lifts, sizes)
         believed = trustworthy[:, 1:] & trustworthy[:, :1] & differs
         rules, transitions = {}, list(state.transitions)
-        untimed = np.ones(believed.shape)
+        untimed, errors = np.ones(believed.shape), np.sqrt(deciding.sampling_variance + deciding.drift_square)
         for label, rule in self.rules.items():
             before = state.rules[label]
             judgement, memory = rule.judge(before.memory, sums[0], deciding, self.context)
@@ -357,7 +357,7 @@ class PromotionMonitor:
             hold, promotable = self._fold_hold(before.hold, judgement, sound, self.hold_of(rule), numbers, times, sizes)
             judgements = {self.goal: judgement, **guarded[label]}
             losing = self._fold_losing(rule, judgements, before, state.guardrails, sound & ~promotable[1:])
-            last = {**judgement.last, "losing": losing[self.goal][-1]}
+            last = {**judgement.last, "losing": losing[self.goal][-1], "error": errors[-1]}
             rules[label] = structs.replace(before, memory=memory, hold=hold, last=last)
             for name, guardrail in guardrails.items():
                 known = guardrail.rules[label]
@@ -379,7 +379,8 @@ class PromotionMonitor:
                 if promotable[1 + index, candidate] or is_worse[1 + index, candidate]:
                     named = "promotable" if promotable[1 + index, candidate] else "worse"
                 change = Change(label, candidate, *moment, starts and not is_loss, *bounds, reason, log)
-                basis = _basis(rule, judgement, deciding, evidence, self.context, index, candidate)
+                rests_on = judgement.after(index, candidate) | {"error": float(errors[index, candidate])}
+                basis = *evidence[index, 1 + candidate, :2].tolist(), rule.standard_errors(rests_on, self.context)
                 state_after = {"worse": starts if is_loss else None, "state": named, "basis": basis}
                 transitions.append(structs.replace(change, **state_after))
         transitions.sort(key=lambda transition: transition.event)
@@ -673,23 +674,6 @@ class PromotionMonitor:
             for label, rule_state in state.rules.items()
         }
         return structs.replace(state, by=fresh.by, rules=rules)
-
-
-def _basis(
-    rule: PromotionRule,
-    judgement: Judgement,
-    deciding: Lift,
-    evidence: Array,
-    context: RuleContext,
-    index: int,
-    candidate: int,
-) -> tuple[float, float, float]:
-    """Return the effective events, the largest share of an event and the lift in standard errors after a block."""
-    error = rule.standard_error(judgement.after(index, candidate), context)
-    if math.isnan(error):
-        error = math.sqrt((deciding.sampling_variance + deciding.drift_square)[index, candidate])
-    effective, largest, _ = evidence[index, 1 + candidate].tolist()
-    return effective, largest, float(judgement.lift[index, candidate]) / error if error else math.nan
 
 
 def _changes(promotable: Mask, worse: Mask) -> list[tuple[int, int, bool, bool]]:

@@ -226,6 +226,18 @@ intervals: {short: {kind: normal, drift: include}}
     ]
 
 
+def test_a_learned_limit_is_shown_and_plan_refuses_it(run: Run, files: Path) -> None:
+    (files / "c.yaml").write_text(
+        "{source: {topic: t}, policies: {candidates: [a]}, reward: {max: auto, quantile: 0.999}, state: off}"
+    )
+    shown = [line.rstrip() for line in run("check", "c.yaml", "--no-broker").out.splitlines()]
+    assert "reward      the field reward, from 0 to the 0.999 quantile of earlier rewards" in shown
+    assert "drift       off" in shown
+    outcome = run("plan", "c.yaml", "c.yaml")
+    assert outcome.code == 2
+    assert "max: auto has none\nhint: give max a number" in outcome.err
+
+
 def test_check_warns_of_secrets_that_every_user_can_read(run: Run, files: Path) -> None:
     tokens = files / "tokens"
     tokens.write_text("7f3a" * 8)
@@ -298,7 +310,7 @@ def test_check_names_the_candidate_that_events_lack(run: Run, files: Path) -> No
     outcome = run("check", "c.yaml")
     assert outcome.code == 0
     assert outcome.err == (
-        "warning: none of these events has a probability of the policy 'other'\nhint: check its name\n"
+        "warning: none of these events has a probability of the policy 'other'\nhint: the events name challenger\n"
     )
 
 

@@ -97,7 +97,22 @@ def test_tables_are_read_and_a_file_without_events_is_refused(run: Run, tmp_path
     (tmp_path / "empty.ndjson").write_text("{}")
     outcome = run("check", "--propensities", str(tmp_path / "empty.ndjson"))
     assert outcome.code == 2
-    assert "has no event" in outcome.err
+    assert "1  missing_field  e.g. event_id: missing\nhint: " in outcome.err
+    assert "has no event: all were rejected" in outcome.err
+
+
+def test_a_candidate_that_no_event_knows_is_named_with_the_names_of_events(run: Run, tmp_path: Path) -> None:
+    rows = [{**row, "policies": {"old": 0.5, "new": 0.5}} for row in single(3, 100)]
+    path = written(tmp_path / "log.ndjson", rows)
+    outcome = run("check", "--propensities", path, "--candidates", "newer")
+    assert outcome.code == 1
+    assert "error: no event has a probability of the policy 'newer'\nhint: the events name old, new\n" in outcome.err
+
+
+def test_a_configuration_is_no_log(run: Run) -> None:
+    outcome = run("check", "--propensities", "c.yaml", "--candidates", "new")
+    assert outcome.code == 2
+    assert outcome.err.startswith("error: --propensities reads a log, and c.yaml is a configuration\nhint: name a file")
 
 
 def test_rows_over_several_lines_are_shown_unless_they_are_expected(run: Run, tmp_path: Path) -> None:

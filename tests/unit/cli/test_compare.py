@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -121,19 +122,52 @@ def test_copies_of_a_frame_are_no_evidence(log: dict[str, Any], ids: bool) -> No
     assert not any(decision.promotable for decision in answer.report.promotion)
 
 
+def test_copies_are_found_in_any_order_if_events_have_times(log: dict[str, Any]) -> None:
+    frame = pd.DataFrame(log).assign(timestamp=1.6e9 + np.arange(EVENTS) // 2)
+    assert "copies" not in str(se.compare(frame, ["new"]))
+    with pytest.warns(UserWarning, match="fail the trust check repeated_events"):
+        answer = se.compare(pd.concat([frame] * 2).sort_values("timestamp"), ["new"])
+    assert "% of the events are copies of earlier ones" in str(answer)
+
+
+def test_copies_are_found_if_rewards_are_rare(log: dict[str, Any]) -> None:
+    frame = pd.DataFrame(log).assign(reward=(np.arange(EVENTS) % 50 == 0).astype(int))
+    assert "copies" not in str(se.compare(frame, ["new"]))
+    with pytest.warns(UserWarning, match="repeated_events: about 49"):
+        se.compare(pd.concat([frame] * 2), ["new"])
+
+
+@pytest.mark.parametrize("actions", [4, 40])
+def test_actions_that_take_turns_are_no_copies(actions: int) -> None:
+    rewards = np.random.default_rng(5).random(EVENTS) < 0.01
+    turn = np.arange(EVENTS) % actions
+    frame = pd.DataFrame({"action": turn, "propensity": 1 / actions, "reward": rewards.astype(int)})
+    answer = se.compare(frame.assign(new=(turn + 1) * 2 / actions / (actions + 1)), ["new"])
+    assert "repeated_events" not in [check.check for check in answer.report.trust]
+
+
 def test_segments_that_are_known_after_the_decision_are_named(log: dict[str, Any]) -> None:
     frame = pd.DataFrame(log | {"revenue": [5 * reward for reward in log["reward"]], "item": log["action"]})
     with pytest.warns(UserWarning, match="the segment 'revenue' decides the reward"):
         se.compare(frame, ["new"], segments=["revenue", "country"])
+    with pytest.warns(UserWarning, match="the segment 'item' decides the action"):
+        se.compare(frame, ["new"], segments=["item", "country"])
+    levels = np.arange(EVENTS) % 3
+    with pytest.warns(UserWarning, match="the segment 'level' decides the reward"):
+        se.compare(frame.assign(level=levels, reward=levels / 2), ["new"], segments="level")
     with pytest.raises(ProblemsError, match="before the decision, found the action"):
         se.compare(frame, ["new"], columns={"action": "item"}, segments="item")
-    with pytest.raises(InputError, match="'propensity' has no value that is text or a whole number"):
+    with pytest.raises(ProblemsError, match="before the decision, found a reward"):
+        se.compare(frame, ["new"], columns={"reward": "revenue"}, reward={"max": 5}, segments="revenue")
+    with pytest.raises(InputError, match="and the field 'propensity' has 0"):
         se.compare(frame, ["new"], segments="propensity")
 
 
 def test_a_confidence_that_is_an_error_level_is_doubted(log: dict[str, Any]) -> None:
     with pytest.warns(UserWarning, match="confidence: intervals miss the true value in 95 % of all cases"):
         se.compare(log, ["new"], confidence=0.05)
+    with pytest.warns(UserWarning, match=r"did you mean 0\.95\?"):
+        se.Evaluator(["new"], confidence=0.05)
 
 
 def test_copies_that_are_dropped_do_no_harm(log: dict[str, Any]) -> None:
@@ -284,6 +318,33 @@ def test_what_is_wrong_with_the_data_is_a_warning(
     assert {one.filename for one in caught} == {__file__}
 
 
+def test_rejected_events_are_named_before_the_checks_that_they_fail(log: dict[str, Any]) -> None:
+    lacking = {**log, "reward": [1 if reward else None for reward in log["reward"]]}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        answer = str(se.compare(lacking, ["new"]))
+    assert re.match(r"Do not decide yet about new: 8\d\.\d% of the latest events were rejected, over 5%; mean", answer)
+    failed = [str(one.message) for one in caught if "trust check" in str(one.message)]
+    assert "the trust check rejected_share" in failed[0]
+    assert "write 0 if nothing was earned" in str(caught[0].message)
+
+
+def test_findings_about_batches_that_are_read_are_named_once(log: dict[str, Any], tmp_path: Path) -> None:
+    path = csv_file({**log, "new": [None] * EVENTS}, tmp_path)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        se.compare(se.read_events(path, policies=["new"]), ["new"])
+    assert [str(one.message).partition("\n")[0] for one in caught] == ["no event has a probability of the policy 'new'"]
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_answer_to_a_log_of_rejected_events() -> None:
+    evaluator = se.Evaluator(["new"])
+    evaluator.update(se.EventBatch.from_frame({"action": ["a"], "propensity": [3.0], "reward": [1]}))
+    assert str(evaluator.report()).startswith("No event counts for new: all events were rejected (1)\n")
+
+
 def test_the_figure_is_drawn(log: dict[str, Any]) -> None:
     figure = se.compare(log, ["new"]).plot()
     assert [axes.get_title(loc="left") for axes in figure.axes][:1] == ["reward per event"]
@@ -298,8 +359,12 @@ def test_the_figure_is_drawn(log: dict[str, Any]) -> None:
             TypeError,
             "expected a frame of pandas or polars, an Arrow table, paths or batches, found int",
         ),
-        (([{"action": "a"}], ["new"]), {}, TypeError, "found list of dict"),
-        ((np.zeros((2, 2)), ["new"]), {}, TypeError, "found ndarray of ndarray"),
+        (([{"action": "a"}], ["new"]), {}, TypeError, "found list of dict: make a frame of them, e.g. pandas."),
+        ((np.zeros((2, 2)), ["new"]), {}, TypeError, "found ndarray of ndarray: name its columns: pandas."),
+        ((iter([pd.DataFrame()]), ["new"]), {}, TypeError, "list_iterator of DataFrame: join the frames into one"),
+        (([pd.DataFrame()], ["new"]), {}, TypeError, "list of DataFrame: join the frames into one, e.g. pandas.concat"),
+        ((pd.Series([1]), ["new"]), {}, TypeError, "found Series: give the whole frame"),
+        ((pl.Series([1]), ["new"]), {"segments": "a"}, TypeError, "found Series: give the whole frame"),
         ((["absent.csv", 5], ["new"]), {}, TypeError, "found list of int"),
         ((open, ["new"]), {}, TypeError, "found builtin_function_or_method"),
         (([], ["new"]), {}, InputError, "no event was accepted: there is none"),
@@ -330,6 +395,12 @@ def test_the_figure_is_drawn(log: dict[str, Any]) -> None:
         (({"a": [1]}, ["new"]), {}, InputError, "action"),
         (({"a": [1]}, ["new"]), {"estimaters": ["ips"]}, ProblemsError, "found the unknown key 'estimaters'"),
         (({"a": [1]}, ["new"]), {"segments": ["country"]}, InputError, "no event has the field 'country'"),
+        (
+            ({"p": [0.5, None]}, ["new"]),
+            {"segments": "p"},
+            InputError,
+            "split by text, whole numbers or truth values, and",
+        ),
     ],
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")

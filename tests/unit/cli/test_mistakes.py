@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import pickle
 import socket
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -118,11 +119,16 @@ MISTAKES_IN_A_LOG = {
     ),
     "propensities are percents": (
         field("propensity", lambda value: 100 * value),
-        f"propensity: 50 is not in (0, 1] (log.ndjson:1)\nhint: a propensity is greater than 0 and at most 1: {NUMBER}",
+        "propensity: 50 is not in (0, 1] (log.ndjson:1)\nhint: a propensity is greater than 0 and at most 1: "
+        "write 0.5, not 50; divide by 100, as this looks like percent",
     ),
     "probabilities of the candidate are percents": (
         challenger(lambda value: 100 * value),
-        "policies.challenger: 20 is not in [0, 1] (log.ndjson:1)\nhint: a probability is between 0 and 1: write",
+        "policies.challenger: 20 is not in [0, 1] (log.ndjson:1)\nhint: a probability is between 0 and 1: write 0.2",
+    ),
+    "some propensities are over 100": (
+        lambda index, event: field("propensity", lambda value: 1000 if index else 100 * value)(index, event),
+        f"propensity: 50 is not in (0, 1] (log.ndjson:1)\nhint: a propensity is greater than 0 and at most 1: {NUMBER}",
     ),
     "propensities are percents of less than 1": (
         field("propensity", lambda value: value / 100),
@@ -131,18 +137,25 @@ MISTAKES_IN_A_LOG = {
     ),
     "a propensity is 0": (field("propensity", lambda _: 0, every=3), "propensity: 0 is not in (0, 1] (log.ndjson:1)"),
     "a propensity is negative": (field("propensity", lambda _: -0.5, every=3), "propensity: -0.5 is not in (0, 1]"),
-    "a propensity is text": (field("propensity", str), "propensity: expected float, got str (log.ndjson:1)"),
+    "a propensity is text": (field("propensity", str), "propensity: expected float, got str: '0.5' (log.ndjson:1)"),
     "propensities are those of another policy": (
         field("propensity", lambda _: 0.9),
         "the trust check mean_weight: mean weight 0.322 over 400 events, expected 1",
     ),
     "propensities are missing": (drop_field("propensity"), "propensity: missing, as is `propensities` (log.ndjson:1)"),
-    "the reward is missing": (drop_field("reward"), "reward: missing (log.ndjson:1)"),
-    "the reward is text": (field("reward", lambda _: "click"), "reward: expected bool | float, got str (log.ndjson:1)"),
+    "the reward is missing": (drop_field("reward"), "reward: missing (log.ndjson:1)\nhint: write 0 if nothing was"),
+    "the reward is text": (field("reward", lambda _: "click"), "reward: expected bool | float, got str: 'click'"),
+    "the reward is a word": (
+        field("reward", lambda _: "Yes"),
+        "got str: 'Yes' (log.ndjson:1)\nhint: write 1 and 0 for words such as Yes; pandas: column.map(",
+    ),
     "the reward is null": (field("reward", lambda _: None, every=2), "reward: missing (log.ndjson:1)"),
     "the reward is infinite": (field("reward", lambda _: math.inf, every=9), "reward: inf is not a finite number"),
     "the action is missing": (drop_field("action"), "action: missing (log.ndjson:1)"),
-    "the id is missing": (drop_field("event_id"), "event_id: missing (log.ndjson:1)"),
+    "the id is missing": (
+        drop_field("event_id"),
+        "event_id: missing (log.ndjson:1)\nhint: events in JSON need ids, which show copies, while rows of tables need",
+    ),
     "the id is a fraction": (field("event_id", lambda _: 0.5), "event_id: expected"),
     "the timestamp is missing": (drop_field("timestamp", every=2), "timestamp: missing (log.ndjson:1)"),
     "times are in milliseconds": (field("timestamp", lambda time: 1e3 * time), "is it in milliseconds? (log.ndjson:1)"),
@@ -157,7 +170,11 @@ MISTAKES_IN_A_LOG = {
         "timestamp: expected",
     ),
     "times are words": (field("timestamp", lambda _: "yesterday"), "timestamp: invalid RFC3339"),
-    "policies are a list": (field("policies", lambda _: [0.5]), "policies: expected object, got array (log.ndjson:1)"),
+    "policies are a list": (
+        field("policies", lambda _: [{"id": "challenger", "p": 0.5}]),
+        'policies: expected object, got array (log.ndjson:1)\nhint: write {"NAME": PROBABILITY}, or name the place '
+        "of each in `columns`, e.g. columns: {policies: {new: policies.new.p}}",
+    ),
     "the candidate's probability is text": (
         challenger(str),
         "warning: no event has a probability of the policy 'challenger'\nhint: its values must be numbers, or lists of",
@@ -253,7 +270,7 @@ def test_a_table_that_is_read_twice_is_found_without_ids(run: Run) -> None:
     assert outcome.err == (
         "warning: timestamp: 394 of 800 events are dated up to 7 minutes before an earlier one\n"
         "hint: sort the log and its files by timestamp: events count as they are read\n"
-        "warning: logging and challenger fail the trust check repeated_events: about 41 % of the events are copies of "
+        "warning: logging and challenger fail the trust check repeated_events: about 50 % of the events are copies of "
         "earlier ones\n"
         "hint: read each event once: leave out copies of files or frames, and give each decision an event_id\n"
     )
@@ -297,7 +314,29 @@ MISTAKES_IN_FILES: dict[str, tuple[str, str | bytes, str]] = {
     "an array of events": (
         "x.json",
         "[" + json.dumps(next(events())) + "]",
-        "e.g. not a JSON object (x.json:1)\nhint: write each event as one JSON object, in its own line",
+        "e.g. not a JSON object (x.json:1)\nhint: write each event as one JSON object, in its own line or message; "
+        "jq -c '.[]' FILE unpacks an array",
+    ),
+    "a pickle file": (
+        "x.pkl",
+        pickle.dumps({"action": ["a"]}),
+        "error: x.pkl is a pickle file, not JSON or CSV\nhint: pandas.read_pickle(path).to_parquet(new)\n",
+    ),
+    "an array of numpy": (
+        "x.npy",
+        b"\x93NUMPY\1\0",
+        "error: x.npy is an array of numpy, not JSON or CSV\nhint: ",
+    ),
+    "arrays of numpy": ("x.npz", b"PK\3\4" + bytes(99), "hint: pandas.DataFrame(dict(numpy.load(path)))"),
+    "a Feather file": (
+        "x.feather",
+        b"ARROW1\0\0",
+        "error: x.feather is an Arrow or Feather file, not JSON or CSV\n",
+    ),
+    "a database": (
+        "x.db",
+        b"SQLite format 3\0",
+        "error: x.db is a database of SQLite, not JSON or CSV\nhint: s",
     ),
     "an event on several lines": (
         "x.json",
@@ -357,7 +396,7 @@ MISTAKES_IN_FILES: dict[str, tuple[str, str | bytes, str]] = {
     "numbers with decimal commas": (
         "x.csv",
         HEADER + '1700000000,a,"0,5",1,0.5\n',
-        "propensity: expected float, got str (x.csv:1)\nhint: ",
+        "propensity: expected float, got str: '0,5' (x.csv:1)\nhint: write a decimal point for the comma: pandas.",
     ),
     "dates of a spreadsheet": (
         "x.csv",
@@ -450,7 +489,7 @@ MISTAKES_IN_CONFIGURATIONS = {
     "'payred'\nhint:",
     "reward_model: rigde": "found 'rigde'\nhint: did you mean 'ridge'?",
     "reward: {min: 1, max: 0}": "reward.max (line 2): expected a number greater than min (1), found 0\nhint: gi",
-    "reward: {max: many}": "reward.max (line 2): expected a number, found 'many'\nhint: the largest possible reward",
+    "reward: {max: many}": "reward.max (line 2): expected a number or auto, found 'many'\nhint: the largest",
     "confidence: 95": "confidence (line 2): expected a number less than 0.999999999999, found 95\nhint: conf",
     "confidence: 0.9\nconfidence: 0.8": "c.yaml:3:1: the key 'confidence' is also in line 2\nhint: keep one of the two",
     "columns: {propensty: p}": "found the unknown key 'propensty'\nhint: did you mean 'propensity'?",
@@ -593,8 +632,8 @@ def test_check_names_a_candidate_that_some_events_lack_and_why_others_cannot_be_
     outcome = run("check", "c.yaml")
     assert outcome.code == 0
     assert outcome.err == (
-        "warning: 10 of the first events cannot be used, e.g. malformed: reward: expected bool | float, got str\n"
-        "hint: `streameval schema` prints what an event looks like\n"
+        "warning: 10 of the first events cannot be used, e.g. malformed: reward: expected bool | float, got str: '1'\n"
+        "hint: write the number 1 without quotes; pandas: column.astype(float)\n"
         "warning: 20 events of 90 have no probability of the policy 'challenger'\n"
         "hint: log the probability of every candidate with every event\n"
     )

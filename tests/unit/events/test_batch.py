@@ -137,8 +137,19 @@ COMPACT: dict[str, Any] = {"reward": [1, 0], "propensity": [0.5, 0.5], "policies
         ({"policies": {"a": [[0.5], [0.5]]}}, "policies['a']: expected the shape [2], found [2, 1]"),
         ({"reward": [[1, 0]]}, "reward: expected the shape [any], found [1, 2]"),
         ({"reward": ["x", 0]}, "reward: not an array of numbers"),
+        (
+            {"reward": ["0,6", 0]},
+            "reward: not an array of numbers: could not convert string to float: '0,6'; write",
+        ),
+        ({"propensity": [25, 50]}, "row 0: propensity_range: propensity: 25 is not in (0, 1]; divide percent by 100"),
         ({"propensities": [[1.0], [1.0]]}, "give `propensity`, or else"),
         ({"features": [[[1.0]], [[1.0]]]}, "give `propensity`, or else"),
+        ({"policies": [[0.5, 0.5]]}, "policies: expected a mapping by name, found [[0.5, 0.5]]"),
+        ({"rewards": [[0.5, 0.5]]}, "rewards: expected a mapping by name, found [[0.5, 0.5]]"),
+        ({"segments": ["a", "b"]}, "segments: expected a mapping by name, found ['a', 'b']"),
+        ({"segments": {"day": "ab"}}, "segments['day']: expected 2 values, one per event, found 'ab'"),
+        ({"segments": {"day": None}}, "segments['day']: expected 2 values, one per event, found None"),
+        ({"segments": {"day": ["a"]}}, "segments['day']: expected 2 values, one per event, found 1"),
     ],
 )
 def test_invalid_arrays_are_refused_with_the_first_bad_row(changes: dict[str, Any], message: str) -> None:
@@ -240,7 +251,6 @@ def test_a_state_gives_the_batch_back_bit_for_bit(messages: list[bytes]) -> None
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"policies": [[0.5, 0.5]]}, "policies: expected a mapping from name to probabilities, found list"),
         ({"segments": {"country": ["de"]}}, r"segments\['country'\]: expected 2 values, one per event"),
         ({"reward": pd.Series([1, 0], [1, 0])}, "propensity: its index differs from the index of reward"),
         ({"segments": {"c": pd.Series(["a", "b"], [7, 8])}}, r"segments\['c'\]: its index differs"),

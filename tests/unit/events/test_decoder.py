@@ -168,7 +168,7 @@ def test_an_optional_field_may_be_null() -> None:
 
 
 REJECTED: list[tuple[dict[str, Any], str, str]] = [
-    ({"reward": "1"}, "malformed", "reward: expected bool | float, got str"),
+    ({"reward": "1"}, "malformed", "reward: expected bool | float, got str: '1'"),
     ({"propensity": True}, "malformed", "propensity: expected float, got bool"),
     ({"event_id": 1.5}, "malformed", "event_id: expected int | str, got float"),
     ({"action": ["a"]}, "malformed", "action: expected int | str, got array"),

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from streameval import read_events
 from streameval.errors import InputError
 from streameval.events import EventBatch, JsonDecoder, fingerprints
 
@@ -158,6 +161,8 @@ def test_the_frame_is_left_as_it_was_and_may_be_empty() -> None:
             "no column 'newer' for newer",
         ),
         (pd.DataFrame({"action": ["a", 1]}), None, "the frame cannot become an Arrow table: "),
+        (pd.DataFrame(ROWS), "p", "columns: expected a mapping by field, found 'p'"),
+        (pd.DataFrame(ROWS), ["p"], "columns: expected a mapping by field, found "),
         (pd.DataFrame(ROWS), {"reward": "click"}, "the frame has no column with the propensity"),
     ],
 )
@@ -166,39 +171,63 @@ def test_a_frame_that_lacks_a_column_is_refused(frame: Any, columns: Any, messag
         EventBatch.from_frame(frame, columns)
 
 
-@pytest.mark.parametrize("value", [[1, 2], "log.csv", np.zeros(3)])
-def test_another_type_is_refused(value: Any) -> None:
-    with pytest.raises(TypeError, match="expected a frame of pandas or polars, or an Arrow table, found "):
+@pytest.mark.parametrize(
+    ("value", "remedy"),
+    [
+        ([1, 2], "list: give the path"),
+        ("log.csv", "str: read_events and"),
+        (np.zeros(3), r"pandas.DataFrame\(array, columns="),
+        ([pd.DataFrame(ROWS)] * 2, r"join the frames into one, e.g. pandas.concat\(frames\)"),
+        ([pl.DataFrame(ROWS)] * 2, r"polars.concat\(frames\)"),
+        ([{"action": "a"}], r"pandas.DataFrame\(rows\)"),
+        (pd.DataFrame(ROWS)["action"], "Series: give the whole frame"),
+        (pl.DataFrame(ROWS)["action"], "Series: give the whole frame"),
+    ],
+)
+def test_another_type_is_refused_with_a_remedy(value: Any, remedy: str) -> None:
+    with pytest.raises(TypeError, match=f"expected a frame of pandas or polars, or an Arrow table, found .*{remedy}"):
         EventBatch.from_frame(value)
 
 
-@pytest.mark.parametrize(
-    ("value", "way"),
-    [
-        ([{"action": "a"}], r"a list of dict: give pandas.DataFrame\(rows\)"),
-        ([pd.DataFrame(ROWS)] * 2, r"a list of DataFrame: give pandas.concat\(frames\)"),
-        (pd.Series([1, 0]), "Series: give the whole frame"),
-        (pl.Series([1, 0]), "Series: give the whole frame"),
-    ],
-)
-def test_what_is_nearly_a_frame_is_named_with_the_way_to_one(value: Any, way: str) -> None:
-    with pytest.raises(TypeError, match=way):
-        EventBatch.from_frame(value)
+def test_a_number_as_text_among_numbers_is_named() -> None:
+    with pytest.raises(InputError, match="cannot become an Arrow table") as caught:
+        EventBatch.from_frame(pd.DataFrame({"reward": [1, "0,6"]}))
+    assert caught.value.hint.startswith("write a decimal point for the comma")
+
+
+def test_single_values_are_no_columns() -> None:
+    with pytest.raises(InputError, match="cannot become an Arrow table") as caught:
+        EventBatch.from_frame({"action": ["a"], "p": 0.5})
+    assert "'p' is one value, not a list" in caught.value.hint
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("arguments", "message", "hint"),
     [
-        ({"frame": {"action": "a", "propensity": 0.5, "reward": 1}}, "a list of values for each column"),
-        ({"policies": "p_new"}, r"policies: expected a list of names, found 'p_new'"),
-        ({"reward_range": (1, 0)}, r"reward_range: expected the smallest and the largest reward, found \(1, 0\)"),
-        ({"segments": ["country"]}, "segments: expected a mapping from name to field"),
-        ({"columns": {"reward": "click"}, "reward_field": "other"}, r"next to columns\['reward'\] \('click'\)"),
+        ({"policies": "new"}, "policies: expected a list of names, found 'new'", 'policies=["NAME"]'),
+        ({"reward_range": 1}, "reward_range: expected the smallest and a larger reward, found 1", "(0, 1)"),
+        ({"reward_range": (1, 0)}, "reward_range: expected the smallest and a larger reward, found (1, 0)", "(0, 1)"),
+        ({"reward_range": {"max": 1}}, "reward_range: expected the smallest and a larger reward, found a", "(0, 1)"),
+        ({"scores": "softmax"}, "scores: expected a list of names, found 'softmax'", 'scores=["NAME"]'),
+        ({"reward_field": None}, "reward_field: expected the name of a field, found nothing", "rewards="),
+        ({"estimated": "no"}, "estimated: expected True or False, found 'no'", "estimated=True is for logs without"),
+        ({"segments": ["day"]}, "segments: expected a mapping by name, found ['day']", 'segments={"country"'),
+        ({"segments": "day"}, "segments: expected a mapping by name, found 'day'", 'segments={"country"'),
+        ({"segments": {"day": 5}}, "segments.day: expected the name of a field, found 5", 'segments={"country"'),
     ],
 )
-def test_arguments_that_would_be_misread_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        EventBatch.from_frame(**{"frame": pd.DataFrame(ROWS), **options})
+def test_a_wrong_argument_is_named(tmp_path: Path, arguments: dict[str, Any], message: str, hint: str) -> None:
+    (tmp_path / "log.ndjson").touch()
+    for read in (partial(EventBatch.from_frame, ROWS, COLUMNS), partial(read_events, tmp_path / "log.ndjson")):
+        with pytest.raises(InputError) as caught:
+            next(iter(read(**arguments)))
+        assert caught.value.message.startswith(message)
+        assert hint in caught.value.hint
+
+
+def test_the_reward_is_named_once() -> None:
+    with pytest.raises(InputError, match=r"next to columns\['reward'\] \('click'\)"):
+        EventBatch.from_frame(pd.DataFrame(ROWS), {"reward": "click"}, reward_field="other")
 
 
 SETS: dict[str, list[Any]] = {

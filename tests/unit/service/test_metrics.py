@@ -66,6 +66,7 @@ PROMISED: dict[str, set[str]] = {
     "streameval_rewards_clipped_total": {"reward", "side"},
     "streameval_rewards_clipped_share": {"reward"},
     "streameval_rewards_clipped_worth": {"reward"},
+    "streameval_reward_limit": {"reward"},
     "streameval_policy_events_since_start": {"policy"},
     "streameval_policy_events_missing_total": {"policy"},
     "streameval_policy_drift_detections_total": {"policy"},

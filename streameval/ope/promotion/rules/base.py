@@ -161,9 +161,9 @@ class PromotionRule(Component):
         """Return the upper bound of the lift to report [candidates], NaN for rules without one."""
         return last.get("upper", np.full(len(context.errors), np.nan))
 
-    def standard_error(self, last: Mapping[str, float], context: RuleContext) -> float:
-        """Return the standard error of the lift that the rule judges, NaN if that is the lift of an estimate."""
-        return math.nan
+    def standard_errors(self, last: Mapping[str, float], context: RuleContext) -> float:
+        """Return the lift in standard errors, NaN if it is unknown. `error` is the one of the deciding lift."""
+        return last["lift"] / last.get("error", math.nan) if last.get("error") else math.nan
 
     def profiles(self, memory: Any) -> Sequence[tuple[Profile, ...]]:
         """Return the lift of each candidate by the phases of its periods, empty if the rule does not know it."""

@@ -160,9 +160,10 @@ class Periodic(PromotionRule):
         )
         return judgement, path.memory
 
-    def standard_error(self, last: Mapping[str, float], context: RuleContext) -> float:
+    def standard_errors(self, last: Mapping[str, float], context: RuleContext) -> float:
         limits = Limits(_scale(context), context.margin, context.floor, context.candidates)
-        return (last["lift"] - last.get("staying", math.nan)) / limits.staying
+        error = (last["lift"] - last.get("staying", math.nan)) / limits.staying
+        return last["lift"] / error if error else math.nan
 
     def profiles(self, memory: PeriodicState) -> Sequence[tuple[Profile, ...]]:
         found: list[list[Profile]] = [[] for _ in memory.number[1:]]

@@ -7,10 +7,10 @@ import bz2
 import csv
 import decimal
 import gzip
+import io
 import json
 import lzma
 import math
-import pickle
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -512,6 +512,30 @@ def test_a_frame_is_not_a_path() -> None:
         assert "EventBatch.from_frame" in caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("paths", "found", "hint"),
+    [
+        (5, "expected a path or several, found 5", "give the path of a file"),
+        (None, "expected a path or several, found nothing", "give the path of a file"),
+        (b"log.csv", "expected a path or several, found b'log.csv'", "os.fsdecode(path)"),
+        ([b"log.csv"], "expected paths, found list of bytes", "os.fsdecode(path)"),
+        ([{"action": "a"}], "expected paths, found list of dict", "pandas.DataFrame(rows)"),
+        (io.BytesIO(b"{}"), "expected a path or several, found BytesIO", "give its path"),
+    ],
+)
+def test_other_values_are_not_paths(paths: Any, found: str, hint: str) -> None:
+    with pytest.raises(InputError) as caught:
+        next(read_events(paths))
+    assert caught.value.message == f"paths: {found}"
+    assert hint in caught.value.hint
+
+
+def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"format: expected one of json, csv, .* found 'xlsx'") as caught:
+        next(read_events(user_log(tmp_path, ".csv"), format="xlsx"))  # type: ignore[arg-type]
+    assert "read_excel" in caught.value.hint
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_identifiers_keep_their_zeros_and_all_their_digits(tmp_path: Path, suffix: str) -> None:
     ids = ["007", "7", str(2**63 + 1), "1e3"]
@@ -786,38 +810,3 @@ def test_rows_with_lists_of_millions_of_values_in_a_small_parquet_file_are_rejec
     assert (rejected.reason, rejected.detail[:8]) == ("malformed", "30000000")
     assert pa.total_allocated_bytes() <= before + 2**20
     assert (pa.default_memory_pool().max_memory() or 0) == peak
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"paths": 5}, "expected paths of files, found 5"),
-        ({"paths": None}, "expected paths of files, found None"),
-        ({"paths": b"log.csv"}, "expected a path, found bytes"),
-        ({"policies": "new"}, "policies: expected a list of names, found 'new'"),
-        ({"reward_range": 1}, "reward_range: expected the smallest and the largest reward, found 1"),
-        ({"reward_range": (1, 0)}, "reward_range: expected the smallest and the largest reward"),
-        ({"segments": "country"}, "segments: expected a mapping from name to field, found 'country'"),
-        ({"segments": ["country"]}, "segments: expected a mapping from name to field"),
-        ({"format": "xlsx"}, "format: expected one of json, dsjson, parquet, csv or rankings, found 'xlsx'"),
-    ],
-)
-def test_arguments_of_a_reader_that_would_be_misread_are_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        next(read_events(**{"paths": "log.csv", **arguments}))
-
-
-@pytest.mark.parametrize(
-    ("content", "found"),
-    [
-        (pickle.dumps({"reward": [1]}), "a pickle"),
-        (b"\x93NUMPY\x01\x00", "an array of numpy"),
-        (b"ARROW1\x00\x00", "an Arrow"),
-    ],
-)
-def test_files_of_other_tools_are_named(tmp_path: Path, content: bytes, found: str) -> None:
-    path = tmp_path / "log.csv"
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=f"is {found}") as refused:
-        next(read_events(path, policies=["new"]))
-    assert "to_parquet" in refused.value.hint

@@ -9,6 +9,7 @@ import pytest
 
 import streameval as se
 from streameval.common.problems import ProblemsError
+from streameval.errors import InputError
 
 AVERAGES = ["cumulative", {"kind": "window", "tau": 1000}, "mixture"]
 
@@ -101,3 +102,33 @@ def test_a_function_cannot_change_what_other_estimators_see() -> None:
 
     with pytest.raises(ProblemsError, match="copy weights and rewards before you change them"):
         report(own_ips, in_place)
+
+
+SEEN = (0.0, 0.5, 1.0, 2.0, 10.0, 1000.0)
+"""Weights with which a function is tried out."""
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (
+            lambda weight, reward: np.where(np.isin(weight, SEEN), weight * reward, np.nan),
+            "returned nan for the weight .* expected a finite numerator",
+        ),
+        (
+            lambda weight, reward: (weight * reward, np.where(np.isin(weight, SEEN), weight, -weight)),
+            "returned -.* for the weight .* expected a finite denominator that is not negative",
+        ),
+        (
+            lambda weight, reward: (weight * reward, np.where(np.isin(weight, SEEN), weight, np.inf)),
+            "returned inf for the weight .* expected a finite denominator",
+        ),
+    ],
+)
+def test_a_function_must_return_numbers_for_weights_that_no_check_has_seen(function: Any, message: str) -> None:
+    with np.errstate(divide="ignore"), pytest.raises(InputError, match=f"the estimator '<lambda>' {message}"):
+        report(function)
+
+
+def test_denominators_may_be_0_for_small_weights() -> None:
+    assert report(lambda weight, reward: (weight * reward * (weight > 1), weight * (weight > 1))).estimates

@@ -134,6 +134,55 @@ def test_slots_have_the_weighted_sum_of_their_rewards() -> None:
     assert_rows_equal(derived.report(), "score", plain.report())
 
 
+RATIO: dict[str, Any] = {"click": {}, "revenue": {"max": 50}, "per_click": {"of": ["revenue", "click"]}}
+REVENUE = CLICK * np.random.default_rng(5).uniform(5.0, 45.0, EVENTS)
+
+
+def test_a_ratio_divides_the_values_of_its_parts() -> None:
+    report = evaluated(batch(CLICK, {"revenue": REVENUE}), rewards=RATIO)
+    assert report.rewards == ["click", "revenue", "per_click"]
+    rows = report.of_reward("per_click").estimates
+    assert {row.average for row in rows} == {"cumulative", "window", "decay", "mixture"}
+    for row in rows:
+        above, below = (report.get(row.policy, row.estimator, row.average, name).value for name in ("revenue", "click"))
+        assert row.value == pytest.approx(above / below)
+        assert row.lower < row.value < row.upper
+        production = report.get("logging", row.estimator, row.average, "per_click")
+        if row.policy != "logging" and row.average != "mixture":
+            assert row.lift == pytest.approx(row.value - production.value)
+            assert row.lift_lower < row.lift < row.lift_upper
+            assert row.lift_ratio == pytest.approx(row.lift / production.value)
+            assert row.lift_ratio_lower < row.lift_ratio < row.lift_ratio_upper
+
+
+def test_the_interval_of_a_ratio_to_a_constant_is_the_interval_of_its_numerator() -> None:
+    rewards = {"click": {}, "one": {}, "per_event": {"of": ["click", "one"]}}
+    options: dict[str, Any] = {"estimators": ["ips"], "averages": ["cumulative"], "intervals": {"cumulative": "normal"}}
+    report = evaluated(batch(CLICK, {"one": np.ones(EVENTS)}), rewards=rewards, **options)
+    names = ("value", "lower", "upper")
+    ratio, plain = (
+        [getattr(report.get("logging", "ips", "cumulative", name), field) for field in names]
+        for name in ("per_event", "click")
+    )
+    assert ratio == pytest.approx(plain, rel=2e-3)  # which divides by n - 1
+
+
+def test_a_ratio_that_never_varies_has_its_value_as_its_interval() -> None:
+    rewards = {"click": {}, "revenue": {"max": 50}, "per_click": {"of": ["revenue", "click"]}}
+    row = evaluated(batch(CLICK, {"revenue": 7.0 * CLICK}), rewards=rewards).get(
+        "one", "ips", "cumulative", "per_click"
+    )
+    assert (row.value, row.lower, row.upper) == pytest.approx((7.0, 7.0, 7.0), rel=1e-4)
+    assert (row.lift, row.lift_lower, row.lift_upper) == pytest.approx((0.0, 0.0, 0.0), abs=1e-3)
+
+
+def test_a_ratio_is_unknown_if_events_lack_one_of_its_parts_or_before_the_first_clicks() -> None:
+    lacking = np.where(CLICK > 0, REVENUE, np.nan)
+    for click, revenue in ((CLICK, lacking), (0 * CLICK, REVENUE)):
+        rows = evaluated(batch(click, {"revenue": revenue}), rewards=RATIO).of_reward("per_click").estimates
+        assert {(row.value, row.lower, row.lift) for row in rows} == {(None, None, None)}
+
+
 def test_a_configuration_reads_the_fields_of_shares_and_of_parts() -> None:
     config = Config.model_validate(
         {
@@ -170,7 +219,16 @@ def test_a_configuration_reads_the_fields_of_shares_and_of_parts() -> None:
         ({"a": {"of": {"a": 1}}}, "rewards.a.of.a: expected the name of a reward in the log"),
         ({"a": {"of": {"b": 0}}, "b": {}}, "rewards.a.of.b: expected a weight that is not 0, found 0"),
         ({"a": {"of": {"b": 1}, "max": 3}, "b": {}}, "rewards.a.max: expected nothing next to `of`, found max"),
-        ({"a": {"of": {}}, "b": {}}, "rewards.a.of: expected"),
+        ({"a": {"of": {}}, "b": {}}, "rewards.a.of: expected a mapping that is not empty, found an empty mapping"),
+        ({"a": {}, "b": {"of": ["a", "c"]}}, "rewards.b.of.1: expected the name of a reward in the log, found 'c'"),
+        ({"a": {}, "b": {"of": ["a", "a"]}}, "rewards.b.of: expected two different rewards, found .'a', 'a'."),
+        ({"a": {}, "b": {"of": ["a"]}}, "rewards.b.of: expected two different rewards, found .'a'."),
+        ({"a": {"min": -1}, "b": {}, "c": {"of": ["b", "a"]}}, "rewards.a.min: expected at least 0, found -1"),
+        ({"c": {"of": ["b", "a"]}, "a": {}, "b": {}}, "rewards.c: expected a goal that is not a ratio"),
+        (
+            {"a": {}, "b": {}, "c": {"of": ["b", "a"], "guardrail": {"max_loss": 1}}},
+            "rewards.c.guardrail: expected no guardrail for a ratio",
+        ),
     ],
 )
 def test_wrong_rewards_are_refused(rewards: dict[str, Any], message: str, tmp_path: Path) -> None:

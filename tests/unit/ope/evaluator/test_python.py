@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +13,7 @@ import pandas as pd
 import pytest
 
 import streameval as se
+from streameval.errors import InputError
 
 EVENT = {"action": "a", "propensity": 0.25, "reward": 1, "policies": {"challenger": 0.5}}
 
@@ -113,11 +118,83 @@ def test_an_invalid_event_is_refused_and_changes_nothing(change: dict[str, Any],
         (pd.DataFrame({"reward": [1]}), "found DataFrame: EventBatch.from_frame makes one"),
         (iter([1]), "read_events yields them; call update with each"),
         (np.zeros(3), "found ndarray: "),
+        ([pd.DataFrame({"reward": [1]})], "found list: join the frames into one, e.g. pandas.concat"),
     ],
 )
 def test_update_names_the_conversion_from_another_type(value: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         evaluator().update(value)
+
+
+def test_hints_name_the_help_of_python() -> None:
+    calls: list[Callable[[], object]] = [
+        lambda: se.Evaluator({"new": 5}),  # type: ignore[dict-item]
+        lambda: se.compare({"a": [1]}, ["new"], nope=1),
+    ]
+    for call, name in zip(calls, ("Evaluator", "compare"), strict=True):
+        with pytest.raises(InputError) as caught:
+            call()
+        assert f"help(streameval.{name}) describes the arguments" in caught.value.hint
+        assert "streameval init" not in caught.value.hint
+
+
+def test_update_one_names_the_place_of_a_probability() -> None:
+    estimates = se.Evaluator(["challenger"])
+    event = {name: value for name, value in EVENT.items() if name != "policies"}
+    with pytest.raises(InputError, match="challenger: expected the probability of this policy inside of `policies`"):
+        estimates.update_one({**event, "challenger": 0.5})
+    assert estimates.accepted == 0
+
+
+def warned(read: Callable[[], object]) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        read()
+    assert {one.filename for one in caught} <= {__file__}
+    return [str(one.message) for one in caught]
+
+
+def log_of(folder: Path, **change: Any) -> Path:
+    event = {"event_id": "e", "timestamp": 1e9, "action": "a", "propensity": 0.5, "reward": 1}
+    path = folder / "log.ndjson"
+    path.write_text("".join(json.dumps({**event, "policies": {"new": 0.5}, **change}) + "\n" for _ in range(3)))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "policy", "expected"),
+    [
+        ({}, "new", []),
+        ({}, "newer", ["no event has a probability of the policy 'newer'\nhint: the events name new"]),
+        (
+            {"propensity": 25},
+            "new",
+            [
+                "3 of 3 events were rejected\n"
+                "          3  propensity_range  e.g. propensity: 25 is not in (0, 1]\n"
+                "hint: a propensity is greater than 0 and at most 1: write 0.25, not 25; divide by 100, as this looks "
+                "like percent"
+            ],
+        ),
+    ],
+)
+def test_a_log_that_tells_nothing_is_a_warning(
+    tmp_path: Path, change: dict[str, Any], policy: str, expected: list[str]
+) -> None:
+    log = log_of(tmp_path, **change)
+    assert warned(lambda: list(se.read_events(log, policies=[policy]))) == expected
+    estimates = se.Evaluator([policy])
+    for batch in warned_batches(log):
+        estimates.update(batch)
+    assert warned(estimates.report) == expected
+    assert warned(estimates.report) == []
+    assert warned(se.Evaluator.from_config(estimates.config).report) == []
+
+
+def warned_batches(log: Path) -> list[se.EventBatch]:
+    batches: list[se.EventBatch] = []
+    warned(lambda: batches.extend(se.read_events(log)))
+    return batches
 
 
 def test_update_one_refuses_a_frame() -> None:

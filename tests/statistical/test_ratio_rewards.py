@@ -1,0 +1,98 @@
+"""Measure how often intervals of ratios of two rewards cover, if both parts and the events of users depend."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from streameval import Evaluator, EventBatch
+from streameval.common.arrays import Array, Integers
+from streameval.ope.report import Estimate
+
+RUNS, USERS, SESSIONS = 400, 2000, 5
+EVENTS = USERS * SESSIONS
+ACTIONS = np.array([0.5, 0.3, 0.2])
+CANDIDATE = np.array([0.2, 0.3, 0.5])
+CLICK, PRICE = np.array([0.2, 0.3, 0.4]), np.array([20.0, 24.0, 30.0])
+
+
+OFTEN, DEAR = np.array([0.5, 1.5]), np.array([0.5, 7 / 6])
+"""How much more often than others users click, and how much more they pay."""
+
+
+class Log(NamedTuple):
+    """Hold the actions, clicks and payments of all sessions, by user."""
+
+    action: Integers
+    click: Array
+    paid: Array
+
+
+def truth(policy: Array) -> float:
+    """Return the revenue per click of a policy."""
+    return float((policy * CLICK * PRICE).sum() / (policy * CLICK).sum() * (OFTEN * DEAR).mean())
+
+
+def logged(seed: int) -> Log:
+    """Return a log in which users who click often also pay high prices."""
+    rng = np.random.default_rng(seed)
+    eager = np.repeat(rng.integers(2, size=USERS), SESSIONS)
+    action = rng.choice(3, EVENTS, p=ACTIONS)
+    click = (rng.random(EVENTS) < CLICK[action] * OFTEN[eager]).astype(float)
+    return Log(action, click, click * PRICE[action] * DEAR[eager] * rng.uniform(0.5, 1.5, EVENTS))
+
+
+def simulated(seed: int) -> list[Estimate]:
+    """Return the rows of the ratio."""
+    action, click, paid = logged(seed)
+    log = EventBatch.from_arrays(
+        reward=click,
+        propensity=ACTIONS[action],
+        policies={"new": CANDIDATE[action]},
+        rewards={"revenue": paid, "revenue_per_click": np.full(EVENTS, np.nan)},
+        unit=[str(event // SESSIONS) for event in range(EVENTS)],
+    )
+    rewards = {"click": {}, "revenue": {"max": 200}, "revenue_per_click": {"of": ["revenue", "click"]}}
+    options = {"estimators": ["ips", "snips"], "averages": ["cumulative"], "drift": None, "promotion": None}
+    evaluator = Evaluator(["new"], rewards=rewards, **options)
+    evaluator.update(log)
+    return list(evaluator.report().of_reward("revenue_per_click").estimates)
+
+
+def misses(row: Estimate) -> list[list[bool]]:
+    """Return whether the intervals of the value, the lift and the relative lift lie below and above the truth."""
+    usual, best = truth(ACTIONS), truth(CANDIDATE)
+    bounds = [(best, row.lower, row.upper), (best - usual, row.lift_lower, row.lift_upper)]
+    bounds.append((best / usual - 1, row.lift_ratio_lower, row.lift_ratio_upper))
+    return [[bool(upper < true), bool(true < lower)] for true, lower, upper in bounds]
+
+
+@pytest.mark.slow
+def test_intervals_of_a_ratio_cover_with_dependent_parts_and_clusters() -> None:
+    outcomes = np.array([[misses(row) for row in simulated(seed) if row.policy == "new"] for seed in range(RUNS)])
+    below, above = np.moveaxis(outcomes.mean(axis=0), -1, 0)
+    assert np.all(below + above < 0.05 + 3 * np.sqrt(0.05 * 0.95 / RUNS))
+    assert np.all(below + above > 0.02)  # the intervals are not too wide
+    assert np.all(np.maximum(below, above) < 0.06)
+
+
+def test_errors_of_ratios_are_those_of_the_delta_method_over_users() -> None:
+    """Compare with residuals that are summed up by user, as Deng, Knoblich & Lu do."""
+    widths = []
+    for seed in range(20):
+        log, errors = logged(seed), []
+        for policy in (CANDIDATE, ACTIONS):
+            weight = policy[log.action] / ACTIONS[log.action]
+            click, paid = weight * log.click, weight * log.paid
+            errors.append((paid - paid.mean() / click.mean() * click) / click.mean() / EVENTS)
+        users = np.arange(EVENTS) // SESSIONS
+        sums = [np.bincount(users, weights=error) for error in (errors[0], errors[0] - errors[1])]
+        row = next(row for row in simulated(seed) if (row.policy, row.estimator) == ("new", "ips"))
+        intervals = ((row.lower, row.upper), (row.lift_lower, row.lift_upper))
+        widths.append(
+            [
+                (high - low) / (2 * 1.96 * np.sqrt(np.square(one).sum()))
+                for one, (low, high) in zip(sums, intervals, strict=True)
+            ]
+        )
+    assert np.mean(widths, axis=0) == pytest.approx([1.0, 1.0], rel=0.1)
