@@ -48,7 +48,13 @@ def estimators(wanted: str) -> list[dict[str, Any]]:
 
 
 ESTIMATORS = estimators("decisions")
-METRICS: list[Any] = ["dcg", "precision", "rank_biased_precision", "average_relevance_position"]
+METRICS: list[Any] = [
+    "dcg",
+    "precision",
+    "rank_biased_precision",
+    "average_relevance_position",
+    "clicked_reciprocal_rank",
+]
 EXAMINATIONS: list[Any] = ["power", {"kind": "table", "values": [1, 0.5, 0.25]}, "given"]
 AVERAGES = [*(average.kind for average in parts.averages()), {"kind": "window", "tau": 100, "name": "short"}]
 MODELS: list[Any] = [

@@ -161,8 +161,33 @@ class AverageRelevancePosition(RankingMetric):
         return np.asarray(-np.minimum(rank, self.at + 1.0))
 
 
+@dataclass(frozen=True, config=strict)
+class ClickedReciprocalRank(RankingMetric):
+    """Sum `1 / rank` over all attractive items up to the rank `at`. `click_snips` estimates their mean.
+
+    With one attractive item on each page it is the mean reciprocal rank. With several, it is not: that one counts the
+    first item alone.
+
+    >>> ClickedReciprocalRank(at=3).gain(np.array([1.0, 3.0, 4.0])).round(3)
+    array([1.   , 0.333, 0.   ])
+
+    Source: Jagerman's thesis, section 6.5.2.
+    """
+
+    at: Cut = 100
+    kind: Literal["clicked_reciprocal_rank"] = field(default="clicked_reciprocal_rank", kw_only=True, repr=False)
+
+    @property
+    def last(self) -> int:
+        return self.at
+
+    def gain(self, rank: Array) -> Array:
+        return np.where(rank <= self.at, 1.0 / rank, 0.0)
+
+
 NO_SUMS = {
-    "mrr": "the reciprocal rank of the first attractive item depends on all items above it",
+    "mrr": "the reciprocal rank of the first attractive item depends on all items above it. "
+    "clicked_reciprocal_rank adds up all clicked items",
     "err": "the gain of an item depends on all items above it",
     "map": "the precision at the rank of an item depends on all items above it",
     "ndcg": "the ideal order of a page is known only if the attractiveness of all its items is",
@@ -177,7 +202,10 @@ def _refuse(value: Any) -> Any:
 
 
 AnyMetric: TypeAlias = Annotated[
-    Annotated[DCG | Precision | RankBiasedPrecision | AverageRelevancePosition, Field(discriminator="kind")],
+    Annotated[
+        DCG | Precision | RankBiasedPrecision | AverageRelevancePosition | ClickedReciprocalRank,
+        Field(discriminator="kind"),
+    ],
     BeforeValidator(_refuse),
 ]
 

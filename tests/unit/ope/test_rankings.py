@@ -27,6 +27,7 @@ METRICS = [
     {"kind": "precision", "at": 2},
     {"kind": "rank_biased_precision", "persistence": 0.6},
     {"kind": "average_relevance_position", "at": 4},
+    {"kind": "clicked_reciprocal_rank", "at": 3},
 ]
 POLICIES = ["logging", "new"]
 SIX = {"kind": "dcg", "at": 6}
@@ -41,6 +42,7 @@ def gains(metric: Any, ranks: Any) -> Array:
             "precision": [1 / metric.get("at", 1) if r <= metric.get("at", 0) else 0.0 for r in rank],
             "rank_biased_precision": [0.4 * 0.6 ** (r - 1) for r in rank],
             "average_relevance_position": [-min(r, metric.get("at", 0) + 1) for r in rank],
+            "clicked_reciprocal_rank": [1 / r if r <= metric.get("at", 0) else 0.0 for r in rank],
         }[metric["kind"]]
     )
 
@@ -76,6 +78,18 @@ def test_the_expectation_over_all_patterns_of_looks_is_the_metric(metric: Any, p
     shown = np.arange(1.0, len(looks) + 1)
     truth = [gains(metric, order)[np.array(attractive)].sum() for order in (shown, ranks)]
     np.testing.assert_allclose(expected, truth, rtol=1e-12, atol=1e-12)
+
+
+def test_with_one_attractive_item_on_each_page_the_mean_reciprocal_rank_is_found() -> None:
+    rng = np.random.default_rng(4)
+    attractive, order = rng.integers(6, size=20_000), rng.permuted(np.tile(np.arange(1.0, 7.0), (20_000, 1)), axis=1)
+    clicks = (np.arange(6) == attractive[:, None]) & (rng.random((20_000, 6)) < 1 / np.arange(1.0, 7.0))
+    batch = EventBatch.from_rankings(clicks=clicks, ranks={"new": order})
+    found = report(batch, ranking={"metric": "clicked_reciprocal_rank"}, estimators=["click_snips"])
+    row = found.get("new", "click_snips", "cumulative")
+    truth = (1 / order[np.arange(20_000), attractive]).mean()
+    assert row.value == pytest.approx(truth, abs=0.02)
+    assert row.lower < truth < row.upper
 
 
 def log(events: int, seed: int = 1, looks: Any = None, **options: Any) -> EventBatch:
