@@ -179,6 +179,8 @@ def test_a_candidate_that_turns_bad_stops_soon(ratio: float, off: float, late: f
     assert np.median(stops) <= off
     assert np.quantile(stops, 0.9) <= late
     assert np.median(sinks) <= worse
+    sunk = np.maximum.accumulate(run.worse[..., 0] & (hours[:, None] >= turns), axis=0)
+    assert not (run.promotable[..., 0] & sunk).any()
 
 
 def weekend(start: int) -> tuple[Array, Array]:

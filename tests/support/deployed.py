@@ -72,6 +72,8 @@ def exported() -> set[str]:
         rewards=RewardCounts(joined=90, late=10, unmatched=1),
         window=600.0,
         unmatched_share=0.01,
+        scores=RewardCounts(joined=90, late=10, unmatched=1),
+        unmatched_scores=0.01,
     )
     late = BackfillStatus(("challenger-a",), read=10, waiting=20)
     written = WorkerStatus(done=3)

@@ -110,24 +110,32 @@ def _keeping_up() -> Placed:
     held = lines(
         About(
             "Held back",
-            "Events buffered for event-time order or for delayed rewards. `none` if the daemon buffers no events.",
+            "Events buffered for event-time order or for delayed rewards and scores. `none` if the daemon buffers no "
+            "events.",
             "short",
         ),
         Query(or_none(total("streameval_events_held", "instance"), "instance"), "{{instance}}"),
         zero=True,
     )
-    rewards = lines(
-        About(
-            "Rewards that come later",
-            "Rewards per second that were joined to their decision, arrived after its window (late), or have no "
-            "decision (unmatched). `none` if rewards are part of the events.",
-            "eps",
-        ),
-        Query(
-            or_none(rate("streameval_rewards_total", "outcome"), "outcome"),
-            "{{outcome}}",
-        ),
-        zero=True,
+    rewards, scores = (
+        lines(
+            About(title, f"{text} `none` if {parts} are part of the events.", "eps"),
+            Query(or_none(rate(f"streameval_{parts}_total", "outcome"), "outcome"), "{{outcome}}"),
+            zero=True,
+        )
+        for parts, title, text in (
+            (
+                "rewards",
+                "Rewards that come later",
+                "Rewards per second that were joined to their decision, arrived after its window (late), or have no "
+                "decision (unmatched).",
+            ),
+            (
+                "scores",
+                "Scores that come later",
+                "Separate probabilities of candidates per second, by the same outcomes.",
+            ),
+        )
     )
     connection = lines(
         About(
@@ -140,9 +148,9 @@ def _keeping_up() -> Placed:
         Query(total("streameval_consumer_rebuilds_total", "instance"), "{{instance}}, rebuilt"),
         Query(total("streameval_consumer_gaps_total", "instance", "kind"), "{{instance}}, gap: {{kind}}"),
         zero=True,
-        names_on_the_right=True,
     )
-    return [*((8, 8, panel) for panel in (events, lag, newest, delay, held, rewards, waiting)), (16, 8, connection)]
+    panels = (events, lag, newest, delay, held, rewards, scores, waiting, connection)
+    return [(8, 8, panel) for panel in panels]
 
 
 def _refused() -> Placed:

@@ -43,6 +43,7 @@ UNUSED = {
     "Backfill",
     "Held back",
     "Rewards that come later",
+    "Scores that come later",
     "Decision messages",
     "Batch on the engine",
     "Events of a batch",

@@ -495,4 +495,6 @@ def test_a_rule_that_only_tells_what_is_better_now_is_never_promotable_and_has_n
     assert one(samples, "streameval_policy_worse", policy="challenger-a") == 1
     assert one(samples, "streameval_policy_decision_lift", rule="periodic") == -0.003
     assert one(samples, "streameval_policy_decision_lift_lower", rule="periodic") == -0.005
+    assert one(samples, "streameval_policy_decision_of_period", rule="periodic") == 1
+    assert one(samples, "streameval_policy_decision_of_period", rule="paired") == 0
     assert {sample.labels["rule"] for sample in samples["streameval_policy_guardrail_kept"]} == {"periodic"}
