@@ -385,7 +385,7 @@ class Transition(msgspec.Struct, frozen=True):
         rule: the label of the rule
         event: the number of events since the start
         timestamp: in epoch seconds
-        promotable: whether it became promotable
+        promotable: whether it became promotable. False is the end of it only if `worse` is None
         lift: the estimated lift at that moment
         lift_lower: the decision bound of the rule, None without one
         lift_upper: as far above the lift as the decision bound is below, None without one

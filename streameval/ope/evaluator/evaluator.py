@@ -778,7 +778,10 @@ class Evaluator:
         return rest, tail, learned, curve
 
     def take_transitions(self) -> list[Transition]:
-        """Return the transitions of candidates in folded blocks since the last call, at most 200."""
+        """Return the transitions of candidates in folded blocks since the last call, at most 200.
+
+        Starts and ends of `promotable` have `worse=None`. The others are starts and ends of `worse`.
+        """
         monitor, state = self._monitor, self._state.promotion
         waiting, self._state.waiting = self._state.waiting, []
         return waiting if monitor is None or state is None else [*waiting, *monitor.take_transitions(state)]
