@@ -116,6 +116,10 @@ class EventLogger:
         *,
         max_bytes: int = MAX_BYTES,
     ) -> None:
+        found: object = open_sink
+        if not callable(found):
+            ways = "EventLogger.to_file(path), EventLogger.to_kafka(servers, topic) or EventLogger.to_function(write)"
+            raise TypeError(f"expected a function that opens a sink, found {found!r:.60}: write {ways}")
         self._open_sink, self._kinds, self._max_bytes = open_sink, frozenset(kinds), max_bytes
         _decoder(Form("decision", ("reward",)))  # loads numpy now: a fork would cut off a thread that loads it
         self._start()

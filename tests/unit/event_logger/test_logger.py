@@ -45,6 +45,11 @@ def test_decisions_arrive_as_they_were_logged() -> None:
     assert json.loads(messages[0].value)["context"] == {"hour": 9}
 
 
+def test_a_path_is_no_sink() -> None:
+    with pytest.raises(TypeError, match=r"found 'log.ndjson': write EventLogger.to_file\(path\)"):
+        EventLogger("log.ndjson")  # type: ignore[arg-type]
+
+
 SEVERAL = (RewardField("revenue", "revenue", 0.0, 200.0), RewardField("hide", "hide", 0.0, 1.0))
 
 

@@ -27,6 +27,12 @@ def test_every_reward_of_a_candidate_has_a_row_and_the_goal_has_the_rest_of_the_
     assert page.count('class="chart"') == alone.count('class="chart"')
 
 
+def test_an_unknown_interval_is_one_dash() -> None:
+    report = two_rewards()
+    unknown = tuple(replace(estimate, lift_lower=None, lift_upper=None) for estimate in report.estimates)
+    assert "– to –" not in render(make_published(replace(report, estimates=unknown)))
+
+
 def rows_of(report: Report) -> list[str]:
     """Return the texts of the rows about `stay`, as a screen reader reads them."""
     page = render(make_published(report))
