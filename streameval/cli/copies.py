@@ -49,7 +49,7 @@ class Copies:
     def add(self, batch: EventBatch) -> None:
         """Compare the next events with the earlier ones."""
         rows = _digests(batch)
-        self._rows.add(rows)
+        self._rows.add(rows[~np.isnan(batch.timestamp)])  # without times, events of one user may well be equal
         events = np.concatenate([self._tail, rows])
         self._tail = events[max(0, len(events) - RUN + 1) :]
         runs, size, pieces = events, 1, events

@@ -13,7 +13,7 @@ from streameval.events.origin import NO_IDENTITY, fingerprints
 MOST_VALUES = 1_000
 """Values of a segment that are looked at. Segments with more, such as users, are not judged."""
 LEAST_EVENTS = 30
-"""Events that each of two outcomes needs at least. Fewer may have the outcome by chance."""
+"""Events with a value that came before, of which each of two outcomes needs so many. Fewer may agree by chance."""
 
 
 class LateSegments:
@@ -57,8 +57,9 @@ class _Decided:
             return
         pairs, events = np.unique(np.stack([values, outcomes]), axis=1, return_counts=True)
         for value, outcome, number in zip(*pairs.tolist(), events.tolist(), strict=True):
+            again = number - (value not in self._outcomes)
             self._is_open &= self._outcomes.setdefault(value, outcome) == outcome
-            self._events[outcome] = self._events.get(outcome, 0) + number
+            self._events[outcome] = self._events.get(outcome, 0) + again
         self._is_open &= len(self._outcomes) <= MOST_VALUES
 
     def holds(self) -> bool:

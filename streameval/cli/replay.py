@@ -396,6 +396,8 @@ class Replay:
             yield warning(f"no event has one of the values of the segment '{name}'", hint)
         for name, outcome in self._late_segments.found():
             hint = "split by what is known before the decision: lifts within actions or outcomes say nothing"
+            if outcome == "action":
+                hint += ". Or the action is drawn once for each value: log it as `unit`"
             yield warning(f"the segment '{name}' decides the {outcome}, so it is known after the decision only", hint)
         yield from self._warnings_of_ids()
         yield from (*self._counts.warnings(), *missing_warnings(report), *trust_warnings(report))

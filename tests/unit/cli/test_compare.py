@@ -181,6 +181,25 @@ def test_a_function_may_return_a_table(log: dict[str, Any], answer: Any) -> None
     assert found.value == se.compare(log, ["new"]).report.get("new", "snips", "cumulative").value
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_users_with_equal_events_are_no_copies(log: dict[str, Any]) -> None:
+    """Let 800 users keep their action on five visits, nearly without rewards and without times."""
+    random = np.random.default_rng(7)
+    first = np.repeat(random.random(800) < 0.5, 5)
+    columns = {"action": np.where(first, "a", "b"), "propensity": 0.5, "reward": random.random(4_000) < 0.002}
+    frame = pd.DataFrame({**columns, "new": first * 1.0, "user": np.repeat(np.arange(800), 5)})
+    answer = se.compare(frame.sample(frac=1, random_state=1), ["new"], columns={"unit": "user"})
+    assert "copies" not in str(answer)
+
+
+def test_a_segment_of_single_events_decides_nothing(log: dict[str, Any]) -> None:
+    frame = pd.DataFrame(log).head(300).assign(visit=[f"v{number}" for number in range(300)])
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        se.compare(frame, ["new"], segments=["visit"])
+    assert not [warning for warning in warned if "decides the" in str(warning.message)]
+
+
 def test_copies_that_are_dropped_do_no_harm(log: dict[str, Any]) -> None:
     frame = pd.concat([pd.DataFrame(log | {"event_id": range(EVENTS)})] * 2)
     source = {"kind": "file", "path": "-", "duplicates": EVENTS}
