@@ -75,7 +75,9 @@ def _identity(field: RewardField, reward: NamedReward) -> list[Any]:
     """Return what decides about one of several rewards, without the keys that earlier versions do not have."""
     options = {name: getattr(reward, name) for name in ("below", "above", "of", "quantile", "quantiles")}
     changed = {name: value for name, value in options.items() if value not in ("reject", {}, None, ())}
-    changed |= {"of": list(reward.of)} if isinstance(reward.of, tuple) else {}
+    changed |= {
+        name: list(value) for name, value in changed.items() if isinstance(value, tuple)
+    }  # as a snapshot has them
     return [field.name, field.field, reward.min, reward.max, *([changed] if changed else [])]
 
 

@@ -241,6 +241,9 @@ def _ratio_problems(name: str, named: Mapping[str, NamedReward]) -> Iterator[Pro
     hint = f"decide by a sum of its parts, e.g. {{of: {{{above}: 1, {below}: -R}}}} with R, the ratio of production now"
     if name == next(iter(named)):
         yield Problem(("rewards", name), expecting("a goal that is not a ratio", "a ratio"), hint)
+    if settings.quantiles:
+        what = expecting("no quantiles of a ratio", "quantiles")
+        yield Problem(("rewards", name, "quantiles"), what, "write them for its parts: single events have no ratio")
     if settings.guardrail is not None:
         yield Problem(("rewards", name, "guardrail"), expecting("no guardrail for a ratio", "a guardrail"), hint)
 

@@ -6,8 +6,8 @@ is known to be better than production. So the difference of each pair of candida
     term_i - term_k - m (weight_i - weight_k)
 
 with sums of `q w r` and `q w` over a block, and the mean reward `m` of production before it. It has the mean of the
-lift of i over k, as weights of both have mean 1, and a smaller variance. An event that one of both lacks counts as an
-average one.
+lift of i over k, as weights of both have mean 1, and a smaller variance. A block counts if both candidates have all of
+its events: an event that one of them lacks would count as an average one, and the other would seem better or worse.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def fold(state: PairState, sums: BlockSums, centred: bool) -> PairState:
     known = production[:-1, 1] > 0
     mean = production[:-1, 0] / np.where(known, production[:-1, 1], 1.0) * centred
     gain = sums.term[:, 1:] - mean[:, None] * sums.weight[:, 1:]
-    has = (sums.present[:, 1:] > 0) & known[:, None]
+    has = (sums.present[:, 1:] > 0) & (sums.present[:, 1:] >= sums.present[:, :1]) & known[:, None]
     ones = has.astype(float)
     paths = np.empty((1 + len(gain), *state.total.shape))
     difference = np.subtract(gain[:, :, None], gain[:, None, :], out=paths[1:])

@@ -620,7 +620,7 @@ class PromotionMonitor:
                 for change in state.transitions
                 if change.candidate in candidates
             ],
-            pairs=None if state.pairs is None else leader.select(state.pairs, candidates),
+            pairs=leader.start(len(candidates)) if state.pairs is None else leader.select(state.pairs, candidates),
         )
 
     def join(self, state: MonitorState, late: MonitorState, company: Company) -> MonitorState:
@@ -636,8 +636,8 @@ class PromotionMonitor:
             )
             rules[label] = structs.replace(rule_state, hold=hold)
         shared = {name: getattr(state, name) for name in ("clusters", "transitions", "pairs")}
-        if state.pairs is not None and late.pairs is not None:
-            shared["pairs"] = leader.join(state.pairs, late.pairs, company.new)
+        early, added = state.pairs, late.pairs
+        shared["pairs"] = None if early is None or added is None else leader.join(early, added, company.new)
         none: dict[str, Any] = dict.fromkeys(shared)
         first_state, second_state = structs.replace(state, **none), structs.replace(late, **none, rules=rules)
         pairs: list[tuple[dict[str, Any], dict[str, Any]]] = [(first_state.rules, second_state.rules)]

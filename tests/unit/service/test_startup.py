@@ -269,6 +269,20 @@ def test_snapshots_from_before_rewards_could_be_clipped_are_continued(workspace:
     assert fingerprint(several)["rewards"] == [["a", "a", 0.0, 1.0], ["b", "b", 0.0, 2.0]]
 
 
+@pytest.mark.parametrize(
+    "rewards",
+    [
+        {"a": {}, "b": {"max": 2, "quantiles": [0.5, 0.95]}},
+        {"a": {}, "b": {"max": "auto", "quantile": 0.99}},
+        {"a": {}, "b": {"max": 2}, "ratio": {"of": ["b", "a"]}, "sum": {"of": {"a": 1, "b": 2}}},
+    ],
+)
+def test_a_snapshot_has_the_same_fingerprint_as_its_configuration(workspace: Workspace, rewards: Any) -> None:
+    without_reward = {name: part for name, part in workspace.parts().items() if name != "reward"}
+    found = fingerprint(Config.model_validate(without_reward | {"rewards": rewards}))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(found)) == found
+
+
 def test_options_that_only_describe_numbers_may_change(workspace: Workspace) -> None:
     workspace.run(0, 250)
     changes = {

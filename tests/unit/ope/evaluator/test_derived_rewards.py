@@ -236,6 +236,10 @@ def test_a_configuration_reads_the_fields_of_shares_and_of_parts() -> None:
     ("rewards", "message"),
     [
         ({"a": {"above": 500, "max": 2}}, r"rewards.a.max: expected nothing next to a threshold \(above: 500\)"),
+        (
+            {"a": {}, "b": {}, "r": {"of": ["a", "b"], "quantiles": [0.5]}},
+            "rewards.r.quantiles: expected no quantiles of",
+        ),
         ({"a": {"above": 500, "below": 100}}, r"rewards.a.above: expected nothing next to a threshold \(below: 100\)"),
         ({"a": {"above": 500, "below": "clip"}}, r"rewards.a.below: expected nothing next to a threshold"),
         ({"a": {"above": "cut"}}, "rewards.a.above: expected"),
