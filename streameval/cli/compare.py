@@ -139,7 +139,7 @@ def compare(
         replay = _replayed(config, known, trace if is_read_once else None, scores)
     report = replay.report()
     for problem in config.doubts():
-        warnings.warn(f"{problem.text()}\nhint: {problem.hint}", stacklevel=2)
+        warnings.warn(problem.report(), stacklevel=2)
     for warning in joined_lines(replay.warnings(report)):
         warnings.warn(warning, stacklevel=2)
     require_events(report)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streameval.events import EventBatch
-from streameval.events.origin import NO_IDENTITY, fingerprints
+from streameval.events.origin import NO_IDENTITY
 
 RUN = 256
 """Events of a run that is looked for among the earlier ones, a power of two."""
@@ -28,7 +28,7 @@ Digests = NDArray[np.uint64]
 
 
 class Copies:
-    """Estimate the share of events that occurred before, such as those of a file or frame that is read twice.
+    """Estimate the share of events that occurred before, for example because a file or frame was read twice.
 
     Events are equal if their ids are. Without ids, their times, propensities, rewards, actions, units and the policies'
     probabilities are compared. Found are runs that recur, and logs in which all events recur in any order.
@@ -99,9 +99,8 @@ def _digests(batch: EventBatch) -> Digests:
     digests = np.zeros(len(batch), dtype=np.uint64)
     for numbers in (batch.timestamp, batch.propensity, batch.reward, *batch.probabilities.T):
         digests = _mixed(digests, np.ascontiguousarray(numbers, dtype=np.float64).view(np.uint64))
-    if batch.actions is not None:
-        digests = _mixed(digests, fingerprints([*batch.actions.names, ""])[batch.actions.chosen])
-    digests = digests if batch.unit is None else _mixed(digests, batch.unit)
+    for identifiers in (batch.action_identity, batch.unit):
+        digests = digests if identifiers is None else _mixed(digests, identifiers)
     identity = None if batch.origin is None else batch.origin.identity
     return digests if identity is None else np.where(identity == NO_IDENTITY, digests, identity.astype(np.uint64))
 

@@ -204,9 +204,8 @@ def proposed_columns(config: Config, records: Sequence[Mapping[str, Any]]) -> tu
     names = {field: getattr(columns, field) for field in LOOKS} | {"event_id": columns.event_id or "event_id"}
     names["reward"] = columns.reward or config.reward_field
 
-    policies = (
-        config.evaluator_config().logged_policies if config.candidates_topic is None else ()
-    )  # else they may come later
+    may_come_later = config.candidates_topic is not None
+    policies = () if may_come_later else config.evaluator_config().logged_policies
     paths = {POLICIES + name: columns.policies.get(name, POLICIES + name) for name in policies}
     absent = [name.removeprefix(POLICIES) for name in _lacking(paths, values, len(records))]
     lacking = _lacking(names, values, len(records))

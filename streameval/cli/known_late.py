@@ -8,16 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streameval.events import EventBatch
-from streameval.events.origin import NO_IDENTITY, fingerprints
+from streameval.events.origin import NO_IDENTITY
 
 MOST_VALUES = 1_000
 """Values of a segment that are looked at. Segments with more, such as users, are not judged."""
 LEAST_EVENTS = 30
-"""Events with a value that came before, of which each of two outcomes needs so many. Fewer may agree by chance."""
+"""Events that each of two outcomes needs, without the first event of each value. Fewer may agree by chance."""
 
 
 class LateSegments:
-    """Find segments whose values decide the reward, or the action though it was drawn."""
+    """Find segments with values that decide the reward, or the action though it was drawn."""
 
     def __init__(self) -> None:
         self._rewards: dict[str, _Decided] = {}
@@ -28,7 +28,7 @@ class LateSegments:
         if batch.segments is None:
             return
         rewards = np.ascontiguousarray(batch.reward, dtype=np.float64).view(np.uint64)
-        actions = None if batch.actions is None else fingerprints([*batch.actions.names, ""])[batch.actions.chosen]
+        actions = batch.action_identity
         for name in batch.segments.names:
             values = batch.segments.column(name)
             known = values != NO_IDENTITY

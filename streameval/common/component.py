@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import field, fields, is_dataclass, replace
+from dataclasses import field, fields, is_dataclass
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError, field_validator
 from pydantic.dataclasses import dataclass
 
-from streameval.common.problems import NO_HINT, ProblemsError, problems_of
+from streameval.common.problems import ProblemsError, hints_of_python, problems_of
 
 strict = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -37,12 +37,11 @@ class Configurable(type):
         Raises:
             ProblemsError: An argument is wrong, missing or unknown.
         """
-        try:
-            return super().__call__(*arguments, **options)
-        except ValidationError as error:
-            problems = [problem.below(cls.__name__) for problem in problems_of(error, cls)]
-            help_text = f"help({cls.__name__}) describes its arguments"
-            raise ProblemsError(replace(one, hint=one.hint.replace(NO_HINT, help_text)) for one in problems) from None
+        with hints_of_python(cls.__name__):
+            try:
+                return super().__call__(*arguments, **options)
+            except ValidationError as error:
+                raise ProblemsError(problem.below(cls.__name__) for problem in problems_of(error, cls)) from None
 
     def __dir__(cls) -> list[str]:
         return [option.name for option in fields(cls) if option.repr] if is_dataclass(cls) else []

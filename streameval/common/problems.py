@@ -67,6 +67,10 @@ class Problem:
         where = ".".join(map(str, self.path))
         return ": ".join(filter(None, (f"{where} ({origin})" if origin else where, self.message)))
 
+    def report(self, origin: str = "") -> str:
+        """Return the path, the message and the hint."""
+        return f"{self.text(origin)}\nhint: {self.hint}"
+
 
 class ProblemsError(ConfigError, ValueError):
     """Refuse a configuration, with all of its problems.
@@ -85,7 +89,7 @@ class ProblemsError(ConfigError, ValueError):
         self.problems = tuple(problems)
         count = counted(len(self.problems), "problem")
         first = f"{heading}: {count}" if heading else count if len(self.problems) > 1 else ""
-        texts = [f"{problem.text(origin(problem.path))}\nhint: {problem.hint}" for problem in self.problems]
+        texts = [problem.report(origin(problem.path)) for problem in self.problems]
         message, _, hint = "\n\n".join(filter(None, (first, *texts))).rpartition("\nhint: ")
         super().__init__(message, hint=hint)
 

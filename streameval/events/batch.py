@@ -43,7 +43,7 @@ from streameval.events.from_arrays import (
     reward_columns,
 )
 from streameval.events.further_rewards import FurtherRewards, RewardField
-from streameval.events.origin import NO_IDENTITY, Identity, Origin
+from streameval.events.origin import NO_IDENTITY, Identity, Origin, fingerprints
 from streameval.events.rankings import Rankings, ranking_rules, rankings_from_arrays
 from streameval.events.schema import Identifier
 from streameval.events.segments import SegmentColumns
@@ -307,6 +307,11 @@ class EventBatch(Batch):
             for reward in further:
                 index = None if self.further is None else self.further.index(reward.name)
                 yield slot_rewards_within(self.slates.select_reward(index), reward.low, reward.high)
+
+    @property
+    def action_identity(self) -> Identity | None:
+        """Return the fingerprints of the names of the logged actions [n], equal in all batches, None without names."""
+        return None if self.actions is None else fingerprints([*self.actions.names, ""])[self.actions.chosen]
 
     def of_reward(self, name: str) -> EventBatch:
         """Replace the first reward by this further one, by NaN in events and slots that lack it."""

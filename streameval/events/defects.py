@@ -150,7 +150,7 @@ def absent_policy(policy: str, names: Sequence[str] = (), column: str | None = N
     numbers = 'numbers, or lists of numbers: write 0.25, not "0.25" or "0,25"'
     hint = f"the events name {', '.join(names)}" if names else f"the events name no policies, or not by {numbers}"
     if column is not None:
-        hint = f'its column \'{column}\' must hold numbers, or lists of numbers: write 0.25, not "0.25" or "0,25"'
+        hint = f"its column '{column}' must hold {numbers}"
     elif policy in names:
         hint = f"its values must be {numbers}"
     return f"no event has a probability of the policy '{policy}'", hint

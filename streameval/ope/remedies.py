@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from streameval.events.defects import REWARD_HINT
 from streameval.ope.report import Report, TrustCheck
 
-__all__ = ["REWARD_HINT", "causes_first", "remedy_of"]
+__all__ = ["causes_first", "remedy_of"]
 
 PERCENT_RANGE = (50.0, 200.0)
 """Mean weights, or their inverses, that show that one of two probabilities is in percent."""

@@ -213,23 +213,21 @@ class EvaluatorConfig:
 
     def _limit_problems(self) -> Iterator[Problem]:
         """Yield what needs the range of a reward before its first event, next to a reward with `max: auto`."""
-        learned = [reward.name for reward in self.rewards if reward.quantile is not None]
+        learned = next((reward.name for reward in self.rewards if reward.quantile is not None), None)
+        if learned is None:
+            return
         rules = () if self.promotion is None else self.promotion.rules
-        users: list[tuple[KeyPath, bool, str]] = [
-            *(
-                (("intervals", label), interval.kind == "confidence_sequence", interval.kind)
-                for label, interval in self.intervals.items()
-            ),
-            *((("promotion", "rule"), rule.kind in ("anytime", "sea", "bsea"), rule.kind) for rule in rules),
-            *((("candidates", name), True, "a policy that learns") for name in self.learned_policies),
-            *((("estimators",), "scored" in one.needs, one.label) for one in self.estimators.values()),
+        intervals, estimators = self.intervals.items(), self.estimators.values()
+        users: list[tuple[KeyPath, str]] = [
+            *((("intervals", label), one.kind) for label, one in intervals if one.kind == "confidence_sequence"),
+            *((("promotion", "rule"), rule.kind) for rule in rules if rule.kind in ("anytime", "sea", "bsea")),
+            *((("candidates", name), "a policy that learns") for name in self.learned_policies),
+            *((("estimators",), one.label) for one in estimators if "scored" in one.needs),
         ]
-        for path, needs_range, name in users:
-            if learned and needs_range:
-                message = expecting(
-                    f"nothing that needs a fixed range of {learned[0]}, which has max: auto", f"'{name}'"
-                )
-                yield Problem(path, message, "give max a number, e.g. {max: 200, above: clip}, or take another kind")
+        expected = f"nothing that needs a fixed range of {learned}, which has max: auto"
+        for path, name in users:
+            hint = "give max a number, e.g. {max: 200, above: clip}, or take another kind"
+            yield Problem(path, expecting(expected, f"'{name}'"), hint)
 
     def _propensity_problems(self, propensity: EstimatedPropensity) -> Iterator[Problem]:
         for name, other in (("ranking", self.ranking), ("logging", self.logging)):

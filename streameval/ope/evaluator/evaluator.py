@@ -192,7 +192,7 @@ class Evaluator:
             refuse(self.config.code_problems())
         self._log = UnusableLog()
         for problem in arguments.doubts():
-            warnings.warn(f"{problem.text()}\nhint: {problem.hint}", stacklevel=2)
+            warnings.warn(problem.report(), stacklevel=2)
         self._start()
 
     @classmethod

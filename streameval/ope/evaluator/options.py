@@ -119,16 +119,8 @@ class RewardRange(StrictModel):
     def _is_not_empty(self) -> Self:
         refuse(self._share_problems())
         if (self.max == "auto") != (self.quantile is not None):
-            hint = "write both, e.g. {max: auto, quantile: 0.999}, or neither"
-            refuse(
-                [
-                    Problem(
-                        ("quantile",),
-                        expecting("a quantile next to max: auto, and only there", shown(self.quantile)),
-                        hint,
-                    )
-                ]
-            )
+            message = expecting("a quantile next to max: auto, and only there", shown(self.quantile))
+            refuse([Problem(("quantile",), message, "write both, e.g. {max: auto, quantile: 0.999}, or neither")])
         if self.max != "auto" and not self.min < self.max:
             message = expecting(f"a number greater than min ({self.min:g})", f"{self.max:g}")
             refuse([Problem(("max",), message, "give the range in which every reward lies, e.g. {min: 0, max: 1}")])

@@ -717,13 +717,14 @@ def transitions(monitor: PromotionMonitor, state: MonitorState) -> tuple[Transit
             place=change.place,
             worse=change.worse,
             state=change.state,
-            basis=_told(change.basis),
+            basis=_basis(change.basis),
         )
         for change in state.transitions
     )
 
 
-def _told(numbers: tuple[float, float, float] | None) -> Basis | None:
+def _basis(numbers: tuple[float, float, float] | None) -> Basis | None:
+    """Return the basis of a change, see `Change`."""
     if numbers is None:
         return None
     effective, largest, errors = map(number_or_none, numbers)

@@ -58,7 +58,7 @@ def propensity_factor(lower: float, production: float, context: RuleContext) -> 
 
 
 def _with_odds(value: float, factor: float) -> float:
-    """Return the value whose odds are this factor times as large."""
+    """Return the value with odds that are this factor times as large."""
     return value * factor / (value * factor + 1.0 - value)
 
 
