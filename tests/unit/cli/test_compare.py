@@ -342,8 +342,8 @@ def test_names_of_columns_and_the_range_of_the_reward(log: dict[str, Any]) -> No
         (
             lambda log: {name: [log[name][row] for row in np.argsort(log["action"])] for name in log},
             {},
-            "new fails the trust check mean_weight: mean weight 0.981 over 6,000 events, expected 1: it is far from 1 in "
-            "parts of the log",
+            "new fails the trust check mean_weight: mean weight 0.981 over 6,000 events, expected 1: it is far from 1 "
+            "in parts of the log",
         ),
         (
             lambda log: {"propensity": [None] * EVENTS},
