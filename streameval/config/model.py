@@ -289,7 +289,9 @@ class Config(EvaluatorOptions):
             logs_looks = isinstance(config.ranking.examination, GivenExamination)
             has_scores, identified = config.scores is not None, self._identified(is_log)
             most = config.ranking.max_items
-            return RankingDecoder(config.logged_policies, logs_looks, has_scores, identified, most)
+            return self._of_batches(
+                RankingDecoder(config.logged_policies, logs_looks, has_scores, identified, most), written
+            )
         kind, joined = written or self.written, self.reward_topic is not None and written is None
         form: Callable[..., JsonDecoder] = partial(json_decoder, self.columns)
         form = DsjsonDecoder if kind == "dsjson" else form
@@ -303,7 +305,7 @@ class Config(EvaluatorOptions):
         options |= {"segments": config.fields} if config.fields else {}
         options |= {"estimated": True} if config.propensity else {}
         try:
-            return form(
+            decoder = form(
                 policies=config.logged_policies,
                 reward_field=goal.field,
                 reward_range=None if is_log else (goal.low, goal.high),
@@ -315,6 +317,12 @@ class Config(EvaluatorOptions):
         except ValueError as error:
             hint = COSTS_HINT if kind == "dsjson" else "the reward of an event needs its own field"
             raise ConfigError(f"reward.field: {error}", hint=hint) from None
+        return self._of_batches(decoder, written)
+
+    def _of_batches(self, decoder: JsonDecoder, written: str | None) -> JsonDecoder:
+        """Return a decoder also of messages with many events, if the events come from a source that may have such."""
+        from_source = written is None and self.source is not None
+        return self.source.of_batches(decoder, self.columns) if from_source and self.source else decoder
 
     def _identified(self, is_log: bool) -> bool:
         return is_log or (self.source is not None and self.source.dedupe_window > 0)

@@ -281,7 +281,8 @@ def _hint_for(names: Sequence[str], wanted: str) -> str:
         return "separate the columns by commas"
     if first.replace(".", "", 1).isdigit():
         return "write the names of the columns into the first line"
-    return did_you_mean(wanted, names) or "set the names of columns under `columns` in the configuration"
+    meant, remedy = did_you_mean(wanted, names), "set the names of columns under `columns` in the configuration"
+    return f"{meant} Or {remedy}" if meant else remedy
 
 
 CONVERSIONS: Mapping[type, Callable[[Any], Any]] = {
