@@ -249,6 +249,12 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
         ("topic", "partition"),
         lambda status: (((log.topic, str(log.partition)), log) for log in status.source.partitions),
     ),
+    "lag": (
+        ("topic", "partition"),
+        lambda status: (
+            ((log.topic, str(log.partition)), log.lag_seconds(status.at)) for log in status.source.partitions
+        ),
+    ),
     "lateness": (("topic", "partition"), _lateness),
     "gaps": (("kind",), lambda status: (((kind,), status.source.gaps.get(kind, 0)) for kind in GAPS)),
     "backfills": (

@@ -13,7 +13,7 @@ from prometheus_client.samples import Sample
 from structlog.testing import capture_logs
 
 from streameval.events import REASONS
-from streameval.ingest.base import SourceStatus
+from streameval.ingest.base import PartitionStatus, SourceStatus
 from streameval.ingest.stages import BufferStatus, RewardCounts, RewardRepeats
 from streameval.ope.report import DAY, WEEK, Contender, Estimate, EventCounts, Forecast, Profile, PropensityModel
 from streameval.service.metrics import METRICS, SECTIONS, metrics_text
@@ -75,6 +75,7 @@ PROMISED: dict[str, set[str]] = {
     "streameval_event_delay_seconds_count": set(),
     "streameval_event_delay_seconds_bucket": {"le"},
     "streameval_consumer_lag_events": {"topic", "partition"},
+    "streameval_consumer_lag_seconds": {"topic", "partition"},
     "streameval_consumer_position_offset": {"topic", "partition"},
     "streameval_batch_duration_seconds_sum": set(),
     "streameval_snapshot_timestamp_seconds": set(),
@@ -91,7 +92,7 @@ policy_onpolicy_value policy_onpolicy_value_lower policy_onpolicy_value_upper
 policy_calibration_error policy_calibration_error_lower policy_calibration_error_upper
 policy_clicks_below_cut examination examination_lower examination_upper
 backfill_read_events backfill_waiting_events batch_duration_seconds build_info policy_deciding_info consumer_gaps_total
-consumer_lag_events consumer_lost_events_total consumer_position_offset consumer_rebuilds_total
+consumer_lag_events consumer_lag_seconds consumer_lost_events_total consumer_position_offset consumer_rebuilds_total
 decisions_sent_total decisions_waiting
 dead_letters_dropped_total dead_letters_waiting dead_letters_written_total event_delay_seconds
 engine_age_seconds engine_batch_duration_seconds engine_batch_events engine_executors_lost_total
@@ -304,6 +305,19 @@ def test_unknown_lag_is_absent_for_its_partition_only() -> None:
     samples = scrape(make_published(make_report()))
     assert [sample.labels["partition"] for sample in samples["streameval_consumer_lag_events"]] == ["0"]
     assert len(samples["streameval_consumer_position_offset"]) == 2
+
+
+def test_lag_in_seconds_is_the_age_of_the_last_message_read_while_others_are_unread() -> None:
+    parts = (
+        PartitionStatus("clicks", 0, 60, 12, None, NOW - 90.0),
+        PartitionStatus("clicks", 1, 60, 0, NOW, NOW - 90.0),
+        PartitionStatus("clicks", 2, 60, 12),
+        PartitionStatus("clicks", 3, 60, None, None, NOW - 90.0),
+        PartitionStatus("clicks", 4, 60, 1, None, NOW + 5.0),
+    )
+    samples = scrape(make_published(source=SourceStatus(reached=True, partitions=parts)))
+    ages = {sample.labels["partition"]: sample.value for sample in samples["streameval_consumer_lag_seconds"]}
+    assert ages == {"0": 90.0, "1": 0.0, "4": 0.0}
 
 
 def test_histograms_end_with_a_bucket_of_all_values() -> None:
