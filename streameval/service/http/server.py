@@ -28,6 +28,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from streameval.config.model import Http
 from streameval.errors import StreamevalError
 from streameval.service.http.auth import Security
+from streameval.service.http.history import answer
+from streameval.service.http.openapi import document
 from streameval.service.metrics import CONTENT_TYPE, metrics_text
 from streameval.service.status import DaemonStatus
 from streameval.service.status_page.page import SCRIPT_HASH, STYLE_HASH, page
@@ -112,6 +114,18 @@ class Pages:
         if now.report is None:
             return JSONResponse({"error": "there is no report yet", "reason": now.detail}, 503)
         return Response(now.report.to_json(), media_type="application/json")
+
+    async def history(self, request: Request) -> Response:
+        """Return estimates and decisions of the last hours. `?policy=...&from=...&to=...` choose a part."""
+        try:
+            found = answer(self._view.published.history, request.query_params, request.query_params.getlist("policy"))
+        except ValueError as error:
+            return JSONResponse({"error": str(error)}, 400)
+        return Response(msgspec.json.encode(found), media_type="application/json")
+
+    async def openapi(self, _: Request) -> Response:
+        """Return the description of these routes."""
+        return Response(document(), media_type="application/json")
 
     async def reload(self, _: Request) -> Response:
         """Reload the configuration. Return 200, 409 if it is refused, or 202 if it takes longer than `RELOAD_SECONDS`.
@@ -204,6 +218,8 @@ def create_app(pages: Pages, security: Security) -> Starlette:
         Route("/healthz", pages.health),
         Route("/readyz", pages.ready),
         Route("/api/v1/report", pages.report),
+        Route("/api/v1/history", pages.history),
+        Route("/openapi.json", pages.openapi),
         Route("/-/reload", pages.reload, methods=["POST"]),
     ]
     app = Starlette(routes=routes, middleware=[Middleware(Gate, security=security)])
