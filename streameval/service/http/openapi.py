@@ -19,6 +19,7 @@ ERROR = {
     "properties": {"error": {"type": "string"}, "reason": {"type": "string"}},
     "required": ["error"],
 }
+TEXT = {"type": "string"}
 MOMENT = {"anyOf": [{"type": "number"}, {"type": "string", "format": "date-time"}]}
 
 
@@ -48,12 +49,15 @@ def document() -> bytes:
             _parameter("from", MOMENT, "First moment, in epoch seconds or as ISO 8601."),
             _parameter("to", MOMENT, "Last moment."),
         ),
-        "/metrics": _get("Return the metrics for Prometheus.", {200: _answer("text/plain", {"type": "string"})}),
+        "/metrics": _get(
+            "Return the metrics for Prometheus.",
+            {200: _answer("text/plain", TEXT, other="application/openmetrics-text")},
+        ),
         "/openapi.json": _get("Return this description.", {200: _json({"type": "object"})}),
-        "/": _get("Return the status page.", {200: _answer("text/html", {"type": "string"})}),
+        "/": _get("Return the status page.", {200: _answer("text/html", TEXT)}),
         "/live": _get(
             "Stream a server-sent event for each change of what is published.",
-            {200: _answer("text/event-stream", {"type": "string"}), 503: _text("too many open streams")},
+            {200: _answer("text/event-stream", TEXT), 503: _text("too many open streams")},
         ),
         "/-/reload": {
             "post": {
@@ -86,8 +90,9 @@ def _object(**kinds: str) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": [*kinds]}
 
 
-def _answer(media: str, schema: Any, description: str = "OK") -> dict[str, Any]:
-    return {"description": description, "content": {media: {"schema": schema}}}
+def _answer(media: str, schema: Any, description: str = "OK", other: str = "") -> dict[str, Any]:
+    content = {name: {"schema": schema} for name in (media, other) if name}
+    return {"description": description, "content": content}
 
 
 def _json(schema: Any, description: str = "OK") -> dict[str, Any]:
@@ -95,7 +100,7 @@ def _json(schema: Any, description: str = "OK") -> dict[str, Any]:
 
 
 def _text(description: str) -> dict[str, Any]:
-    return _answer("text/plain", {"type": "string"}, description)
+    return _answer("text/plain", TEXT, description)
 
 
 def _answers(answers: dict[int, Any]) -> dict[str, Any]:

@@ -29,8 +29,9 @@ from streameval.config.model import Http
 from streameval.errors import StreamevalError
 from streameval.service.http.auth import Security
 from streameval.service.http.history import answer
+from streameval.service.http.negotiation import compressed, format_of
 from streameval.service.http.openapi import document
-from streameval.service.metrics import CONTENT_TYPE, metrics_text
+from streameval.service.metrics import metrics_text
 from streameval.service.status import DaemonStatus
 from streameval.service.status_page.page import SCRIPT_HASH, STYLE_HASH, page
 
@@ -86,10 +87,13 @@ class Pages:
             return HTMLResponse(packed, headers={"content-encoding": "gzip", "vary": "accept-encoding"})
         return HTMLResponse(plain, headers={"vary": "accept-encoding"})
 
-    async def metrics(self, _: Request) -> Response:
-        """Return the metrics for Prometheus."""
+    async def metrics(self, request: Request) -> Response:
+        """Return the metrics for Prometheus, in the format and compression that it prefers."""
         await asyncio.sleep(SCRAPE_DELAY_SECONDS)
-        return Response(metrics_text(self._view.published), media_type=CONTENT_TYPE)
+        form = format_of(request.headers.get("accept", ""))
+        text = metrics_text(self._view.published, form)
+        body, headers = compressed(text, request.headers.get("accept-encoding", ""))
+        return Response(body, headers={"vary": "accept, accept-encoding", **headers}, media_type=form.content_type)
 
     async def health(self, _: Request) -> Response:
         """Return 200 while the loop turns, else 503."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 from structlog.testing import capture_logs
@@ -16,7 +17,7 @@ from streameval.events import REASONS
 from streameval.ingest.base import PartitionStatus, SourceStatus
 from streameval.ingest.stages import BufferStatus, RewardCounts, RewardRepeats
 from streameval.ope.report import DAY, WEEK, Contender, Estimate, EventCounts, Forecast, Profile, PropensityModel
-from streameval.service.metrics import METRICS, SECTIONS, metrics_text
+from streameval.service.metrics import METRICS, OPENMETRICS, SECTIONS, TEXT, TEXT_1, metrics_text
 from streameval.service.status import DaemonStatus, SnapshotStatus
 from support.factories import (
     NOW,
@@ -340,6 +341,24 @@ def test_a_metric_family_that_fails_is_logged_and_the_others_are_exported() -> N
     assert "streameval_ready" in samples
     assert {entry["event"] for entry in logs} == {"metrics_failed"}
     assert len(logs) == sum("consumer" in entry["family"] for entry in logs) > 0
+
+
+def test_all_formats_have_the_same_samples() -> None:
+    published = make_published(make_report())
+    texts = [metrics_text(published, form).decode() for form in (TEXT, TEXT_1, OPENMETRICS)]
+    parsers = [text_string_to_metric_families, text_string_to_metric_families, openmetrics_families]
+    plain, plain_1, openmetrics = (
+        {
+            (sample.name, *sorted(sample.labels.items())): sample.value
+            for family in parse(text)
+            for sample in family.samples
+            if sample.name.startswith("streameval_")
+        }
+        for parse, text in zip(parsers, texts, strict=True)
+    )
+    assert plain == plain_1 == openmetrics
+    assert len(plain) > 200
+    assert texts[-1].count("# EOF") == 1
 
 
 def test_scrapes_of_one_status_read_it_once() -> None:

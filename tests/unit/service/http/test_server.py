@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 import re
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import zstandard
 from msgspec.structs import replace
 
 from streameval.errors import StreamevalError
@@ -60,6 +62,49 @@ def test_metrics_are_prometheus_text(client: httpx.Client) -> None:
         'streameval_policy_value{average="cumulative",estimator="ips",policy="challenger-a",reward="reward"}'
         in answer.text
     )
+
+
+PLAIN, PLAIN_1, OPENMETRICS = (
+    "text/plain; version=0.0.4",
+    "text/plain; version=1.0.0",
+    "application/openmetrics-text; version=1.0.0",
+)
+
+
+@pytest.mark.parametrize(
+    ("accept", "expected"),
+    [
+        ("", PLAIN),
+        ("*/*", PLAIN),
+        ("text/html, text/plain;version=0.0.4;q=0.5", PLAIN),
+        ("text/plain;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=0.0.4;q=0.5", PLAIN_1),
+        ("application/openmetrics-text", OPENMETRICS),
+        ("application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1", OPENMETRICS),
+        ("application/openmetrics-text;q=0.2,text/plain;version=0.0.4", PLAIN),
+        ("application/openmetrics-text;version=2.0.0", PLAIN),
+        ("application/openmetrics-text;q=0", PLAIN),
+        ("application/openmetrics-text;version=1.0.0;q=oops, ;;q, text/plain", PLAIN),
+    ],
+)
+def test_metrics_come_in_the_format_that_the_client_prefers(client: httpx.Client, accept: str, expected: str) -> None:
+    answer = client.get("/metrics", headers={"accept": accept})
+    assert answer.headers["content-type"].startswith(expected)
+    assert answer.text.endswith("# EOF\n") == expected.startswith("application/openmetrics-text")
+    assert "accept" in answer.headers["vary"]
+
+
+@pytest.mark.parametrize(
+    ("accepted", "used"), [("gzip", "gzip"), ("gzip;q=1, zstd;q=0.5", "zstd"), ("zstd;q=0, gzip", "gzip"), ("br", None)]
+)
+def test_metrics_are_compressed_for_clients_that_accept_it(
+    client: httpx.Client, accepted: str, used: str | None
+) -> None:
+    with client.stream("GET", "/metrics", headers={"accept-encoding": accepted}) as answer:
+        raw = b"".join(answer.iter_raw())
+    decoded = {"gzip": gzip.decompress, "zstd": lambda body: zstandard.decompress(body), None: bytes}[used](raw)
+    assert answer.headers.get("content-encoding") == used
+    assert b"streameval_ready 1.0" in decoded
+    assert used is None or len(raw) < len(decoded) / 5
 
 
 def test_the_report_is_served_as_json(client: httpx.Client) -> None:
