@@ -279,6 +279,14 @@ class EngineStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class PushStatus:
+    """Count the pushes of metrics that arrived, and the ones that failed."""
+
+    done: int = 0
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ReloadStatus:
     """Hold the result of the last reload of the configuration.
 
@@ -330,6 +338,7 @@ class DaemonStatus:
         engine: None if this process evaluates events itself.
         name: Name of the daemon, empty if it has none.
         reload: Result of the last reload.
+        pushes: None if no metrics are pushed.
     """
 
     source: SourceStatus
@@ -354,6 +363,7 @@ class DaemonStatus:
     engine: EngineStatus | None = None
     name: str = ""
     reload: ReloadStatus = ReloadStatus()
+    pushes: PushStatus | None = None
 
     @property
     def reported(self) -> Report:

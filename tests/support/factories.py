@@ -230,6 +230,7 @@ class View:
     def __init__(self, published: DaemonStatus, healthy: bool = True) -> None:
         self.published, self.healthy, self.stalled_for = published, healthy, 0.0 if healthy else 90.0
         self.source_stalled = ""
+        self.pushes: Any = None
 
 
 class ListSource:
