@@ -73,6 +73,10 @@ def run_daemon(
             daemon = daemon_on_engine(settings, reset=reset, load=lambda: Config.load(path, variables))
         server = HttpServer(daemon, settings.http.host, settings.http.port, Security(settings.http))
         reload = daemon.reload
+        if settings.otlp is not None:
+            from streameval.service.otlp import OtlpPush  # an extra
+
+            stack.enter_context(OtlpPush(daemon, settings.otlp, settings.daemon_name))
         with server:
             make_responsive()
             if asked_at_start.is_set():

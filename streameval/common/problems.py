@@ -226,7 +226,7 @@ def _problem(path: KeyPath, details: list[ErrorDetails], root: type) -> Problem:
         tag = value.get("kind") if isinstance(value, Mapping) else value
         hint = did_you_mean(tag, kinds) or (f"such as kind: {kinds[0]}; {NO_HINT}" if tag is None else NO_HINT)
         return Problem((*path, "kind") if tag is None else path, expecting(one_of(kinds), shown(tag)), hint)
-    secret = any(word in str(path[-1:]) for word in ("password", "token"))
+    secret = "headers" in path or any(word in str(path[-1:]) for word in ("password", "token"))
     actual, hint = "a hidden value" if secret else shown(value), _hint(parent, path)
     if kind == "value_error":
         message, whole = str(details[0]["ctx"]["error"]), isinstance(value, Mapping)

@@ -18,6 +18,7 @@ from streameval.common.text import WRITTEN, Seconds
 from streameval.config.engine import SparkSettings, engine_as_mapping, engine_problems
 from streameval.config.loading import read_yaml, with_environment
 from streameval.config.memory import usable_memory
+from streameval.config.otlp import OtlpSettings
 from streameval.config.policies import Policies
 from streameval.config.removed import removed_options
 from streameval.errors import ConfigError
@@ -151,6 +152,9 @@ class Config(EvaluatorOptions):
     )
     columns: ColumnNames = ColumnNames()
     http: Http = Http()
+    otlp: OtlpSettings | None = Field(
+        None, description="a receiver of OpenTelemetry that gets the metrics, e.g. {endpoint: 'http://localhost:4318'}"
+    )
     state: Annotated[
         StateSettings, BeforeValidator(lambda value: {"dir": None} if value is False or value == "off" else value)
     ] = StateSettings()

@@ -111,6 +111,7 @@ class PartitionStatus:
         position: the next offset
         lag: how many messages are still unread, or None if unknown
         ended_at: when the log was last asked for its end (epoch seconds), if all was read then and nothing came since
+        written_at: when the last message read was written (epoch seconds), None if unknown
     """
 
     topic: str
@@ -118,6 +119,13 @@ class PartitionStatus:
     position: int
     lag: int | None
     ended_at: float | None = None
+    written_at: float | None = None
+
+    def lag_seconds(self, now: float) -> float | None:
+        """Return the age of the last message read while others are unread, 0 if none is, and None if unknown."""
+        if not self.lag:
+            return self.lag
+        return None if self.written_at is None else max(0.0, now - self.written_at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from streameval.service.status import (
     DaemonStatus,
     EngineStatus,
     Histogram,
+    PushStatus,
     ReloadStatus,
     own_version,
 )
@@ -111,6 +112,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
         self._requests, self._asked = itertools.count(1), deque[int]()
         self._backfills = list(backfills)
         self._reloaded = ReloadStatus(succeeded_at=clock())
+        self.pushes: PushStatus | None = None  # a thread that pushes metrics counts here
         self._supervisor = Supervisor()
         self._stopping = False
         self._turned = time.monotonic()
@@ -358,6 +360,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
             engine=self._engine_status(at),
             name=self.published.name,
             reload=self._reloaded,
+            pushes=self.pushes,
         )
         self._published_at, self._to_publish = time.monotonic(), None
         self._log_reached(status)
