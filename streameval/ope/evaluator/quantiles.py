@@ -98,7 +98,7 @@ def _numbers(reward: Reward, quantile: float, weight: Array, square: Array, z: f
     variance = max((1 - quantile) ** 2 * lower + quantile**2 * upper, quantile * (1 - quantile) * (lower + upper))
     error = z * float(np.sqrt(variance)) / float(total)
     shares = (quantile, quantile - error, quantile + error)
-    return [reward.low + float(np.interp(one, share[:-1], EDGES)) if 0 < one < 1 else None for one in shares]
+    return [reward.low + float(np.interp(one, share[:-1], EDGES, left=0.0)) if 0 < one < 1 else None for one in shares]
 
 
 ROOM = Room("quantiles", start, resume, join, observe=observe, rows=rows)
