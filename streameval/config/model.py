@@ -391,6 +391,11 @@ class Config(EvaluatorOptions):
             rules = f"{'rules' if len(idle) > 1 else 'rule'} {' and '.join(idle)}"
             message = f"the {rules} cannot promote: no unbiased estimator is on a mixture"
             yield Problem(("promotion",), message, "add mixture to averages, or stratified_ips to estimators")
+        if "drift" in self.model_fields_set and self.drift is not None:
+            goal = self.evaluator_config().rewards[0]
+            if goal.quantile is not None:
+                hint = "write drift: off, or give max a number, e.g. {max: 200, above: clip}"
+                yield Problem(("drift",), f"it needs a fixed range of {goal.name}, which has max: auto", hint)
         if self.ranking is not None and "columns" in self.model_fields_set:
             hint = "remove it: pages with clicks have the names that `streameval schema ranking` prints"
             yield Problem(("columns",), "it does not apply to rankings", hint)
