@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
@@ -43,7 +43,7 @@ def run_daemon(
     """
     return_large_arrays()
     asked_at_start = Event()
-    reload = asked_at_start.set
+    reload: Callable[[], object] = asked_at_start.set
     with ExitStack() as stack:
         stack.enter_context(hangup_handler(lambda: reload()))  # from here on a SIGHUP does not end the process
         if watch_config:

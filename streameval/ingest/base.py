@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
 
 import structlog
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -28,6 +28,8 @@ from streameval.ingest.stages import EventOrder, PartitionEnds
 from streameval.ingest.stages import TopicPartition as TopicPartition
 
 log = structlog.get_logger(__name__)
+
+D = TypeVar("D")
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,6 +454,18 @@ class StageSettings(StrictModel):
     def candidates_topic(self) -> CandidatesTopic | None:
         """Return the topic of probabilities of candidates that come separately from the decisions."""
         return None
+
+    def of_batches(self, decoder: D, columns: ColumnNames) -> D:
+        """Return a decoder also of messages that hold many events, if the source may have such.
+
+        Args:
+            decoder: decodes messages of one event or reward
+            columns: the column of each field of events
+
+        Raises:
+            InputError: The library that it needs is not installed.
+        """
+        return decoder
 
     def event_order(self, partitions: int) -> EventOrder | None:
         """Return the stage that orders the events of this many partitions, or None if they count as they arrive."""

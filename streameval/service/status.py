@@ -291,12 +291,12 @@ class ReloadStatus:
     """Hold the result of the last reload of the configuration.
 
     Args:
-        reloads: Number of reloads.
+        requests: Number of the last request that it answers, from 1.
         problem: Why the last one was refused, or nothing.
         succeeded_at: Time at which the configuration in use was read, in epoch seconds.
     """
 
-    reloads: int = 0
+    requests: int = 0
     problem: str = ""
     succeeded_at: float = math.nan
 

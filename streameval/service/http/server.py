@@ -138,9 +138,8 @@ class Pages:
         """
         if not self._needs_token:
             return JSONResponse({"reloaded": False, "reason": NO_TOKEN}, 403)
-        before, end = self._view.published.reload.reloads, time.monotonic() + RELOAD_SECONDS
-        self._view.reload()
-        while (result := self._view.published.reload).reloads == before:
+        request, end = self._view.reload(), time.monotonic() + RELOAD_SECONDS
+        while (result := self._view.published.reload).requests < request:
             if self.closing or time.monotonic() > end:
                 return JSONResponse({"reloaded": False, "reason": "the reload has not ended; see the log"}, 202)
             await asyncio.sleep(0.05)
