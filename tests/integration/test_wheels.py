@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -75,8 +76,9 @@ def require_working(programs: Path, directory: Path, monkeypatch: pytest.MonkeyP
     assert "After 3,000 events" in output(streameval, "demo", "--events", "3000", "--rate", "0", "--port", "0")
     lines = [message(number, event_id=str(number), policies={"challenger": 0.5}) for number in range(200)]
     (directory / "log.ndjson").write_bytes(b"\n".join(lines))
-    report = json.loads(output(streameval, "replay", "log.ndjson", "--candidates", "challenger", "--json"))
-    assert report["events"]["accepted"] == 200
+    replay = [streameval, "replay", "log.ndjson", "--candidates", "challenger", "--json"]
+    report = subprocess.run(replay, stdout=subprocess.PIPE, check=True, timeout=120).stdout
+    assert json.loads(report)["events"]["accepted"] == 200
 
 
 @pytest.mark.parametrize("version", VERSIONS)
