@@ -115,6 +115,18 @@ class RewardRange(StrictModel):
         "is the share of events above it, e.g. 500",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _is_per_event(cls, options: object) -> object:
+        if isinstance(options, Mapping) and "per" in options:
+            message = (
+                "a log does not tell how often users come back under a candidate, and for the logged visits the reward "
+                "per user is the reward per event times a number that all policies share"
+            )
+            hint = "remove it, as relative lifts are the same; if events have a `unit`, intervals allow for its events"
+            refuse([Problem(("per",), message, hint)])
+        return options
+
     @model_validator(mode="after")
     def _is_not_empty(self) -> Self:
         refuse(self._share_problems())
