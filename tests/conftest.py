@@ -47,6 +47,8 @@ LONGEST = [
 
 THREADS_END_WITHIN = 60.0
 """Seconds. Threads that take longer continue by themselves; a busy machine needs time to end a stopped thread."""
+SHARED = "fsspecIO"
+"""Prefix of the threads that talk to object stores, which the library starts once and keeps."""
 POOL = "asyncio_"
 """Prefix of the threads of a server. They end with the server, which may serve all tests of a module."""
 
@@ -99,6 +101,7 @@ def require_end(before: set[threading.Thread], allowed: str = "") -> None:
 
     def remaining() -> list[threading.Thread]:
         started = [thread for thread in threading.enumerate() if thread not in before]
+        started = [thread for thread in started if not thread.name.startswith(SHARED)]
         return [thread for thread in started if not (allowed and thread.name.startswith(allowed))]
 
     deadline = time.monotonic() + THREADS_END_WITHIN

@@ -176,7 +176,7 @@ def replay(
         bool, typer.Option("--strict", help="Exit with 1 if an estimate fails a trust check, after the output.")
     ] = False,
     scores: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             metavar="FILE",
             help="Probabilities that the log lacks: NDJSON as in `schema candidates`, or CSV or Parquet with event_id.",
@@ -260,7 +260,7 @@ def check(
         bool, typer.Option(help="Also try the source, its topics, the port, the state directory and dead letters.")
     ] = True,
     propensities: Annotated[
-        Path | None,
+        str | None,
         typer.Option(metavar="FILE", help="Only compare the propensities of a log with its choices of actions."),
     ] = None,
     candidates: Annotated[

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from streameval.errors import InputError
+from streameval.ingest.files.remote import is_remote
 
 DEFAULT_CONFIG = Path("streameval.yaml")
 CONFIG_VARIABLE = "STREAMEVAL_CONFIG"
@@ -21,7 +22,7 @@ ConfigAndFiles = Annotated[
     typer.Argument(
         metavar="FILE",
         help="The configuration (default: the file in STREAMEVAL_CONFIG, else streameval.yaml), then files of events: "
-        "NDJSON or CSV (plain, .gz or .zst) or Parquet; - is stdin.",
+        "NDJSON or CSV (plain, .gz or .zst) or Parquet; - is stdin; also s3://, gs://, abfs:// and https://.",
         show_default=False,
     ),
 ]
@@ -54,7 +55,8 @@ def split_config_and_files(arguments: list[str]) -> tuple[Path, list[str]]:
         InputError: No file of events is named, or the configuration is not the first argument.
     """
     first, *others = arguments
-    is_config = first.endswith(CONFIG_SUFFIXES) or (others and not first.endswith(EVENT_SUFFIXES) and first != "-")
+    is_log = first.endswith(EVENT_SUFFIXES) or first == "-" or is_remote(first)
+    is_config = first.endswith(CONFIG_SUFFIXES) or (others and not is_log)
     late = next((name for name in others if name.endswith(CONFIG_SUFFIXES)), None)
     if late is not None and not is_config:
         raise InputError(f"{first} is a log, not a configuration", hint=f"name the configuration first: {late} {first}")

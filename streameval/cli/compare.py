@@ -25,6 +25,7 @@ from streameval.events.defects import joined_lines
 from streameval.events.segments import label_of
 from streameval.events.tables import value_at
 from streameval.ingest.files.lines import table_format
+from streameval.ingest.files.remote import expand
 from streameval.ingest.files.source import read_lines
 from streameval.ingest.files.tables import column_values
 from streameval.ope.candidates import is_logged
@@ -186,7 +187,7 @@ def _known(data: Data) -> _Known:
     checked = _all_are(kind, items, data, expected)
     if kind is EventBatch:
         return _Known(batches=checked if isinstance(items, Iterator) else list(checked))
-    return _Known(files=[os.fspath(path) for path in checked])
+    return _Known(files=expand(os.fspath(path) for path in checked))
 
 
 def _all_are(kind: type | tuple[type, ...], items: Iterable[Any], data: Data, expected: str) -> Iterator[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,6 +22,7 @@ from streameval.events.defects import Rejections
 from streameval.events.fields import FieldNames
 from streameval.events.origin import Origin
 from streameval.ingest.files.lines import table_format
+from streameval.ingest.files.remote import expand
 from streameval.ingest.files.source import Advance, read_records
 from streameval.ingest.files.tables import read_rows
 from streameval.ingest.kafka.connection import KafkaConnection
@@ -61,7 +63,8 @@ def run_produce(
     cluster, topic = destination(config, topic, connection)
     rejections = Rejections()
     with progress_of_bytes() as advance:
-        values = messages(file, config, events_format, advance, rejections if validate else None)
+        found = rejections if validate else None
+        values = chain.from_iterable(messages(one, config, events_format, advance, found) for one in expand([file]))
         sent = produce(values, topic, cluster, partitions=partitions)
     for line in rejections.lines(sent):
         say(line)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -47,7 +47,9 @@ def _findings(frequencies: Frequencies) -> Iterator[Finding]:
         )
 
 
-def check_propensities(path: Path, candidates: Sequence[str] = (), multiline: bool = False) -> list[Finding]:
+def check_propensities(
+    path: str | os.PathLike[str], candidates: Sequence[str] = (), multiline: bool = False
+) -> list[Finding]:
     """Check the propensities of a log in NDJSON, CSV or Parquet.
 
     Args:
@@ -58,7 +60,8 @@ def check_propensities(path: Path, candidates: Sequence[str] = (), multiline: bo
     Raises:
         InputError: The file is missing or damaged, or has no event.
     """
-    if path.name.endswith(CONFIG_SUFFIXES):
+    path = os.fspath(path)
+    if path.endswith(CONFIG_SUFFIXES):
         raise InputError(f"--propensities reads a log, and {path} is a configuration", hint="name a file of events")
     frequencies, counts, rejections, events = Frequencies(), LogCounts((-math.inf, math.inf)), Rejections(), 0
     evaluator = Evaluator.from_config(Evaluator(candidates, [IPS()], [Cumulative()]).config)
@@ -83,35 +86,33 @@ def check_propensities(path: Path, candidates: Sequence[str] = (), multiline: bo
     return findings
 
 
-def _findings_about(path: Path, candidates: Sequence[str], evaluator: Evaluator) -> Iterator[Finding]:
+def _findings_about(path: str, candidates: Sequence[str], evaluator: Evaluator) -> Iterator[Finding]:
     """Yield the candidates that no event knows, and the trust checks of the weights of the others."""
     report = evaluator.report()
     for row in report.policies:
         if row.policy in candidates and not row.events:
             hint = "its column must hold numbers"
-            if table_format(str(path)) is None:
-                hint = names_hint(next(read_lines(str(path), batch=SAMPLED_EVENTS), ()))
+            if table_format(path) is None:
+                hint = names_hint(next(read_lines(path, batch=SAMPLED_EVENTS), ()))
             yield Finding("candidates", f"no event has a probability of the policy '{row.policy}'", "error", hint)
     for trust in report.trust if candidates else ():
         if trust.policy in candidates and trust.check in OF_WEIGHTS:
             yield Finding("candidates", f"{trust.policy}: {trust.reason}", "ok" if trust.ok else "error", WEIGHTS_HINT)
 
 
-def _batches(path: Path, candidates: Sequence[str], counts: LogCounts) -> Iterator[EventBatch]:
-    form = table_format(str(path))
+def _batches(path: str, candidates: Sequence[str], counts: LogCounts) -> Iterator[EventBatch]:
+    form = table_format(path)
     if form is not None:
         columns, rows = (
             ColumnNames(policies={name: name for name in candidates}),
             JsonDecoder(candidates, scores=["action"]),
         )
-        return read_table(
-            str(path), form, columns, rows, lambda read, total: None, timed=False, spans=counts.add_spanning
-        )
+        return read_table(path, form, columns, rows, lambda read, total: None, timed=False, spans=counts.add_spanning)
     decoder = JsonDecoder(candidates, scores=["action"], rewarded=False)
-    return map(decoder.decode_batch, read_lines(str(path), batch=2000))
+    return map(decoder.decode_batch, read_lines(path, batch=2000))
 
 
-def run_check_propensities(path: Path, names: str | None = None, *, multiline: bool = False, as_json: bool) -> int:
+def run_check_propensities(path: str, names: str | None = None, *, multiline: bool = False, as_json: bool) -> int:
     """Print the findings about a log, and return 1 if an action or a bucket is off."""
     candidates = [] if names is None else candidate_names(names, "")
     findings = check_propensities(path, candidates, multiline)

@@ -37,6 +37,7 @@ from streameval.events.defects import MAX_DETAIL, Rejections, absent_policy
 from streameval.events.origin import Origin
 from streameval.events.segments import OTHER
 from streameval.ingest.files.lines import check, table_format
+from streameval.ingest.files.remote import expand
 from streameval.ingest.files.source import Advance, FileSettings, read_records
 from streameval.ingest.files.tables import local_time, read_table
 from streameval.ingest.stages import Deduplication
@@ -87,7 +88,7 @@ def run_replay(
     everything: bool,
     decisions: bool,
     strict: bool,
-    scores: Path | None = None,
+    scores: str | None = None,
 ) -> None:
     """Estimate from files of events, and print the results.
 
@@ -103,9 +104,7 @@ def run_replay(
     true_values = read_truth(truth) if truth else {}
     figure = None if plot is None else _figure(config, files, plot, true_values, decisions)
     trace = Trace(list(config.evaluator_config().pairs) if true_values else figure.choices if figure else ())
-    replay = Replay(
-        config, timed=candidates is None, multiline=multiline, scores=None if scores is None else str(scores)
-    )
+    replay = Replay(config, timed=candidates is None, multiline=multiline, scores=scores)
     means = None if as_json else hourly_means(replay.evaluator.config)
     replay.update = _updates(replay, trace if trace.pairs else None, means)
     report = replay.read(files, events_format)
@@ -182,14 +181,15 @@ def config_and_files(
     """
     silence_logs()
     if candidates is not None:
-        return config_for(candidates, arguments[0], written), list(arguments)
+        files = expand(arguments)
+        return config_for(candidates, files[0], written), files
     path, files = split_config_and_files(list(arguments))
     if files == list(arguments) and not path.exists():
         hint = "`streameval init` writes one; `streameval replay FILE --candidates NAMES` needs none"
         raise InputError(f"the configuration {path} does not exist", hint=hint)
     config = Config.load(path)
     warn(config)
-    return config, files
+    return config, expand(files)
 
 
 def _figure(

@@ -24,6 +24,7 @@ import zstandard
 from streameval.errors import InputError
 from streameval.events.diagnosis import EXCERPT_BYTES as EXCERPT_BYTES
 from streameval.events.diagnosis import MAX_MESSAGE_BYTES, cut
+from streameval.ingest.files.remote import RemoteFile, is_remote, open_remote, remote_size
 
 MAX_LINE_BYTES = MAX_MESSAGE_BYTES  # a longer line is cut before it is in memory as a whole
 CHUNK_BYTES, COMPRESSED_CHUNK_BYTES, SMALL_CHUNK_BYTES = 128 * 1024, 1024, 64
@@ -55,14 +56,14 @@ SAMPLE_BYTES = 4096  # at the start of a file, and before a position in it, that
 
 def format_of_name(file: str) -> str | None:
     """Return the format of the table in a file, by its suffixes. Return None for other files."""
-    suffixes = list(map(str.lower, Path(file).suffixes))
+    suffixes = list(map(str.lower, Path(file.partition("?")[0] if is_remote(file) else file).suffixes))
     return next((written for suffix, written in TABLE_SUFFIXES.items() if suffix in suffixes), None)
 
 
 def table_format(file: str) -> str | None:
     """Return the format of the table in a file, by its suffixes, else by its content. Return None for other files."""
     named = format_of_name(file)
-    if named or not os.path.isfile(file):
+    if named or not (is_remote(file) or os.path.isfile(file)):
         return named
     with _open(file) as stream:
         if stream.read(4) == b"PAR1":
@@ -174,21 +175,34 @@ def resume(path: str, identity: FileIdentity) -> tuple[str | None, FileIdentity]
         The kind of gap, one of `GAPS` or None, and the position.
     """
     with _open(path) as stream:
-        descriptor = stream.fileno()
-        size = os.fstat(descriptor).st_size
+        size = _size(stream) or 0
         if size < identity.bytes:
-            is_same = size >= SAMPLE_BYTES and _digest(descriptor, 0, SAMPLE_BYTES) == identity.head
+            is_same = size >= SAMPLE_BYTES and _digest(stream, 0, SAMPLE_BYTES) == identity.head
             return ("cut", msgspec.structs.replace(identity, bytes=size)) if is_same else ("replaced", START)
-        is_same = _digest(descriptor, 0, min(identity.bytes, SAMPLE_BYTES)) == identity.head
+        is_same = _digest(stream, 0, min(identity.bytes, SAMPLE_BYTES)) == identity.head
         if not identity.compressed:
-            tail = _digest(descriptor, identity.bytes - SAMPLE_BYTES, identity.bytes)
+            tail = _digest(stream, identity.bytes - SAMPLE_BYTES, identity.bytes)
             is_same = is_same and tail == identity.tail
         return (None, identity) if is_same else ("replaced", START)
 
 
-def _digest(descriptor: int, start: int, stop: int) -> str:
-    start = max(0, start)
-    return hashlib.blake2b(os.pread(descriptor, stop - start, start), digest_size=12).hexdigest()
+def _size(stream: BinaryIO) -> int | None:
+    """Return the size of an open file in bytes, None for a pipe."""
+    if isinstance(stream, RemoteFile):
+        return stream.size
+    status = os.fstat(stream.fileno())
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def _sample(stream: BinaryIO, start: int, stop: int) -> bytes:
+    """Read some bytes of an open file without a change of its position."""
+    if isinstance(stream, RemoteFile):
+        return stream.sample(start, stop)
+    return os.pread(stream.fileno(), stop - start, start)
+
+
+def _digest(stream: BinaryIO, start: int, stop: int) -> str:
+    return hashlib.blake2b(_sample(stream, max(0, start), stop), digest_size=12).hexdigest()
 
 
 class TailedFile:
@@ -216,13 +230,13 @@ class TailedFile:
         self.ended = self.waiting = False
         self._failure: tuple[str, str] | None = None
         self._stream = _open(path)
-        is_regular = stat.S_ISREG(os.fstat(self._stream.fileno()).st_mode)
+        is_regular = _size(self._stream) is not None
         self._may_block, self._follow = not is_regular, follow and is_regular
         self._start(self._stream)
         self.bytes_read = 0
         self.lines_to_skip = start.lines if start.compressed else 0
         if start.bytes and not start.compressed:
-            self._newline = newline_of(os.pread(self._stream.fileno(), CHUNK_BYTES, 0))
+            self._newline = newline_of(_sample(self._stream, 0, CHUNK_BYTES))
             self._stream.seek(start.bytes)
             self.bytes_read = self._bytes = start.bytes
             self._lines, self._is_untouched = start.lines, False
@@ -265,16 +279,15 @@ class TailedFile:
 
     def identity(self) -> FileIdentity | None:
         """Return the position after the lines returned so far. Return None for pipes, which cannot be read again."""
-        descriptor = self._stream.fileno()
-        status = os.fstat(descriptor)
-        if self.path == STDIN or not stat.S_ISREG(status.st_mode):
+        stream, file_size = self._stream, _size(self._stream)
+        if self.path == STDIN or file_size is None:
             return None
         lines = self._lines + self.lines_to_skip
         if self._members or lines > self._lines:
-            size = min(SAMPLE_BYTES, status.st_size)
-            return FileIdentity(size, lines, _digest(descriptor, 0, size), compressed=True)
+            size = min(SAMPLE_BYTES, file_size)
+            return FileIdentity(size, lines, _digest(stream, 0, size), compressed=True)
         end = self._bytes - len(self._text) - self._cut
-        head, tail = _digest(descriptor, 0, min(end, SAMPLE_BYTES)), _digest(descriptor, end - SAMPLE_BYTES, end)
+        head, tail = _digest(stream, 0, min(end, SAMPLE_BYTES)), _digest(stream, end - SAMPLE_BYTES, end)
         return FileIdentity(end, lines, head, tail)
 
     def close(self) -> None:
@@ -384,6 +397,8 @@ def check(path: str) -> int | None:
     """
     if path == STDIN:
         return None
+    if is_remote(path):
+        return remote_size(path)
     status = _stat(path)
     if status is None:
         raise InputError(f"{path} does not exist", hint="check the name; relative names start in the working directory")
@@ -395,6 +410,8 @@ def check(path: str) -> int | None:
 
 
 def _open(path: str) -> BinaryIO:
+    if is_remote(path):
+        return open_remote(path)
     try:
         return sys.stdin.buffer if path == STDIN else open(path, "rb")
     except OSError as error:

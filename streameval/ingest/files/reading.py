@@ -26,6 +26,7 @@ from streameval.events.defects import UnusableLog
 from streameval.events.fields import json_decoder
 from streameval.events.tables import ColumnNames
 from streameval.ingest.files.lines import check, table_format
+from streameval.ingest.files.remote import expand
 from streameval.ingest.files.source import AnyPath, read_lines
 from streameval.ingest.files.tables import read_table
 
@@ -53,7 +54,8 @@ def read_events(
     probability of one of `policies`.
 
     Args:
-        paths: one path or several, read one after another, `-` is standard input
+        paths: one path or several, read one after another, `-` is standard input. Also addresses, patterns and folders
+            of Parquet files, such as `s3://bucket/log/*.parquet`, with the extra `streameval[cloud]`
         policies: the columns of every batch, None = all policies that the events of a batch name. Tables need the names
         columns: the name of each field in a table or in JSON, as in the configuration: `{"timestamp": "ts"}`
         reward_field: the field of the reward
@@ -181,4 +183,4 @@ def _paths_of(paths: Any) -> list[str]:
         if not isinstance(path, str | os.PathLike):
             kinds = f"{type(paths).__name__} of {type(path).__name__}"
             raise ProblemsError([Problem(("paths",), expecting("paths", kinds), remedy_of(paths, path))])
-    return list(map(os.fspath, files))
+    return expand(map(os.fspath, files))

@@ -32,10 +32,14 @@ from streameval.ingest.base import (
 )
 from streameval.ingest.files.csv_rows import CsvFile
 from streameval.ingest.files.lines import START, FileIdentity, TailedFile, check, format_of_name, resume
+from streameval.ingest.files.remote import expand, is_remote
 
 AnyPath: TypeAlias = str | os.PathLike[str]
 Advance: TypeAlias = Callable[[int, int | None], None]
 """Show progress. Arguments: bytes read as stored, and in total, None for a pipe."""
+
+
+NO_PARQUET = "expected NDJSON or CSV, and {} is Parquet; `streameval produce` sends its rows"
 
 
 class FileSettings(LogSettings):
@@ -45,7 +49,9 @@ class FileSettings(LogSettings):
 
     kind: Literal["file"] = "file"
     path: Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)] = Field(
-        min_length=1, description="The files, read one after another; `-` is standard input."
+        min_length=1,
+        description="The files, read one after another; `-` is standard input. Also addresses such as "
+        "s3://bucket/log/*.ndjson, with the extra `streameval[cloud]`.",
     )
     format: Literal["json", "dsjson", "csv"] = Field(
         "json", description=f"{JSON_FORMATS}, or csv, the default for files with `.csv` in their names."
@@ -73,9 +79,11 @@ class FileSettings(LogSettings):
         for index, path in enumerate(self.path):
             form = format_of_name(path)
             if form == "parquet":
-                raise ValueError(f"expected NDJSON or CSV, and {path} is Parquet; `streameval produce` sends its rows")
+                raise ValueError(NO_PARQUET.format(path))
             if form == "csv" and self.format != "csv":
                 raise ValueError(f"expected files of one format, and {path} is CSV")
+            if self.follow and is_remote(path):
+                raise ValueError(f"expected a local file to follow, and {path} is an address")
             if path in self.path[:index]:
                 raise ValueError(f"expected each file once, and {path} is listed twice")
         return self
@@ -86,7 +94,7 @@ class FileSettings(LogSettings):
 
     @property
     def name(self) -> str:
-        return Path(self.path[0]).name.partition(".")[0].strip("-") or self.kind
+        return Path(self.path[0]).name.partition(".")[0].strip("-*") or self.kind
 
     def identity(self) -> dict[str, Any]:
         return {"kind": self.kind, "path": self.path, "format": self.format}
@@ -100,8 +108,12 @@ class FileSettings(LogSettings):
 
     def open(self, offsets: SourceOffsets | None = None) -> Source:
         rows = CsvFile if self.format == "csv" else TailedFile
+        files = expand(self.path)
+        for file in files:
+            if format_of_name(file) == "parquet":
+                raise InputError(NO_PARQUET.format(file), hint="a log of tables is for `streameval replay`")
         return FileSource(
-            self.path,
+            files,
             follow=self.follow,
             offsets=offsets,
             loss_reaction=self.on_lost_offsets,

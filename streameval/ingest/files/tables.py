@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from itertools import chain, groupby
+from itertools import chain, groupby, repeat
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -22,11 +22,13 @@ from streameval.events.records import read_cell
 from streameval.events.tables import ColumnNames, Row, TableLayout, has_no_zone, with_deferred_rows
 from streameval.ingest.files.csv_rows import CsvRow, delimiter_of, next_row
 from streameval.ingest.files.lines import check
+from streameval.ingest.files.remote import is_remote, open_remote, partition_values
 from streameval.ingest.files.source import Advance, read_lines
 
 BATCH_ROWS = 2000
 MAX_ROW_VALUES, MAX_BATCH_VALUES = 2**21, 2**24  # of a list, and of all rows that are read together
 READ_AHEAD_BYTES = 64 * 1024  # of a Parquet column, so that memory does not depend on the size of the file
+REMOTE_READ_BYTES = 2 * 2**20  # the same for a file that is not local: one request
 
 LayoutOf: TypeAlias = Callable[[Sequence[str]], TableLayout]
 """Return the layout of a table with these names of columns."""
@@ -133,9 +135,10 @@ def column_values(path: str, kind: str, column: str) -> Iterator[Any]:
         column: the name of the column
     """
     if kind == "parquet":
-        import pyarrow.parquet
-
-        with pyarrow.parquet.ParquetFile(path) as file:
+        with _parquet_file(path) as file:
+            shared = partition_values(path)
+            if column in shared and column not in file.schema_arrow.names:
+                yield from repeat(shared[column], file.metadata.num_rows)
             names = [column] if column in file.schema_arrow.names else []
             for batch in file.iter_batches(BATCH_ROWS, columns=names) if names else ():
                 with suppress(ValueError):  # nanoseconds need pandas
@@ -158,21 +161,18 @@ def _read_chunks(
 
 def _read_parquet(path: str, layout_of: LayoutOf, advance: Advance, batch_rows: int) -> Iterator[TableChunk]:
     size = check(path)
-    if size is None:
+    if size is None and not is_remote(path):
         raise InputError(f"{path} is a pipe, and Parquet is read from its end", hint="write it to a file first")
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        hint = "pip install 'streameval[columnar]'"
-        raise InputError("Parquet needs pyarrow, which is not installed", hint=hint) from error
     done = 0
     try:
-        with pyarrow.parquet.ParquetFile(path, buffer_size=READ_AHEAD_BYTES, pre_buffer=False) as file:
-            layout = layout_of(file.schema_arrow.names)
-            for chunk in _parquet_chunks(file, layout, batch_rows):
+        with _parquet_file(path) as file:
+            names = file.schema_arrow.names
+            shared = {name: value for name, value in partition_values(path).items() if name not in names}
+            layout = layout_of([*names, *shared])
+            for chunk in _parquet_chunks(file, layout, batch_rows, shared):
                 yield chunk
                 done += chunk.size
-                advance(size * done // file.metadata.num_rows, size)
+                advance((size or 0) * done // file.metadata.num_rows, size)
     except MemoryError as error:  # of pyarrow's reader; metadata have the mean length of lists, not the largest
         hint = f"events before that point were counted; shorten lists of more than {MAX_ROW_VALUES:,} values"
         raise InputError(f"{path} does not fit in memory after row {done:,}: {error}", hint=hint) from error
@@ -181,12 +181,39 @@ def _read_parquet(path: str, layout_of: LayoutOf, advance: Advance, batch_rows: 
         raise InputError(f"{path} cannot be read as Parquet: {error}", hint=hint) from error
 
 
-def _parquet_chunks(file: Any, layout: TableLayout, batch_rows: int) -> Iterator[TableChunk]:
+@contextmanager
+def _parquet_file(path: str) -> Iterator[Any]:
+    """Open a Parquet file.
+
+    Raises:
+        InputError: pyarrow is not installed, or the file cannot be opened.
+    """
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        hint = "pip install 'streameval[columnar]'"
+        raise InputError("Parquet needs pyarrow, which is not installed", hint=hint) from error
+    with ExitStack() as opened:
+        far = is_remote(path)
+        source: Any = opened.enter_context(open_remote(path, read_ahead=False)) if far else path
+        size = REMOTE_READ_BYTES if far else READ_AHEAD_BYTES
+        yield opened.enter_context(pyarrow.parquet.ParquetFile(source, buffer_size=size, pre_buffer=False))
+
+
+def _parquet_chunks(file: Any, layout: TableLayout, batch_rows: int, shared: Mapping[str, Any]) -> Iterator[TableChunk]:
     """Read the row groups of an open file, and reject the rows of groups with lists that would fill the memory.
 
     Parquet repeats equal values without storing them, so that a list of a gigabyte takes a few bytes of a file.
+
+    Args:
+        file: the open file
+        layout: the fields that are read
+        batch_rows: maximum number of rows in a chunk
+        shared: values of columns that all rows share
     """
-    from streameval.events.arrow import deferred_rows, table_columns  # needs pyarrow, which has opened the file
+    import pyarrow  # has opened the file
+
+    from streameval.events.arrow import deferred_rows, table_columns
 
     values = [_values_of_row(file.metadata.row_group(group), layout) for group in range(file.num_row_groups)]
     for is_heavy, some in groupby(range(len(values)), key=lambda group: values[group] > MAX_ROW_VALUES):
@@ -199,6 +226,8 @@ def _parquet_chunks(file: Any, layout: TableLayout, batch_rows: int) -> Iterator
             continue
         most = int(MAX_BATCH_VALUES // max(1.0, *(values[group] for group in groups)))
         for batch in file.iter_batches(batch_size=min(batch_rows, most), row_groups=groups, columns=layout.all_columns):
+            for name in shared.keys() & set(layout.all_columns):
+                batch = batch.append_column(name, pyarrow.array([shared[name]] * batch.num_rows))
             columns, rows = table_columns(batch, layout)
             yield TableChunk(layout, batch.num_rows, rows, columns, deferred=deferred_rows(batch, layout))
 

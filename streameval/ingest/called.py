@@ -1,0 +1,310 @@
+"""Read events from a function of the user: any stream that Python can read, such as a database or a cloud's queue."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import groupby
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+
+import msgspec
+import structlog
+from pydantic import Field, PositiveInt
+
+from streameval.common.foreign_code import CodeError, foreign_code
+from streameval.common.text import Seconds
+from streameval.errors import SourceError, StreamevalError
+from streameval.events.tables import plain
+from streameval.ingest.base import (
+    JSON_FORMATS,
+    LogSettings,
+    Offsets,
+    PartitionStatus,
+    Records,
+    Source,
+    SourceOffsets,
+    SourceStatus,
+    TopicPartition,
+    WireFormat,
+)
+from streameval.ope.policies.python import find
+
+__all__ = ["CalledSettings", "CalledSource"]
+
+Positions: TypeAlias = dict[int, int | float | str]
+"""By partition, the position of the last message."""
+
+POLLED = 2000
+MIN_BACKOFF, MAX_BACKOFF, JITTER = 0.25, 5.0, 0.5  # as for a broker that is not reached
+QUIET_SECONDS = 1.0  # without an answer or a failure, after which a call counts as a stream without messages
+CLOSING_SECONDS = 2.0  # to wait for the function at the end of the program
+EXPECTED = "yield ({0: POSITION}, EVENT), with the position after which a restart continues, or None if nothing is new"
+
+log = structlog.get_logger(__name__)
+
+
+class CalledSettings(LogSettings):
+    """Read events from a function of the user.
+
+    The function is called with the position of the last message of each partition, None at the first start. It yields
+    pairs of new positions and an event, or None if there is nothing new.
+    """
+
+    keeps_position: ClassVar[bool] = True
+
+    kind: Literal["python"] = "python"
+    target: str = Field(
+        pattern=r"^[\w.]+:[\w.]+$",
+        description="The function, `package.module:function`. It takes the last position of each partition, None at "
+        "first, and yields `({partition: position}, event)`, or None if nothing is new.",
+    )
+    options: dict[str, Any] = Field({}, description="Keywords of the function. Secrets belong into the environment.")
+    format: Literal["json", "dsjson"] = Field("json", description=f"{JSON_FORMATS}; of events that are bytes or text.")
+    interval: Seconds | None = Field(
+        None, description="When the function ends, call it again after this time; null: the stream has ended."
+    )
+    buffered: PositiveInt = Field(10_000, description="Messages that are read ahead of the evaluation.")
+    stall_after: Seconds = Field(
+        600.0, description="/livez fails once the function has failed for this long, so that the process is restarted."
+    )
+
+    @property
+    def description(self) -> str:
+        return f"python, {self.target}"
+
+    @property
+    def name(self) -> str:
+        return self.target.rpartition(":")[2]
+
+    @property
+    def longest_wait(self) -> float:
+        return self.stall_after
+
+    @property
+    def wire_format(self) -> WireFormat:
+        return self.format
+
+    def identity(self) -> dict[str, Any]:
+        return {"kind": self.kind, "target": self.target, "format": self.format}
+
+    def open(self, offsets: SourceOffsets | None = None) -> Source:
+        """Open the source. A missing function is an error, and a function that fails is called again."""
+        return CalledSource(self, find(self.target), (offsets or {}).get(self.name))
+
+
+class _Item(NamedTuple):
+    """Hold what the function has yielded: new positions and a message, or neither if nothing was new."""
+
+    positions: Positions
+    value: bytes | None
+
+
+class CalledSource:
+    """Call a function in a thread, and again after a failure, from the position of its last message.
+
+    A message and its positions are taken together, so that a snapshot between two polls counts each message once.
+
+    Args:
+        settings: describe the function
+        function: the function
+        saved: where an earlier source stopped
+        clock: returns seconds
+    """
+
+    def __init__(
+        self,
+        settings: CalledSettings,
+        function: Callable[..., Iterable[Any]],
+        saved: Offsets | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings, self._function, self._clock = settings, function, clock
+        self._taken = Positions(msgspec.json.decode(saved.identity) if saved and saved.identity else ())
+        self._counts = dict(saved.positions if saved else {})
+        self._read = dict(self._taken)  # with the items that wait; only the thread uses it
+        self._items: deque[_Item] = deque()
+        self._changed = threading.Condition()
+        self._closed = self._ended = self._answered = False
+        self._trouble = ""
+        self._failing_since: float | None = None
+        self._failure: SourceError | None = None
+        self._failures = self._calls = 0
+        self._ended_at: float | None = None
+        self._called_at = clock()
+        self._thread = threading.Thread(target=self._run, name="streameval-source", daemon=True)
+        self._thread.start()
+
+    def poll(self, timeout: float) -> list[Records]:
+        """Return the next messages.
+
+        Raises:
+            SourceError: The function yields something else, or raises an error of streameval.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._items or self._ended or self._failure, timeout)
+            items = [self._items.popleft() for _ in range(min(POLLED, len(self._items)))]
+            if self._failure is not None and not items:
+                raise self._failure
+            self._changed.notify_all()
+        messages: list[tuple[int, bytes]] = []
+        for positions, value in items:
+            self._taken |= positions
+            self._ended_at = None if positions else time.time()
+            for partition in positions:
+                self._counts.setdefault(partition, 0)
+            if value is not None:
+                messages.append((next(iter(positions)), value))
+        return [
+            self._numbered(partition, [value for _, value in run])
+            for partition, run in groupby(messages, lambda message: message[0])
+        ]
+
+    def _numbered(self, partition: int, values: list[bytes]) -> Records:
+        first = self._counts[partition]
+        self._counts[partition] += len(values)
+        return Records(self._settings.name, partition, range(first, first + len(values)), values)
+
+    def status(self) -> SourceStatus:
+        """Return numbers of messages as positions. The lag is 0 after the function has said that nothing is new."""
+        now = self._clock()
+        with self._changed:
+            is_quiet = now - self._called_at > QUIET_SECONDS
+            lag = len(self._items) if self._ended or self._ended_at is not None else None
+            return SourceStatus(
+                reached=not self._trouble and (self._answered or is_quiet),
+                exhausted=self._ended and not self._items,
+                partitions=tuple(
+                    PartitionStatus(self._settings.name, partition, count, lag, self._ended_at)
+                    for partition, count in sorted(self._counts.items())
+                ),
+                detail=self._trouble or f"reading {self._settings.target}",
+                rebuilds=max(0, self._calls - 1),
+                waiting=0.0 if self._failing_since is None else now - self._failing_since,
+            )
+
+    def offsets(self) -> SourceOffsets:
+        """Return the number of messages of each partition, and as identity the positions of the function."""
+        if not self._taken:
+            return {}
+        identity = msgspec.json.encode(list(self._taken.items())).decode()
+        return {self._settings.name: Offsets(dict(self._counts), identity)}
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Ignore the call: events count as they arrive."""
+
+    def commit(self, offsets: SourceOffsets) -> None:
+        """Ignore the call."""
+
+    def close(self) -> None:
+        """Let the function end after its next message. A function that waits ends with the program."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join(CLOSING_SECONDS)
+
+    # --- In the thread ---
+
+    def _run(self) -> None:
+        while not self._closed:
+            try:
+                with foreign_code():
+                    self._call()
+            except CodeError as error:
+                if isinstance(error.__cause__, StreamevalError):
+                    cause = error.__cause__
+                    with self._changed:
+                        self._failure = SourceError(cause.message, hint=cause.hint)
+                        self._changed.notify_all()
+                    return
+                self._wait(self._failed(str(error)))
+            else:
+                self._answer()
+                if self._settings.interval is None:
+                    with self._changed:
+                        self._ended = True
+                        self._changed.notify_all()
+                    return
+                self._wait(self._settings.interval)
+
+    def _call(self) -> None:
+        """Call the function, and queue what it yields until it ends."""
+        self._called_at, self._calls = self._clock(), self._calls + 1
+        answer = self._function(dict(self._read) or None, **self._settings.options)
+        if not isinstance(answer, Iterable):
+            raise self._wrong(f"returned {type(answer).__name__}")
+        for item in answer:
+            checked = self._checked(item)
+            self._answer()
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or len(self._items) < self._settings.buffered)
+                if self._closed:
+                    return
+                self._read |= checked.positions
+                self._items.append(checked)
+                self._changed.notify_all()
+        with self._changed:
+            self._items.append(_Item({}, None))
+
+    def _answer(self) -> None:
+        """Note that the function works."""
+        if self._trouble:
+            log.info("source_function_works", target=self._settings.target)
+        self._trouble, self._failing_since, self._failures, self._answered = "", None, 0, True
+
+    def _failed(self, reason: str) -> float:
+        """Note a failure, and return the seconds until the next call, which about double each time."""
+        pause = min(MIN_BACKOFF * 2.0 ** min(self._failures, 10), MAX_BACKOFF) * (1.0 - JITTER * random.random())
+        self._failures += 1
+        self._failing_since = self._failing_since or self._clock()
+        self._trouble = f"{self._settings.target} fails: {reason}"
+        log.warning("source_function_failed", detail=self._trouble, failures=self._failures)
+        return pause
+
+    def _wait(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed, seconds)
+
+    def _checked(self, item: Any) -> _Item:
+        """Return what the function has yielded.
+
+        Raises:
+            SourceError: It is not one of the forms, or a number does not rise.
+        """
+        if item is None:
+            return _Item({}, None)
+        if not (isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], Mapping) and item[0]):
+            raise self._wrong(f"yielded {_shown(item)}")
+        positions = dict(item[0])
+        for partition, position in positions.items():
+            if type(partition) is not int or not 0 <= partition < 2**31:
+                raise self._wrong(f"yielded the partition {_shown(partition)}, not a whole number from 0")
+            if type(position) not in (int, float, str):
+                raise self._wrong(f"yielded the position {_shown(position)}, neither a number nor text")
+            before = self._read.get(partition)
+            if type(before) is type(position) is int and position <= before:
+                raise self._wrong(f"yielded the position {position} after {before} of partition {partition}")
+        return _Item(positions, self._encoded(item[1]))
+
+    def _encoded(self, event: Any) -> bytes | None:
+        """Return a message. What is not JSON becomes text that a decoder rejects."""
+        if event is None or isinstance(event, bytes):
+            return event
+        if isinstance(event, str):
+            return event.encode(errors="surrogatepass")
+        if not isinstance(event, Mapping):
+            raise self._wrong(f"yielded an event of the type {type(event).__name__}")
+        try:
+            return msgspec.json.encode({name: plain(value) for name, value in event.items()}, enc_hook=str)
+        except (ValueError, TypeError, OverflowError, msgspec.MsgspecError):
+            return repr(event).encode(errors="replace")
+
+    def _wrong(self, found: str) -> SourceError:
+        return SourceError(f"{self._settings.target} {found}", hint=EXPECTED)
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:80]

@@ -1,0 +1,239 @@
+"""Read events from functions: their forms, failures and ends."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from pydantic import ValidationError
+
+from streameval.config.model import Config
+from streameval.errors import ConfigError, SourceError
+from streameval.events import JsonDecoder
+from streameval.ingest.base import Offsets, Records, Source, SourceOffsets
+from streameval.ingest.called import CalledSettings
+from support.factories import wait_until
+from support.messages import message
+
+MODULE = sys.modules[__name__]
+Stream = Callable[..., Iterator[Any]]
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Source]]:
+    """Opens a function as a source, at saved offsets. All of them are closed after the test."""
+    sources: list[Source] = []
+
+    def open(function: Any, offsets: SourceOffsets | None = None, **options: Any) -> Source:
+        monkeypatch.setattr(MODULE, "stream", function, raising=False)
+        settings = CalledSettings(target=f"{__name__}:stream", **options)
+        monkeypatch.setitem(sys.modules, __name__, MODULE)
+        sources.append(settings.open(offsets))
+        return sources[-1]
+
+    yield open
+    for source in sources:
+        source.close()
+
+
+def drained(source: Source, wanted: int | None = None) -> list[Records]:
+    """Read until the source ends, or until this many messages have come."""
+    read: list[Records] = []
+    deadline = time.monotonic() + 10.0
+    while not source.status().exhausted and (wanted is None or sum(map(len, read)) < wanted):
+        assert time.monotonic() < deadline, source.status()
+        read += source.poll(0.1)
+    return read
+
+
+def values(records: list[Records]) -> list[bytes | None]:
+    return [value for part in records for value in part.values]
+
+
+def numbers(positions: Mapping[int, int] | None, count: int = 10) -> Iterator[Any]:
+    for number in range((positions or {0: 0})[0] + 1, count + 1):
+        yield {0: number}, b"%d" % number
+
+
+def test_a_restart_continues_after_the_last_message_that_was_polled(opened: Callable[..., Source]) -> None:
+    seen: list[Any] = []
+
+    def stream(positions: Any) -> Iterator[Any]:
+        seen.append(positions)
+        return numbers(positions, 5000)
+
+    first = opened(stream)
+    head = [records for records in (first.poll(5.0) for _ in range(1)) for records in records]
+    state = {topic: Offsets.from_state(saved.to_state()) for topic, saved in first.offsets().items()}
+    rest = drained(opened(stream, state))
+    assert 0 < len(values(head)) < 5000
+    assert values(head + rest) == [b"%d" % number for number in range(1, 5001)]
+    assert [offset for part in head + rest for offset in part.offsets] == list(range(5000))
+    assert seen == [None, {0: len(values(head))}]
+
+
+def test_positions_of_several_partitions_are_numbers_and_text(opened: Callable[..., Source]) -> None:
+    def stream(positions: Any) -> Iterator[Any]:
+        yield {3: "a"}, b"1"
+        yield {0: 1.5, 3: "b"}, b"2"
+        yield {3: "c"}, None
+
+    source = opened(stream)
+    assert [(part.partition, list(part.values)) for part in drained(source)] == [(3, [b"1"]), (0, [b"2"])]
+    seen: list[Any] = []
+    drained(opened(lambda positions: iter(seen.append(positions) or ()), source.offsets()))
+    assert seen == [{3: "c", 0: 1.5}]
+
+
+def test_mappings_become_events_with_times_and_decimals(opened: Callable[..., Source]) -> None:
+    event = {"event_id": UUID(int=7), "timestamp": datetime(2026, 1, 31, tzinfo=UTC), "action": "a", "reward": 1}
+    event |= {"propensity": Decimal("0.5"), "policies": {"new": 0.25}}
+
+    def stream(positions: Any) -> Iterator[Any]:
+        yield {0: 1}, event
+        yield {0: 2}, message(2, policies={"new": 0.25}).decode()
+        yield {0: 3}, event | {"timestamp": float("inf")}
+        yield {0: 4}, {"event_id": b"\xff"}
+
+    batch = JsonDecoder(["new"]).decode_batch(values(drained(opened(stream))))
+    assert batch.timestamp.tolist() == [datetime(2026, 1, 31, tzinfo=UTC).timestamp(), 2.0]
+    assert batch.propensity.tolist() == [0.5, 0.5]
+    assert [rejected.place for rejected in batch.rejected] == [2, 3]
+
+
+def test_the_lag_is_known_once_nothing_is_new(opened: Callable[..., Source]) -> None:
+    go = {"on": False}
+
+    def stream(positions: Any) -> Iterator[Any]:
+        yield {0: 1}, b"1"
+        while not go["on"]:
+            yield None
+            time.sleep(0.01)
+
+    source = opened(stream)
+    assert values(drained(source, 1)) == [b"1"]
+    wait_until(lambda: source.poll(0.0) == [] and source.status().lag == 0, 10.0)
+    (partition,) = source.status().partitions
+    assert (source.status().reached, partition.position, partition.ended_at is not None) == (True, 1, True)
+    go["on"] = True
+
+
+def test_a_function_that_raises_is_called_again_after_its_last_message(opened: Callable[..., Source]) -> None:
+    calls: list[Any] = []
+
+    def stream(positions: Any) -> Iterator[Any]:
+        calls.append(positions)
+        for position, value in numbers(positions, 6):
+            if len(calls) < 3 and value == b"%d" % (2 * len(calls) + 1):
+                raise OSError("the connection was lost")
+            yield position, value
+
+    source = opened(stream)
+    assert values(drained(source)) == [b"1", b"2", b"3", b"4", b"5", b"6"]
+    assert calls == [None, {0: 2}, {0: 4}]
+    assert source.status().rebuilds == 2
+
+
+def test_a_function_that_goes_on_failing_is_not_reached(opened: Callable[..., Source]) -> None:
+    def stream(positions: Any) -> Iterator[Any]:
+        raise OSError("no route")
+
+    source = opened(stream)
+    wait_until(lambda: "no route" in source.status().detail and source.status().waiting > 0.0, 10.0)
+    assert not source.status().reached
+    assert source.poll(0.0) == []
+
+
+def test_an_exit_in_the_function_does_not_end_the_program(opened: Callable[..., Source]) -> None:
+    source = opened(lambda positions: sys.exit("over"))
+    wait_until(lambda: "SystemExit: over" in source.status().detail, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("item", "found"),
+    [
+        (7, "yielded 7"),
+        (({}, b"1"), "yielded"),
+        (({"a": 1}, b"1"), "partition 'a', not a whole number"),
+        (({0: None}, b"1"), "the position None, neither"),
+        (({0: True}, b"1"), "the position True, neither"),
+        (({0: 1}, 7), "an event of the type int"),
+        (({0: 0}, b"1"), "the position 0 after 0 of partition 0"),
+    ],
+)
+def test_other_forms_stop_the_source_after_the_messages_before(
+    opened: Callable[..., Source], item: object, found: str
+) -> None:
+    source = opened(lambda positions: iter([({0: 0}, b"0"), item]))
+    assert values(drained(source, 1)) == [b"0"]
+    with pytest.raises(SourceError, match=found) as error:
+        drained(source)
+    assert "POSITION" in error.value.hint
+
+
+def test_a_function_without_an_iterator_and_its_own_refusal_stop_the_source(opened: Callable[..., Source]) -> None:
+    with pytest.raises(SourceError, match="returned NoneType"):
+        drained(opened(lambda positions: None))
+
+    def refuses(positions: Any) -> Iterator[Any]:
+        raise SourceError("the table is gone", hint="restore it")
+
+    with pytest.raises(SourceError, match="the table is gone"):
+        drained(opened(refuses))
+
+
+def test_a_function_that_ends_is_called_again_after_the_interval(opened: Callable[..., Source]) -> None:
+    source = opened(
+        lambda positions, step: numbers(positions, (positions or {0: 0})[0] + step),
+        interval="10ms",
+        options={"step": 2},
+    )
+    assert values(drained(source, 6))[:6] == [b"1", b"2", b"3", b"4", b"5", b"6"]
+    assert not source.status().exhausted
+
+
+def test_a_fast_function_waits_for_the_evaluation(opened: Callable[..., Source]) -> None:
+    made = [0]
+
+    def stream(positions: Any) -> Iterator[Any]:
+        for item in numbers(positions, 1000):
+            made[0] += 1
+            yield item
+
+    source = opened(stream, buffered=10)
+    wait_until(lambda: made[0] >= 11, 10.0)
+    time.sleep(0.05)
+    assert made[0] == 11
+    assert len(values(drained(source))) == 1000
+
+
+def test_a_backfill_calls_the_function_a_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MODULE, "stream", numbers, raising=False)
+    settings = CalledSettings(target=f"{__name__}:stream")
+    reader = settings.open_backfill("earliest", {})
+    live = {("stream", 0): 4}
+    read: list[Records] = []
+    while not reader.caught_up(live):
+        read += reader.poll(live, 1.0)
+    reader.close()
+    assert values(read) == [b"1", b"2", b"3", b"4"]
+
+
+def test_a_function_that_does_not_exist_is_named() -> None:
+    with pytest.raises(ConfigError, match="the module no_such_module cannot be imported"):
+        CalledSettings(target="no_such_module:stream").open()
+    with pytest.raises(ValidationError, match="target"):
+        CalledSettings(target="module.function")
+
+
+def test_the_state_is_kept_by_default() -> None:
+    source = {"kind": "python", "target": "stream:decisions"}
+    config = Config.model_validate({"source": source, "policies": {"candidates": ["new"]}})
+    assert config.kept_state() is not None
+    assert config.daemon_name == "decisions"
