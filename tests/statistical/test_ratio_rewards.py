@@ -142,14 +142,14 @@ def per_click(policy: Array, price: Array) -> float:
 
 @pytest.mark.slow
 def test_a_ratio_as_goal_promotes_only_who_earns_more_per_click() -> None:
-    equal = [decided(seed, np.full(3, 20.0)) for seed in range(60)]
-    assert sum(promotable or worse for promotable, worse in equal) <= 60 * 0.05
-    assert [decided(seed, BETTER) for seed in range(10)] == [(True, False)] * 10
-    assert [decided(seed, 40.0 - BETTER) for seed in range(10)] == [(False, True)] * 10
+    equal = [decided(seed, np.full(3, 20.0)) for seed in range(40)]
+    assert sum(promotable or worse for promotable, worse in equal) <= 40 * 0.05
+    assert [decided(seed, BETTER) for seed in range(5)] == [(True, False)] * 5
+    assert [decided(seed, 40.0 - BETTER) for seed in range(5)] == [(False, True)] * 5
 
 
 @pytest.mark.slow
 def test_a_ratio_as_guardrail_stops_who_loses_more_per_click() -> None:
     loss = per_click(ACTIONS, WORSE) - per_click(CANDIDATE, WORSE)
-    assert sum(decided(seed, WORSE, max_loss=loss)[0] for seed in range(40)) <= 40 * 0.05
+    assert sum(decided(seed, WORSE, max_loss=loss)[0] for seed in range(30)) <= 30 * 0.05
     assert all(decided(seed, WORSE, max_loss=3 * loss)[0] for seed in range(5))
