@@ -27,6 +27,7 @@ from streameval.ingest.kafka.producer import create_topic, produce
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.kafka.source import CONNECT_TIMEOUT, connect
 from streameval.service.logging import discreet
+from support import identity
 from support.factories import crowding, quickest, wait_until
 from support.identity import identity_provider
 from support.integration.broker import PASSWORD, Broker, MockBroker, RealBroker
@@ -672,6 +673,27 @@ def test_a_topic_is_read_with_tokens_of_an_identity_provider(real_kafka: RealBro
             reader.poll_until(lambda: reader.seen.total() >= 100)
     assert reader.seen == Counter(numbers(100))
     assert provider.requests
+
+
+@both_clients
+def test_a_topic_is_read_while_tokens_of_a_function_expire(real_kafka: RealBroker, topic: str) -> None:
+    """The broker closes connections when their tokens expire."""
+    secure = real_kafka.secure_connection().model_copy(
+        update={
+            "sasl_mechanism": "OAUTHBEARER",
+            "sasl_username": None,
+            "sasl_password": None,
+            "sasl_oauth_provider": "support.identity:short_lived_token",
+        }
+    )
+    before, started = len(identity.GRANTED), time.monotonic()
+    with reading(secure, topic) as reader:
+        for number in range(15):
+            produce(numbers(10, first=10 * number), topic, secure)
+            reader.poll_until(lambda: reader.seen.total() >= 10 * (number + 1))  # noqa: B023 - ends within the loop
+            reader.poll_until(lambda: time.monotonic() >= started + number + 1.0)  # noqa: B023
+    assert reader.seen == Counter(numbers(150))
+    assert len(identity.GRANTED) - before >= 3
 
 
 @pytest.fixture
