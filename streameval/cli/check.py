@@ -34,7 +34,7 @@ from streameval.ingest.base import Source, SourceStatus
 from streameval.ingest.files.source import FileSettings
 from streameval.ingest.kafka.client import ClientError
 from streameval.ingest.kafka.connection import CONFLUENT, KafkaConnection
-from streameval.ingest.kafka.formats import DescribedProtobuf
+from streameval.ingest.kafka.formats import ArrowFormat, DescribedProtobuf
 from streameval.ingest.kafka.settings import KafkaSettings, reader_of
 from streameval.ingest.stages import Deduplication
 from streameval.ingest.stages.reward_store import repeated_rows
@@ -234,7 +234,7 @@ def schema_findings(config: Config, source: KafkaSettings) -> Iterator[Finding]:
     Raises:
         StreamevalError: The registry does not answer, or the schema cannot be read.
     """
-    if isinstance(source.format, str):
+    if isinstance(source.format, str | ArrowFormat):
         return
     paths = reader_of(source.format).paths(source.topic)
     if isinstance(source.format, DescribedProtobuf):
@@ -376,7 +376,8 @@ def check_events(config: Config) -> Iterator[Finding]:
         message = f"{repeated} of the first {counted(len(events), 'event')} repeat the event_id of another one"
         yield Finding("source.duplicates", message, "warning", REJECTION_HINTS["duplicate"])
     order = source.event_order(len(sample.status.partitions))
-    delay = 0.0 if events.rejected else float(np.nanmax(np.array(sample.written) - events.timestamp, initial=0.0))
+    written = np.array(sample.written)[events.origin.offset] if events.origin else np.zeros(0)
+    delay = float(np.nanmax(written - events.timestamp, initial=0.0))
     if order is not None and delay > order.max_lateness:
         message = f"events are written up to {duration_text(delay)} after their timestamp; some may count out of order"
         hint = f"increase source.max_lateness to {math.ceil(delay)}s to keep the order"

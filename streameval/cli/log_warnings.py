@@ -31,6 +31,7 @@ MIN_NEWEST_SECONDS = 315_532_800.0
 """1980: if the newest event is older, its time is in minutes, hours or days."""
 MULTILINE_HINT = "look for stray quotes, which hide rows; if cells hold line breaks, {} says so"
 FUNCTION_HINTS = {
+    "missing_field": "log what the policy needs: the `actions` on offer with their `propensities`, perhaps `features`",
     "raised": "correct the function, or its module",
     "malformed": "return a list with one entry for each event: a list with one probability for each of its actions",
     "not_finite": "correct the function: it may not return NaN or infinity",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
@@ -43,7 +43,7 @@ def run_daemon(
     """
     return_large_arrays()
     asked_at_start = Event()
-    reload = asked_at_start.set
+    reload: Callable[[], object] = asked_at_start.set
     with ExitStack() as stack:
         stack.enter_context(hangup_handler(lambda: reload()))  # from here on a SIGHUP does not end the process
         if watch_config:
@@ -73,6 +73,10 @@ def run_daemon(
             daemon = daemon_on_engine(settings, reset=reset, load=lambda: Config.load(path, variables))
         server = HttpServer(daemon, settings.http.host, settings.http.port, Security(settings.http))
         reload = daemon.reload
+        if settings.otlp is not None:
+            from streameval.service.otlp import OtlpPush  # an extra
+
+            stack.enter_context(OtlpPush(daemon, settings.otlp, settings.daemon_name))
         with server:
             make_responsive()
             if asked_at_start.is_set():

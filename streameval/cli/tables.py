@@ -11,7 +11,16 @@ from rich.table import Table
 from rich.text import Text
 
 from streameval.common.text import UNKNOWN, counted, decimal, decimals_for, interval_text, significant, utc_time
-from streameval.ope.answer import answers, best_first, calibrated, chosen_estimates, percentage, summary
+from streameval.ope.answer import (
+    answers,
+    best_first,
+    calibrated,
+    chosen_estimates,
+    limit_lines,
+    percentage,
+    quantile_rows,
+    summary,
+)
 from streameval.ope.report import Calibration, Decision, Estimate, Report
 
 MAX_SEGMENTS = 10
@@ -66,7 +75,9 @@ def facts(rows: Iterable[tuple[str, str]]) -> Table:
 
 
 def result_tables(report: Report, everything: bool) -> Iterator[RenderableType]:
-    """Yield tables of estimates and, if there are any, of guardrails, segments and calibration, the best policy first.
+    """Yield tables of estimates, and of guardrails, segments, quantiles and calibration if there are any.
+
+    The best policy comes first.
 
     Args:
         report: the Report
@@ -78,6 +89,9 @@ def result_tables(report: Report, everything: bool) -> Iterator[RenderableType]:
         yield guardrails_table(report)
     if report.segments_by_lift():
         yield segments_table(report, everything)
+    if report.quantiles:
+        yield quantiles_table(report)
+    yield from limit_lines(report)
     if report.calibration if everything else calibrated(report):
         yield calibration_table(report, everything)
     rows = chosen_estimates(report, everything)
@@ -147,6 +161,19 @@ def segments_table(report: Report, everything: bool = False) -> Table:
         _bounded("lift", "lift", decimals, signed=True),
     ]
     return new_table(title, columns, rows)
+
+
+def quantiles_table(report: Report) -> Table:
+    """Show the quantiles of rewards under each policy, with their intervals."""
+    columns: list[Column] = [
+        ("policy", lambda row: row.policy),
+        ("reward", lambda row: row.reward),
+        (">quantile", lambda row: f"{row.quantile:g}"),
+        (">value", lambda row: significant(row.value)),
+        (">at least", lambda row: significant(row.lower)),
+        (">at most", lambda row: significant(row.upper)),
+    ]
+    return new_table("Quantiles of rewards since the start", columns, quantile_rows(report))
 
 
 def calibration_table(report: Report, everything: bool = False) -> Table:

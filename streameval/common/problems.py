@@ -203,6 +203,8 @@ def shown(value: object) -> str:
         return str(value).lower()
     if isinstance(value, Mapping):
         return f"a mapping with {', '.join(map(str, value))}" if value else "an empty mapping"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
     if callable(value):
         return f"the function {getattr(value, '__name__', value)}"
     text = CREDENTIALS.sub("//...@", repr(value))
@@ -224,7 +226,7 @@ def _problem(path: KeyPath, details: list[ErrorDetails], root: type) -> Problem:
         tag = value.get("kind") if isinstance(value, Mapping) else value
         hint = did_you_mean(tag, kinds) or (f"such as kind: {kinds[0]}; {NO_HINT}" if tag is None else NO_HINT)
         return Problem((*path, "kind") if tag is None else path, expecting(one_of(kinds), shown(tag)), hint)
-    secret = any(word in str(path[-1:]) for word in ("password", "token"))
+    secret = "headers" in path or any(word in str(path[-1:]) for word in ("password", "token"))
     actual, hint = "a hidden value" if secret else shown(value), _hint(parent, path)
     if kind == "value_error":
         message, whole = str(details[0]["ctx"]["error"]), isinstance(value, Mapping)
@@ -232,7 +234,9 @@ def _problem(path: KeyPath, details: list[ErrorDetails], root: type) -> Problem:
         return Problem(path, message + actual, NO_HINT if whole else hint)
     if kind == "missing":
         return Problem(path, "missing", hint)
-    if kind == "string_type" and isinstance(value, int | float):
+    if isinstance(value, type):
+        hint = f"write {value.__name__}()"
+    elif kind == "string_type" and isinstance(value, int | float):
         hint = "put it in quotes" if secret else f'put it in quotes: "{actual}"'
     elif kind == "literal_error":
         hint = did_you_mean(value, re.findall("'(.*?)'", details[0]["ctx"]["expected"])) or hint

@@ -187,7 +187,7 @@ def short_time(timestamp: float, now: float | None) -> str:
 
 
 def interval_text(lower: float | None, upper: float | None, decimals: int, signed: bool = False) -> str:
-    """Return `lower … upper`, or a dash if a bound is unknown."""
-    if lower is None or upper is None:
+    """Return `lower … upper` with a dash for an unknown bound, or one dash if both are unknown."""
+    if lower is None and upper is None:
         return UNKNOWN
     return f"{decimal(lower, decimals, signed)} … {decimal(upper, decimals, signed)}"

@@ -18,6 +18,7 @@ from streameval.common.text import WRITTEN, Seconds
 from streameval.config.engine import SparkSettings, engine_as_mapping, engine_problems
 from streameval.config.loading import read_yaml, with_environment
 from streameval.config.memory import usable_memory
+from streameval.config.otlp import OtlpSettings
 from streameval.config.policies import Policies
 from streameval.config.removed import removed_options
 from streameval.errors import ConfigError
@@ -151,6 +152,9 @@ class Config(EvaluatorOptions):
     )
     columns: ColumnNames = ColumnNames()
     http: Http = Http()
+    otlp: OtlpSettings | None = Field(
+        None, description="a receiver of OpenTelemetry that gets the metrics, e.g. {endpoint: 'http://localhost:4318'}"
+    )
     state: Annotated[
         StateSettings, BeforeValidator(lambda value: {"dir": None} if value is False or value == "off" else value)
     ] = StateSettings()
@@ -290,7 +294,9 @@ class Config(EvaluatorOptions):
             logs_looks = isinstance(config.ranking.examination, GivenExamination)
             has_scores, identified = config.scores is not None, self._identified(is_log)
             most = config.ranking.max_items
-            return RankingDecoder(config.logged_policies, logs_looks, has_scores, identified, most)
+            return self._of_batches(
+                RankingDecoder(config.logged_policies, logs_looks, has_scores, identified, most), written
+            )
         kind, joined = written or self.written, self.reward_topic is not None and written is None
         form: Callable[..., JsonDecoder] = partial(json_decoder, self.columns)
         form = DsjsonDecoder if kind == "dsjson" else form
@@ -304,7 +310,7 @@ class Config(EvaluatorOptions):
         options |= {"segments": config.fields} if config.fields else {}
         options |= {"estimated": True} if config.propensity else {}
         try:
-            return form(
+            decoder = form(
                 policies=config.logged_policies,
                 reward_field=goal.field,
                 reward_range=None if is_log else (goal.low, goal.high),
@@ -316,6 +322,12 @@ class Config(EvaluatorOptions):
         except ValueError as error:
             hint = COSTS_HINT if kind == "dsjson" else "the reward of an event needs its own field"
             raise ConfigError(f"reward.field: {error}", hint=hint) from None
+        return self._of_batches(decoder, written)
+
+    def _of_batches(self, decoder: JsonDecoder, written: str | None) -> JsonDecoder:
+        """Return a decoder also of messages with many events, if the events come from a source that may have such."""
+        from_source = written is None and self.source is not None
+        return self.source.of_batches(decoder, self.columns) if from_source and self.source else decoder
 
     def _identified(self, is_log: bool) -> bool:
         return is_log or (self.source is not None and self.source.dedupe_window > 0)
@@ -379,6 +391,11 @@ class Config(EvaluatorOptions):
             rules = f"{'rules' if len(idle) > 1 else 'rule'} {' and '.join(idle)}"
             message = f"the {rules} cannot promote: no unbiased estimator is on a mixture"
             yield Problem(("promotion",), message, "add mixture to averages, or stratified_ips to estimators")
+        if "drift" in self.model_fields_set and self.drift is not None:
+            goal = self.evaluator_config().rewards[0]
+            if goal.quantile is not None:
+                hint = "write drift: off, or give max a number, e.g. {max: 200, above: clip}"
+                yield Problem(("drift",), f"it needs a fixed range of {goal.name}, which has max: auto", hint)
         if self.ranking is not None and "columns" in self.model_fields_set:
             hint = "remove it: pages with clicks have the names that `streameval schema ranking` prints"
             yield Problem(("columns",), "it does not apply to rankings", hint)

@@ -169,6 +169,7 @@ class EngineClient:
             records.append(
                 EvaluatedRange(
                     *(self._topic, number, range(start, end), ()),
+                    timestamps=None if result.written_at is None else [result.written_at],
                     result=result,
                     read_at=self._planned_at,
                     seconds=seconds,

@@ -113,6 +113,7 @@ class RangeResult:
         dropped: how many further rejected messages are beyond the limit
         problems: fields that estimators need and no event has
         epoch: the epoch of the last message, None if unknown
+        written_at: when the last message was written, in milliseconds since 1970, None if unknown
     """
 
     range: OffsetRange
@@ -125,6 +126,7 @@ class RangeResult:
     dropped: int
     problems: Sequence[str]
     epoch: int | None = None
+    written_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +207,11 @@ class RangeEvaluator:
         dead_letters, dropped, room = list[DeadLetter](), 0, MAX_REJECTED_BYTES
         events, delays, rejected, examples = 0, NO_DELAYS, Counter[str](), dict[str, str]()
         problems: list[str] = []
+        written_at: int | None = None
 
         def decoded(records: Records) -> EventBatch:
-            nonlocal dropped, room
+            nonlocal dropped, room, written_at
+            written_at = records.timestamps[-1] if records.timestamps else written_at
             batch = pipeline.take([records], {}, now)
             for dead_letter in dead_letters_of([records], batch.rejected) if self._config.dead_letters else ():
                 room -= dead_letter.nbytes
@@ -226,7 +230,7 @@ class RangeEvaluator:
                 rejected[rejection.reason] += 1
                 examples[rejection.reason] = rejection.detail
         columns = range, summariser.summary(range.end).to_bytes(), events, delays, dict(rejected), examples
-        return RangeResult(*columns, dead_letters, dropped, problems)
+        return RangeResult(*columns, dead_letters, dropped, problems, written_at=written_at)
 
 
 def messages_of(client: Client, range: OffsetRange, patience: float) -> Iterator[Records]:

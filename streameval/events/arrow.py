@@ -104,6 +104,12 @@ def table_columns(table: Any, layout: TableLayout) -> tuple[list[Column], Callab
     return columns, partial(_python_rows, columns, layout)
 
 
+def json_rows(table: Any) -> list[dict[str, Any]]:
+    """Return the rows of a table as Python values by column, of types of JSON."""
+    values = [map(_plain, _python_values(_json_array(column))) for column in table.columns]
+    return [dict(zip(table.column_names, row, strict=True)) for row in zip(*values, strict=True)]
+
+
 def deferred_rows(table: Any, layout: TableLayout) -> Callable[[Index], list[Row]] | None:
     """Return a function that returns some rows with their raw fields, None if the layout has none."""
     deferred = layout.deferred

@@ -178,7 +178,8 @@ def choice_columns(
         shape = logged.shape[:-1]
         sets = _action_sets(shape, action, logged, features, len(policies))
     else:
-        raise ValueError("give `propensity`, or else `propensities`, `action` and perhaps `features`")
+        wanted = "give `propensity`, or else `propensities`, `action` and perhaps `features`"
+        raise ValueError(wanted if propensity is None else f"{wanted}: next to `propensity`, leave out the others")
     per_choice = np.full((len(policies), math.prod(shape)), np.nan)
     for row, (name, values) in enumerate(policies.items()):
         if sets is None or np.ndim(values) == len(shape):

@@ -32,14 +32,16 @@ class Origin(Columns):
         partition: [n] partition of each message
         offset: [n] offset of each message in its partition
         identity: [n] `fingerprints` of the event ids, None if not requested
+        row: [n] index of each event in its message, None if messages have one event each
     """
 
-    EVENTS: ClassVar[Mapping[str, Any]] = {"partition": None, "offset": None, "identity": None}
+    EVENTS: ClassVar[Mapping[str, Any]] = {"partition": None, "offset": None, "identity": None, "row": 0}
 
     topic: str
     partition: Index
     offset: Index
     identity: Identity | None = None
+    row: Index | None = None
 
     @classmethod
     def from_parts(cls, topic: str, parts: Iterable[tuple[int, Sequence[int]]]) -> Origin:

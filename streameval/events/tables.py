@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import structs
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from streameval.common.problems import did_you_mean
 from streameval.errors import InputError
 from streameval.events.action_sets import UNREADABLE, Index
 from streameval.events.batch import EventBatch, RewardBatch
@@ -149,7 +150,7 @@ class TableLayout:
                 raise InputError(
                     f"{path} has no column '{field.column}' for {field.entry or field.field}; "
                     f"it has {', '.join(names) or 'none'}",
-                    hint=_hint_for(names),
+                    hint=_hint_for(names, field.column),
                 )
             if names.count(field.column) > 1:
                 raise InputError(f"{path} has two columns '{field.column}'", hint="rename or remove one of them")
@@ -271,7 +272,7 @@ def _wanted_fields(columns: ColumnNames, decoder: JsonDecoder, timed: bool) -> l
     ]
 
 
-def _hint_for(names: Sequence[str]) -> str:
+def _hint_for(names: Sequence[str], wanted: str) -> str:
     """Guess why a header lacks the right names."""
     first = names[0] if names else ""
     if first.startswith("{"):
@@ -280,7 +281,8 @@ def _hint_for(names: Sequence[str]) -> str:
         return "separate the columns by commas"
     if first.replace(".", "", 1).isdigit():
         return "write the names of the columns into the first line"
-    return "set the names of columns under `columns` in the configuration"
+    meant, remedy = did_you_mean(wanted, names), "set the names of columns under `columns` in the configuration"
+    return f"{meant} Or {remedy}" if meant else remedy
 
 
 CONVERSIONS: Mapping[type, Callable[[Any], Any]] = {

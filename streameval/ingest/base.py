@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
 
 import structlog
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -28,6 +28,8 @@ from streameval.ingest.stages import EventOrder, PartitionEnds
 from streameval.ingest.stages import TopicPartition as TopicPartition
 
 log = structlog.get_logger(__name__)
+
+D = TypeVar("D")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,7 @@ class PartitionStatus:
         position: the next offset
         lag: how many messages are still unread, or None if unknown
         ended_at: when the log was last asked for its end (epoch seconds), if all was read then and nothing came since
+        written_at: when the last message read was written (epoch seconds), None if unknown
     """
 
     topic: str
@@ -116,6 +119,13 @@ class PartitionStatus:
     position: int
     lag: int | None
     ended_at: float | None = None
+    written_at: float | None = None
+
+    def lag_seconds(self, now: float) -> float | None:
+        """Return the age of the last message read while others are unread, 0 if none is, and None if unknown."""
+        if not self.lag:
+            return self.lag
+        return None if self.written_at is None else max(0.0, now - self.written_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,6 +454,18 @@ class StageSettings(StrictModel):
     def candidates_topic(self) -> CandidatesTopic | None:
         """Return the topic of probabilities of candidates that come separately from the decisions."""
         return None
+
+    def of_batches(self, decoder: D, columns: ColumnNames) -> D:
+        """Return a decoder also of messages that hold many events, if the source may have such.
+
+        Args:
+            decoder: decodes messages of one event or reward
+            columns: the column of each field of events
+
+        Raises:
+            InputError: The library that it needs is not installed.
+        """
+        return decoder
 
     def event_order(self, partitions: int) -> EventOrder | None:
         """Return the stage that orders the events of this many partitions, or None if they count as they arrive."""

@@ -16,6 +16,7 @@ from streameval.events import EventBatch, RewardBatch, RewardDecoder
 from streameval.events.fields import reward_decoder
 from streameval.events.further_rewards import RewardField
 from streameval.events.origin import Origin
+from streameval.events.tables import ColumnNames
 from streameval.ingest.base import Records, StageSettings, TopicPartition
 from streameval.ingest.stages import BufferStatus, Deduplication, EventOrder, PartitionEnds, ReaderClock
 from streameval.ingest.stages.buffer import HeldEvents
@@ -280,7 +281,7 @@ class EventPipeline:
             if self._scores is None or self._scores.policies != policies:
                 self._scores = reward_decoder(columns=dict(scores.columns), policies=policies)
             decoders[scores.topic] = self._scores
-        return decoders
+        return {topic: self._settings.of_batches(decoder, ColumnNames()) for topic, decoder in decoders.items()}
 
 
 class SecondReading(EventPipeline):

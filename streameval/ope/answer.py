@@ -31,6 +31,7 @@ from streameval.ope.report import (
     Estimate,
     GuardrailCheck,
     PolicyCounts,
+    QuantileEstimate,
     Report,
     State,
     Transition,
@@ -47,7 +48,9 @@ __all__ = [
     "calibrated",
     "chosen_estimates",
     "headline",
+    "limit_lines",
     "percentage",
+    "quantile_rows",
     "recommended",
     "relative_lift",
     "seen_lifts",
@@ -56,7 +59,7 @@ __all__ = [
 
 POLICY_PARTS = (
     *("policies", "estimates", "promotion", "contenders", "trust"),
-    *("transitions", "calibration", "segments", "learners"),
+    *("transitions", "calibration", "segments", "learners", "quantiles"),
 )
 """Parts of a Report with one policy per entry."""
 MAX_NAMES = 5
@@ -207,6 +210,22 @@ def calibrated(report: Report) -> list[Calibration]:
         if row.average == average or row.policy not in rows:
             rows[row.policy] = row
     return list(rows.values())
+
+
+def limit_lines(report: Report) -> list[str]:
+    """Say for each reward with a learned limit at which number it is clipped now."""
+    return [
+        f"{row.reward} is not clipped: its {row.quantile:g} quantile is the smallest reward, or not known yet"
+        if row.limit is None
+        else f"{row.reward} is clipped at {significant(row.limit)}, its {row.quantile:g} quantile until now"
+        for row in report.limits
+    ]
+
+
+def quantile_rows(report: Report) -> list[QuantileEstimate]:
+    """Return quantiles of rewards so that policies stand below each other."""
+    by_reward = grouped(report.quantiles, "reward").values()
+    return [row for rows in by_reward for row in sorted(rows, key=lambda row: row.quantile)]
 
 
 def seen_lifts(report: Report) -> list[tuple[str, str, str, TrustCheck | None]]:

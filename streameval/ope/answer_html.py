@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
-from streameval.common.text import UNKNOWN, counted, decimal, decimals_for, interval_text
+from streameval.common.text import UNKNOWN, counted, decimal, decimals_for, interval_text, significant
 from streameval.ope.answer import (
     CandidateAnswer,
     answers,
     best_first,
     chosen_estimates,
     headline,
+    limit_lines,
+    quantile_rows,
     relative_lift,
     summary,
 )
@@ -31,8 +33,10 @@ def answer_html(report: Report) -> str:
     chosen = chosen_estimates(report, everything=False)
     parts = [f"<p>{escape(headline(found))}</p>" if headline(found) else "", *map(_sentence, found)]
     parts.append(_estimates(report, chosen))
-    parts += _segments(report)
-    parts.append(f"<p>{'<br>'.join(map(escape, [*summary(report).splitlines(), *_missing(report)]))}</p>")
+    parts += [*_segments(report), *_quantiles(report)]
+    parts.append(
+        f"<p>{'<br>'.join(map(escape, [*summary(report).splitlines(), *limit_lines(report), *_missing(report)]))}</p>"
+    )
     if len(chosen) < len(report.estimates):
         parts.append(_folded(f"All {len(report.estimates)} estimates", _estimates(report, report.estimates)))
     return f"<div>{''.join(parts)}</div>"
@@ -105,6 +109,16 @@ def _segments(report: Report) -> Iterator[str]:
     yield _table(headings, lines[:MAX_SEGMENTS])
     if len(lines) > MAX_SEGMENTS:
         yield _folded(f"All {len(lines)} rows of segments", _table(headings, lines))
+
+
+def _quantiles(report: Report) -> Iterator[str]:
+    """Yield the quantiles of rewards under each policy, if there are any."""
+    lines = [
+        [row.policy, row.reward, f"{row.quantile:g}", *map(significant, (row.value, row.lower, row.upper))]
+        for row in quantile_rows(report)
+    ]
+    if lines:
+        yield _table(["policy", "reward", "quantile", "value", "at least", "at most"], lines)
 
 
 def _folded(title: str, content: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from streameval.common.text import counted
 from streameval.events.defects import REWARD_HINT
 from streameval.ope.report import Report, TrustCheck
 
@@ -44,4 +45,8 @@ def remedy_of(report: Report, check: str, policy: str) -> str:
         mean = next((row.importance_weight_mean for row in report.estimates if row.policy == policy), None) or 1.0
         if PERCENT_RANGE[0] < max(mean, 1.0 / mean) < PERCENT_RANGE[1]:
             return "write the propensity and the candidate's probability in the same unit: one looks like percent"
+    model = report.propensity_model
+    if check == "missing_share" and model is not None and model.unknown:
+        first = counted(model.unknown, "event")
+        return f"give more events, or log the propensities: {first} have none, the first ones and those of rare actions"
     return REMEDIES.get(check, "")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Generic, TypeVar
@@ -31,6 +33,7 @@ from streameval.service.status import (
     DaemonStatus,
     EngineStatus,
     Histogram,
+    PushStatus,
     ReloadStatus,
     own_version,
 )
@@ -105,9 +108,11 @@ class DaemonLoop(ABC, Generic[Reporting]):
         self._pipeline = events if isinstance(events, EventPipeline) else EventPipeline(events)
         self._publish_interval, self._stop_when_exhausted = publish_interval, stop_when_exhausted
         self._stall_after, self._was_stalled = stall_after, False
-        self._clock, self._reload, self._reload_asked = clock, reload, False
+        self._clock, self._reload = clock, reload
+        self._requests, self._asked = itertools.count(1), deque[int]()
         self._backfills = list(backfills)
         self._reloaded = ReloadStatus(succeeded_at=clock())
+        self.pushes: PushStatus | None = None  # a thread that pushes metrics counts here
         self._supervisor = Supervisor()
         self._stopping = False
         self._turned = time.monotonic()
@@ -156,9 +161,15 @@ class DaemonLoop(ABC, Generic[Reporting]):
         self._supervisor.tell("STOPPING=1")
         self._stopping = True
 
-    def reload(self) -> None:
-        """Ask the loop to reload before its next batch. Signal handlers and other threads may call this."""
-        self._reload_asked = True
+    def reload(self) -> int:
+        """Ask the loop to reload before its next batch. Signal handlers and other threads may call this.
+
+        Returns:
+            The number of this request: `published.reload.requests` reaches it.
+        """
+        request = next(self._requests)
+        self._asked.append(request)
+        return request
 
     @property
     def stalled_for(self) -> float:
@@ -209,18 +220,19 @@ class DaemonLoop(ABC, Generic[Reporting]):
         self._publish()
 
     def _reload_when_asked(self) -> None:
-        if not self._reload_asked or self._reload is None:
+        if not self._asked or self._reload is None:
             return
-        self._reload_asked = False
+        requests = self._reloaded.requests
+        while self._asked:
+            requests = max(requests, self._asked.popleft())
         self._supervisor.reloading()
-        reloads = self._reloaded.reloads + 1
         try:
             change = self._reload()
         except StreamevalError as error:
             log.error("reload_failed", error=error.message, hint=error.hint)
-            self._reloaded = replace(self._reloaded, reloads=reloads, problem=f"{error.message}\nhint: {error.hint}")
+            self._reloaded = replace(self._reloaded, requests=requests, problem=f"{error.message}\nhint: {error.hint}")
         else:
-            self._reloaded = ReloadStatus(reloads, succeeded_at=self._clock())
+            self._reloaded = ReloadStatus(requests, succeeded_at=self._clock())
             self._pipeline.events = change.events
             self._unreported = True
             self._backfills += [change.backfill] if change.backfill else []
@@ -348,6 +360,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
             engine=self._engine_status(at),
             name=self.published.name,
             reload=self._reloaded,
+            pushes=self.pushes,
         )
         self._published_at, self._to_publish = time.monotonic(), None
         self._log_reached(status)

@@ -97,8 +97,12 @@ def dead_letters_of(records: Sequence[Records], rejected: Sequence[Rejected]) ->
     by_partition: dict[tuple[str, int], list[Records]] = {}
     for batch in records if rejected else ():
         by_partition.setdefault((batch.topic, batch.partition), []).append(batch)
+    last = None
     for event in rejected:
         assert event.origin is not None, "events must be decoded with their origin"
+        if not event.value and event.origin == last:
+            continue  # a message of many events, which is kept once
+        last = event.origin
         topic, partition, offset = event.origin
         value, timestamp = _message(by_partition.get((topic, partition), ()), offset)
         value = event.value or value

@@ -13,21 +13,43 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib.resources import files
 from types import SimpleNamespace
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import structlog
 from prometheus_client import CollectorRegistry, Metric, PlatformCollector, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.gc_collector import GCCollector
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from streameval.common.text import format_duration
 from streameval.ingest.base import GAPS
 from streameval.service.status import DaemonStatus, Histogram, own_version
 
-__all__ = ["CONTENT_TYPE", "metrics_text"]
+__all__ = ["FORMATS", "OPENMETRICS", "TEXT", "TEXT_1", "Format", "families", "metrics_text"]
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+class Format(NamedTuple):
+    """Hold a text format of metrics.
+
+    Args:
+        content_type: Its media type.
+        generate: Writes the metrics of a registry.
+        end: What ends the text.
+    """
+
+    content_type: str
+    generate: Callable[[Collector], bytes]
+    end: bytes = b""
+
+
+TEXT = Format("text/plain; version=0.0.4; charset=utf-8", generate_latest)
+TEXT_1 = Format("text/plain; version=1.0.0; charset=utf-8; escaping=underscores", generate_latest)
+OPENMETRICS = Format(
+    "application/openmetrics-text; version=1.0.0; charset=utf-8", cast("Any", openmetrics).generate_latest, b"# EOF\n"
+)
+FORMATS = (TEXT, TEXT_1, OPENMETRICS)
+"""All formats. Exemplars are in none: the state keeps how large the largest weight is, but not of which event."""
 PROCESS = CollectorRegistry()
 """Metrics of the process itself, which need no status."""
 for _collector in (ProcessCollector, PlatformCollector, GCCollector):
@@ -44,15 +66,21 @@ Series: TypeAlias = tuple[Sequence[str], Any]
 log = structlog.get_logger("streameval.prometheus")
 
 
-def metrics_text(status: DaemonStatus) -> bytes:
-    """Return the metrics of the daemon and of its process, of type `CONTENT_TYPE`."""
-    return _daemon_text(status) + generate_latest(PROCESS)
+def metrics_text(status: DaemonStatus, form: Format = TEXT) -> bytes:
+    """Return the metrics of the daemon and of its process."""
+    return _daemon_text(status, form).removesuffix(form.end) + form.generate(PROCESS)
+
+
+@lru_cache(maxsize=len(FORMATS))
+def _daemon_text(status: DaemonStatus, form: Format) -> bytes:
+    """Return the metrics of the daemon. All scrapes of one status share them."""
+    return form.generate(cast("Collector", SimpleNamespace(collect=lambda: families(status))))
 
 
 @lru_cache(maxsize=1)
-def _daemon_text(status: DaemonStatus) -> bytes:
-    """Return the metrics of the daemon. All scrapes of one status share them."""
-    return generate_latest(cast("Collector", SimpleNamespace(collect=lambda: _metrics(status))))
+def families(status: DaemonStatus) -> tuple[Metric, ...]:
+    """Return all families of the daemon that have a sample."""
+    return tuple(_metrics(status))
 
 
 def _metrics(status: DaemonStatus) -> Iterator[Metric]:
@@ -248,6 +276,12 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
     "partitions": (
         ("topic", "partition"),
         lambda status: (((log.topic, str(log.partition)), log) for log in status.source.partitions),
+    ),
+    "lag": (
+        ("topic", "partition"),
+        lambda status: (
+            ((log.topic, str(log.partition)), log.lag_seconds(status.at)) for log in status.source.partitions
+        ),
     ),
     "lateness": (("topic", "partition"), _lateness),
     "gaps": (("kind",), lambda status: (((kind,), status.source.gaps.get(kind, 0)) for kind in GAPS)),

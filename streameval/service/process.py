@@ -97,14 +97,14 @@ def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def hangup_handler(call: Callable[[], None]) -> Iterator[None]:
+def hangup_handler(call: Callable[[], object]) -> Iterator[None]:
     """Call a function on SIGHUP, which would otherwise end the process."""
     with _handling(lambda _: call(), signal.SIGHUP):
         yield
 
 
 @contextmanager
-def watching(path: Path, call: Callable[[], None]) -> Iterator[None]:
+def watching(path: Path, call: Callable[[], object]) -> Iterator[None]:
     """Call a function when the content of a file has changed, and is the same in two readings `WATCH_SECONDS` apart.
 
     A file that is missing or cannot be read for a while is no change.
@@ -136,7 +136,7 @@ def _content(path: Path) -> bytes | None:
 
 
 @contextmanager
-def _handling(handle: Callable[[int], None], *numbers: signal.Signals) -> Iterator[None]:
+def _handling(handle: Callable[[int], object], *numbers: signal.Signals) -> Iterator[None]:
     """Handle signals in the main thread, the only one that can. Other threads change nothing."""
     if threading.current_thread() is not threading.main_thread():
         numbers = ()

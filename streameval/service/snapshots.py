@@ -95,7 +95,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
         offsets: Offsets of the next messages, by topic.
         pipeline: State of the stages before the evaluator.
         evaluator: State of the evaluator.
-        history: Estimates of the last hours, for the status page.
+        history: Estimates and decisions of the last hours.
     """
 
     schema: int = SCHEMA

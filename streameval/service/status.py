@@ -19,6 +19,7 @@ from streameval.ingest.background import WorkerStatus
 from streameval.ingest.base import SourceStatus
 from streameval.ingest.stages import BufferStatus
 from streameval.ope.report import EventCounts, Report
+from streameval.ope.report import State as CandidateState
 
 __all__ = ["BackfillStatus", "DaemonStatus", "Histogram", "History", "SnapshotStatus"]
 
@@ -43,6 +44,8 @@ NUMBERS = len(SHOWN)
 
 Label: TypeAlias = tuple[str, str, str]
 """Policy, estimator, average."""
+Decided: TypeAlias = tuple[tuple[str, str, CandidateState], ...]
+"""Policy, rule and state of each decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +56,13 @@ class Point:
         at: Epoch seconds.
         rows: Row of each estimate in `numbers`.
         numbers: Value, its lower and upper bound, lift, its lower and upper bound, [estimates, 6], or NaN if not known.
+        decisions: All decisions.
     """
 
     at: float
     rows: dict[Label, int]
     numbers: NDArray[np.float64]
+    decisions: Decided = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +100,9 @@ class History:
             points = tuple(_spaced(points, spacing))
         return History(points, spacing)
 
-    def since(self, start: float) -> History:
-        """Return the points from a moment on, in epoch seconds."""
-        return History(tuple(point for point in self.points if point.at >= start), self.spacing)
+    def since(self, start: float, end: float = math.inf) -> History:
+        """Return the points from one moment to another, in epoch seconds."""
+        return History(tuple(point for point in self.points if start <= point.at <= end), self.spacing)
 
     def series(self, label: Label, is_lift: bool = False) -> NDArray[np.float64]:
         """Return the value or lift of one estimate with both bounds over time, [points, 3], or NaN if not known."""
@@ -118,7 +123,15 @@ class History:
         for row, point in zip(numbers, points, strict=True):
             row[[columns[label] for label in point.rows]] = point.numbers[list(point.rows.values())]
         times = np.array([point.at for point in points])
-        return {"spacing": self.spacing, "labels": labels, "at": to_plain(times), "numbers": to_plain(numbers)}
+        decisions = list(dict.fromkeys(point.decisions for point in points))
+        return {
+            "spacing": self.spacing,
+            "labels": labels,
+            "at": to_plain(times),
+            "numbers": to_plain(numbers),
+            "decisions": decisions,
+            "decided": [decisions.index(point.decisions) for point in points],
+        }
 
     @classmethod
     def from_state(cls, state: State) -> History:
@@ -126,8 +139,11 @@ class History:
         if not state:
             return cls()
         rows: dict[Label, int] = {(p, e, a): row for row, (p, e, a) in enumerate(state["labels"])}
-        points = zip(from_plain(state["at"]).tolist(), from_plain(state["numbers"]).astype(np.float64), strict=True)
-        return cls(tuple(Point(at, rows, numbers) for at, numbers in points), state["spacing"])
+        times, numbers = from_plain(state["at"]).tolist(), from_plain(state["numbers"]).astype(np.float64)
+        # Earlier versions wrote no decisions.
+        decisions = [tuple((p, r, s) for p, r, s in decided) for decided in state.get("decisions", [()])]
+        points = zip(times, numbers, state.get("decided", [0] * len(times)), strict=True)
+        return cls(tuple(Point(at, rows, row, decisions[decided]) for at, row, decided in points), state["spacing"])
 
 
 NO_HISTORY = History()
@@ -148,7 +164,10 @@ def _point(at: float, report: Report, last: Point | None) -> Point:
     if last is not None and last.rows == rows:
         rows = last.rows  # hundreds of points share one
     numbers = [[getattr(estimate, name) for name in SHOWN] for estimate in estimates]
-    return Point(at, rows, np.array(numbers, dtype=np.float64).reshape(-1, NUMBERS))
+    decisions = tuple((decision.policy, decision.rule, decision.state) for decision in report.promotion)
+    if last is not None and last.decisions == decisions:
+        decisions = last.decisions
+    return Point(at, rows, np.array(numbers, dtype=np.float64).reshape(-1, NUMBERS), decisions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,16 +279,24 @@ class EngineStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class PushStatus:
+    """Count the pushes of metrics that arrived, and the ones that failed."""
+
+    done: int = 0
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ReloadStatus:
     """Hold the result of the last reload of the configuration.
 
     Args:
-        reloads: Number of reloads.
+        requests: Number of the last request that it answers, from 1.
         problem: Why the last one was refused, or nothing.
         succeeded_at: Time at which the configuration in use was read, in epoch seconds.
     """
 
-    reloads: int = 0
+    requests: int = 0
     problem: str = ""
     succeeded_at: float = math.nan
 
@@ -311,6 +338,7 @@ class DaemonStatus:
         engine: None if this process evaluates events itself.
         name: Name of the daemon, empty if it has none.
         reload: Result of the last reload.
+        pushes: None if no metrics are pushed.
     """
 
     source: SourceStatus
@@ -335,6 +363,7 @@ class DaemonStatus:
     engine: EngineStatus | None = None
     name: str = ""
     reload: ReloadStatus = ReloadStatus()
+    pushes: PushStatus | None = None
 
     @property
     def reported(self) -> Report:

@@ -17,7 +17,9 @@ class Supervisor:
     def __init__(self) -> None:
         address = os.environ.get("NOTIFY_SOCKET", "")
         self._address = "\0" + address[1:] if address.startswith("@") else address  # "@" is the abstract namespace
-        self._interval = int(os.environ.get("WATCHDOG_USEC", "0")) / 2e6
+        usec, process = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", str(os.getpid()))
+        is_watched = usec.isdecimal() and process == str(os.getpid())  # children of a watched process inherit both
+        self._interval = int(usec) / 2e6 if is_watched else 0.0
         self._next = 0.0
 
     def tell(self, *lines: str) -> None:

@@ -184,6 +184,8 @@ def test_a_real_prometheus_scrapes_the_daemon_and_knows_its_values(tmp_path: Pat
             wait_until(lambda: bool(query(client, "streameval_ready")), seconds=60.0)
             values = awaited_series(client, "streameval_policy_value")
             wait_until(lambda: [up for _, up in query(client, 'up{job="streameval"}')] == [1.0])
+            families = {row["metric"] for row in client.get("/api/v1/targets/metadata").json()["data"]}
+            assert "streameval_events_accepted" in families, "it asks for OpenMetrics, where names lack _total"
             widest = "max by (policy) (streameval_policy_value_upper - streameval_policy_value_lower) > 0"
             assert len(awaited_series(client, widest)) == 1 + len(CANDIDATES)
             assert (

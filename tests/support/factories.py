@@ -206,7 +206,10 @@ def make_published(report: Report | None = None, **fields: Any) -> DaemonStatus:
         report: The last Report.
         fields: Fields that differ.
     """
-    partitions = (PartitionStatus("interactions", 0, 60_001, 12), PartitionStatus("interactions", 1, 60_002, None))
+    partitions = (
+        PartitionStatus("interactions", 0, 60_001, 12, None, NOW - 8.0),
+        PartitionStatus("interactions", 1, 60_002, None),
+    )
     good = DaemonStatus(
         source=SourceStatus(reached=True, partitions=partitions, detail="2 partitions"),
         at=NOW,
@@ -227,6 +230,7 @@ class View:
     def __init__(self, published: DaemonStatus, healthy: bool = True) -> None:
         self.published, self.healthy, self.stalled_for = published, healthy, 0.0 if healthy else 90.0
         self.source_stalled = ""
+        self.pushes: Any = None
 
 
 class ListSource:

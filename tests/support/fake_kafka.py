@@ -176,7 +176,9 @@ class FakeClient:
                 self.read.pop(partition, None)
         else:
             self.empty.add(partition)
-        return Records(self.cluster.topic, partition, range(start, end), self.cluster.logs[partition][start:end])
+        offsets = range(start, end)
+        values, written = self.cluster.logs[partition][start:end], [1000 * offset for offset in offsets]
+        return Records(self.cluster.topic, partition, offsets, values, written)
 
     def unblock(self, partitions: Collection[int]) -> None:
         raise ClientError("no message comes")

@@ -49,7 +49,7 @@ CASES: dict[str, tuple[EvaluatorConfig, se.EventBatch]] = {
             production="now",
             rewards={
                 "score": {"of": {"revenue": 0.5, "stay": -1}},
-                "revenue": {"max": 20, "above": "clip"},
+                "revenue": {"max": 20, "above": "clip", "quantiles": [0.5, 0.9]},
                 "stay": {"above": 0.5},
             },
         ),

@@ -254,7 +254,49 @@ def _worth() -> Placed:
         "mean that the difference is unknown: the lift, estimated on the same events, is far more precise.",
         "short",
     )
-    return [(8, 9, repeated(intervals(about, candidate, production), "policy"))]
+    return [
+        (8, 9, repeated(intervals(about, candidate, production), "policy")),
+        (16, 8, _quantiles()),
+        (8, 8, _limits()),
+    ]
+
+
+def _quantiles() -> AnyPanel:
+    def quantile_query(operation: str, end: str) -> str:
+        series = f"streameval_policy_reward_quantile{end}{{{INSTANCE}}}"
+        row = '"policy", ", ", "reward", "level", "policy"'
+        return or_none(f"{operation} by (policy) (label_join({series}, {row}))", "policy")
+
+    return columns(
+        About(
+            "Quantiles of rewards",
+            "One row per reward, level and policy, production included, since the state started. A bound is missing if "
+            "too few events lie beyond the quantile. Empty unless a reward has quantiles.",
+            "short",
+        ),
+        "policy",
+        [
+            Query(quantile_query("avg", ""), "quantile"),
+            Query(quantile_query("min", "_lower"), "at least"),
+            Query(quantile_query("max", "_upper"), "at most"),
+        ],
+        sorted_by="policy",
+        yes_or_no={},
+        descending=False,
+    )
+
+
+def _limits() -> AnyPanel:
+    return lines(
+        About(
+            "Limits of rewards",
+            "Quantile of earlier rewards that the next rewards are clipped at, with max: auto. A limit that rises "
+            "means that large rewards grow. 0 unless a limit is learned.",
+            "short",
+        ),
+        Query(or_none(f"max by (reward) (streameval_reward_limit{{{INSTANCE}}})", "reward"), "{{reward}}"),
+        zero=True,
+    )
 
 
 def _learner_lines(title: str, text: str, metric: str) -> timeseries.Panel:

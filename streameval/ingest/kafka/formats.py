@@ -1,4 +1,4 @@
-"""Configure messages in Avro and Protobuf."""
+"""Configure messages in Arrow, Avro and Protobuf."""
 
 from __future__ import annotations
 
@@ -29,6 +29,12 @@ class RegistryFormat(StrictModel):
         if (self.username is None) != (self.password is None):
             raise ValueError("username and password belong together")
         return self
+
+
+class ArrowFormat(StrictModel):
+    """Read Arrow IPC streams of many events each, next to JSON messages of one."""
+
+    kind: Literal["arrow"]
 
 
 class AvroFormat(RegistryFormat):

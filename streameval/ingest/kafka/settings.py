@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import AwareDatetime, Discriminator, Field, PositiveInt, Tag, TypeAdapter, model_validator
 
@@ -18,6 +18,7 @@ from streameval.ingest.base import (
     BackfillReader,
     BackfillStart,
     CandidatesTopic,
+    D,
     JoinedTopic,
     LogSettings,
     Offsets,
@@ -28,7 +29,7 @@ from streameval.ingest.base import (
     WireFormat,
 )
 from streameval.ingest.kafka.connection import KafkaTopic
-from streameval.ingest.kafka.formats import AvroFormat, DescribedProtobuf, ProtobufFormat
+from streameval.ingest.kafka.formats import ArrowFormat, AvroFormat, DescribedProtobuf, ProtobufFormat
 from streameval.ingest.stages import EventOrder, RewardStore
 
 if TYPE_CHECKING:
@@ -68,12 +69,13 @@ class KafkaSettings(KafkaTopic, LogSettings):
     kind: Literal["kafka"] = "kafka"
     format: Annotated[
         Annotated[Literal["json", "dsjson"], Tag("name")]
-        | Annotated[Annotated[AvroFormat | ProtobufFormat, Field(discriminator="kind")], Tag("mapping")]
+        | Annotated[Annotated[ArrowFormat | AvroFormat | ProtobufFormat, Field(discriminator="kind")], Tag("mapping")]
         | Annotated[DescribedProtobuf, Tag("described")],
         Discriminator(_kind_of_format),
     ] = Field(
         "json",
-        description=f"{JSON_FORMATS}; or avro or protobuf with a schema registry, e.g. {{kind: avro, registry: URL}}; "
+        description=f"{JSON_FORMATS}; or {{kind: arrow}}, batches of events in Arrow, also among "
+        "JSON; or avro or protobuf with a schema registry, e.g. {{kind: avro, registry: URL}}; "
         "or protobuf with a file of schemas, {kind: protobuf, descriptor: FILE, message: NAME}.",
     )
     order: Literal["event_time", "arrival"] | None = Field(
@@ -152,11 +154,22 @@ class KafkaSettings(KafkaTopic, LogSettings):
 
     @property
     def wire_format(self) -> WireFormat:
-        return self.format if isinstance(self.format, str) else self.format.kind
+        form = self.format
+        return form if isinstance(form, str) else "json" if isinstance(form, ArrowFormat) else form.kind
 
     def record_decoder(self, columns: ColumnNames) -> Callable[..., RecordDecoder] | None:
         form = self.format
-        return None if isinstance(form, str) else partial(RecordDecoder, reader_of(form), columns)
+        return None if isinstance(form, str | ArrowFormat) else partial(RecordDecoder, reader_of(form), columns)
+
+    def of_batches(self, decoder: D, columns: ColumnNames) -> D:
+        if not isinstance(self.format, ArrowFormat):
+            return decoder
+        try:
+            from streameval.events.arrow_messages import ArrowDecoder  # needs pyarrow
+        except ImportError as error:
+            message = f"source.format: arrow needs a package that is not installed: {error}"
+            raise InputError(message, hint="pip install 'streameval[columnar]'") from error
+        return cast(D, ArrowDecoder(decoder, columns))
 
     @property
     def clock_tolerance(self) -> float:

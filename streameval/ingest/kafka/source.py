@@ -69,6 +69,7 @@ class PartitionProgress:
         ended_at: When the last request found the partition at its end, in epoch seconds. An open transaction is
             before the end.
         alive_at: When it last advanced or had nothing to read, in seconds. A new client does not change it.
+        written_at: When the last message read was written, in epoch seconds.
     """
 
     position: int
@@ -78,6 +79,7 @@ class PartitionProgress:
     end: int | None = None
     readable: int | None = None
     ended_at: float | None = None
+    written_at: float | None = None
 
     def move(self, offset: int, now: float) -> None:
         """Note that the partition has been read up to `offset`, and forget the epoch of earlier messages."""
@@ -197,8 +199,8 @@ class KafkaSource:
         return SourceStatus(
             reached=self._client is not None and not unanswered,
             partitions=tuple(
-                PartitionStatus(self._settings.topic, number, progress.position, progress.lag, progress.ended_at)
-                for number, progress in sorted(self._partitions.items())
+                PartitionStatus(self._settings.topic, number, part.position, part.lag, part.ended_at, part.written_at)
+                for number, part in sorted(self._partitions.items())
             ),
             detail=f"no answer from {self._settings.address} for {silence:.0f} s" if unanswered else self._detail,
             rebuilds=self._rebuilds,
@@ -355,6 +357,8 @@ class KafkaSource:
         for part in records:
             if part.offsets:
                 self._partitions[part.partition].move(part.offsets[-1] + 1, self._clock())
+            if part.timestamps:
+                self._partitions[part.partition].written_at = part.timestamps[-1] / 1000
             if part.unreadable:
                 where = {"topic": part.topic, "partition": part.partition, "offset": part.offsets[0]}
                 log.warning("unreadable_batch", **where, lost=len(part), reason=part.unreadable)
@@ -372,8 +376,8 @@ class KafkaSource:
         now, epochs, before = self._clock(), epochs or {}, self._partitions
         for number, at in positions.items():
             is_same = number in before and before[number].position == at
-            alive_at = before[number].alive_at if is_same else now
-            self._partitions[number] = PartitionProgress(at, now, alive_at, epochs.get(number))
+            alive_at, written_at = (before[number].alive_at, before[number].written_at) if is_same else (now, None)
+            self._partitions[number] = PartitionProgress(at, now, alive_at, epochs.get(number), written_at=written_at)
 
     def _check_broker(self, client: Client) -> None:
         """Raise ClientError if the broker has not answered, or a partition has not moved, for the stall timeout."""

@@ -148,7 +148,8 @@ def _marks(batch: EventBatch) -> Iterator[tuple[float, ...]]:
     if origin is None:
         return iter(())
     content = [batch.reward, np.nan_to_num(batch.propensity)] if origin.identity is None else [origin.identity]
-    return zip(*(column.tolist() for column in (origin.partition, origin.offset, *content)), strict=True)
+    row = np.zeros(len(batch), dtype=np.int64) if origin.row is None else origin.row
+    return zip(*(column.tolist() for column in (origin.partition, origin.offset, row, *content)), strict=True)
 
 
 def time_ordered(batch: EventBatch) -> EventBatch:

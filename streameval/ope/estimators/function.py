@@ -54,6 +54,8 @@ class FunctionEstimator(Estimator):
             parts = _parts(function(_unchanging(weights), _unchanging(rewards)))
         except Exception as error:
             hint = "; copy weights and rewards before you change them" if "read-only" in str(error) else ""
+            if isinstance(error, TypeError) and "argument" in str(error):
+                hint = "; a function takes importance weights [n, P] and rewards [n, 1]"
             raise ValueError(f"{name}: {type(error).__name__}: {error}{hint}") from error
         shapes = [part.shape for part in parts]
         if set(shapes) != {(3, 2)} or len(shapes) > 2:

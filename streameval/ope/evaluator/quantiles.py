@@ -20,7 +20,7 @@ from statistics import NormalDist
 import numpy as np
 from msgspec import Struct
 
-from streameval.common.arrays import Array
+from streameval.common.arrays import Array, Integers
 from streameval.ope.core.state import Company, joined, select_policies
 from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.histogram import BUCKETS, EDGES, buckets
@@ -33,6 +33,18 @@ class QuantileState(Struct, frozen=True, eq=False):
     """Hold sums of weights and of their squares of one reward since the start, [policies, 2, buckets]."""
 
     sums: Array
+
+
+class QuantileSums(Struct, frozen=True, eq=False):
+    """Hold what blocks add.
+
+    Attributes:
+        places: the bucket of each event by name of the reward, -1 for events without it [blocks, events]
+        weights: the weights of events [blocks, events, policies]
+    """
+
+    places: dict[str, Integers]
+    weights: Array
 
 
 Quantiles = dict[str, QuantileState]
@@ -56,24 +68,34 @@ def join(_both: EvaluatorConfig, own: Owned, late: Owned, company: Company) -> Q
     return None if own.state is None else joined(own.state, late.state, company)
 
 
-def observe(config: EvaluatorConfig, state: Quantiles | None, blocks: Blocks) -> Quantiles | None:
-    """Return the state after whole blocks, to the last bit the same however many they are."""
-    return None if state is None else {name: _after(config, name, known, blocks) for name, known in state.items()}
+def summarise(config: EvaluatorConfig, state: Quantiles, blocks: Blocks) -> QuantileSums:
+    """Return the places and weights of the events of whole blocks, or of an unfinished one (half 1)."""
+    weights = blocks.goal.importance_weight * blocks.goal.event_weight[:, None]
+    rows = max(1, len(weights) // config.block)
+    places = {}
+    for reward in config.rewards:
+        if reward.name in state:
+            values = (blocks.events if reward is config.rewards[0] else blocks.events.of_reward(reward.name)).reward
+            known = np.where(np.isnan(values), -1, buckets(values, reward.low))
+            places[reward.name] = known.reshape(rows, -1)
+    return QuantileSums(places, weights.reshape(rows, -1, weights.shape[1]))
 
 
-def _after(config: EvaluatorConfig, name: str, state: QuantileState, blocks: Blocks) -> QuantileState:
-    goal, reward = config.rewards[0], next(reward for reward in config.rewards if reward.name == name)
-    values = (blocks.events if reward is goal else blocks.events.of_reward(name)).reward
-    known = ~np.isnan(values)
-    weights = (blocks.goal.importance_weight * blocks.goal.event_weight[:, None])[known]
-    places, sums = buckets(values[known], reward.low), state.sums.copy()
-    np.add.at(sums.transpose(2, 0, 1), places, np.stack([weights, weights**2], axis=2))
+def fold(_config: EvaluatorConfig, state: Quantiles, sums: QuantileSums) -> Quantiles:
+    """Return the state after these sums, to the last bit the same however many blocks they have (half 2)."""
+    weights = sums.weights.reshape(-1, sums.weights.shape[2])
+    return {name: _after(known, sums.places[name].ravel(), weights) for name, known in state.items()}
+
+
+def _after(state: QuantileState, places: Integers, weights: Array) -> QuantileState:
+    sums, known = state.sums.copy(), places >= 0
+    np.add.at(sums.transpose(2, 0, 1), places[known], np.stack([weights, weights**2], axis=2)[known])
     return QuantileState(sums)
 
 
 def rows(config: EvaluatorConfig, state: Quantiles, present: Present) -> dict[str, tuple[QuantileEstimate, ...]]:
     """Return the quantiles for the Report, the unfinished block included."""
-    now = state if present.tail is None else observe(config, state, present.tail) or state
+    now = state if present.tail is None else fold(config, state, summarise(config, state, present.tail))
     return {"quantiles": tuple(_rows(config, now))}
 
 
@@ -98,7 +120,7 @@ def _numbers(reward: Reward, quantile: float, weight: Array, square: Array, z: f
     variance = max((1 - quantile) ** 2 * lower + quantile**2 * upper, quantile * (1 - quantile) * (lower + upper))
     error = z * float(np.sqrt(variance)) / float(total)
     shares = (quantile, quantile - error, quantile + error)
-    return [reward.low + float(np.interp(one, share[:-1], EDGES)) if 0 < one < 1 else None for one in shares]
+    return [reward.low + float(np.interp(one, share[:-1], EDGES, left=0.0)) if 0 < one < 1 else None for one in shares]
 
 
-ROOM = Room("quantiles", start, resume, join, observe=observe, rows=rows)
+ROOM = Room("quantiles", start, resume, join, summarise=summarise, sums=QuantileSums, fold=fold, rows=rows)

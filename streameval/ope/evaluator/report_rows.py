@@ -151,6 +151,9 @@ def _by_average(
         curve_errors = side_by_side([errors.T] * several, policies).T
         bounds = TrackedBounds.side_by_side(tracked, policies)
         numbers = numbers_of(config, interval, reading, lift, bounds, largest, terms, choice.half_width, curve_errors)
+        if config.ranking is None:  # start-up values of a mixture count as events, and are none
+            events = np.repeat(counts["present"], len(reading.value) // policies)
+            numbers["effective_sample_size"] = np.minimum(numbers["effective_sample_size"], events)
         if reading.ahead is not None:
             linear = terms.linearised(reading.mean_denominator)
             forecasts = [

@@ -73,13 +73,9 @@ def refusals(config: EvaluatorConfig) -> Iterator[tuple[str, str]]:
             ramp is not None and ramp.shares is None,
             "give the shares, such as logging: {arms: {production: 0.9, challenger: 0.1}}",
         ),
-        "reward.max: auto is learned in order": (
+        "reward.max: auto is learned in order, each block from all blocks before it": (
             any(reward.quantile is not None for reward in config.rewards),
             "give max a number, such as {max: 200, above: clip}",
-        ),
-        "quantiles of rewards are counted in order": (
-            any(reward.quantiles for reward in config.rewards),
-            "take the share above a threshold, such as {above: 500}",
         ),
         "propensities are estimated from the events before": (config.propensity, "log the propensities"),
     }

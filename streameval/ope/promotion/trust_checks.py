@@ -28,6 +28,8 @@ FORGOTTEN = math.exp(-1.0)
 """Decayed number below which rejections are not among the latest events: one is for `ARRIVALS_HORIZON` events."""
 EDGE = 1e-9
 """Relative difference to a limit that is rounding: 100 events of one weight are 100 effective ones."""
+MEAN_AS_EXPECTED = 0.05
+"""Difference of a mean weight to 1 that does not show itself why the check fails."""
 
 
 class ArrivalState(Struct, frozen=True):
@@ -259,7 +261,10 @@ def weight_checks(
     mean_ok, size_ok, shares_ok, _ = sound
     finding = f"mean weight {significant(mean)} over {counted(events, 'event')}, expected 1"
     if weights_average_1:
-        yield "mean_weight", mean_ok, finding if mean_ok else f"{finding}: propensities or support are wrong"
+        cause = "propensities or support are wrong"
+        if abs(mean - 1.0) < MEAN_AS_EXPECTED:
+            cause = "it is far from 1 in parts of the log, which is sorted by action, or propensities are wrong there"
+        yield "mean_weight", mean_ok, finding if mean_ok else f"{finding}: {cause}"
     finding = f"effective sample size {significant(size)} of {counted(events, 'event')}"
     least = significant(limits.effective_sample_size)
     yield "effective_sample_size", size_ok, finding if size_ok else f"{finding}, under {least}"

@@ -28,7 +28,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from streameval.config.model import Http
 from streameval.errors import StreamevalError
 from streameval.service.http.auth import Security
-from streameval.service.metrics import CONTENT_TYPE, metrics_text
+from streameval.service.http.history import answer
+from streameval.service.http.negotiation import compressed, format_of
+from streameval.service.http.openapi import document
+from streameval.service.metrics import metrics_text
 from streameval.service.status import DaemonStatus
 from streameval.service.status_page.page import SCRIPT_HASH, STYLE_HASH, page
 
@@ -84,10 +87,13 @@ class Pages:
             return HTMLResponse(packed, headers={"content-encoding": "gzip", "vary": "accept-encoding"})
         return HTMLResponse(plain, headers={"vary": "accept-encoding"})
 
-    async def metrics(self, _: Request) -> Response:
-        """Return the metrics for Prometheus."""
+    async def metrics(self, request: Request) -> Response:
+        """Return the metrics for Prometheus, in the format and compression that it prefers."""
         await asyncio.sleep(SCRAPE_DELAY_SECONDS)
-        return Response(metrics_text(self._view.published), media_type=CONTENT_TYPE)
+        form = format_of(request.headers.get("accept", ""))
+        text = metrics_text(self._view.published, form)
+        body, headers = compressed(text, request.headers.get("accept-encoding", ""))
+        return Response(body, headers={"vary": "accept, accept-encoding", **headers}, media_type=form.content_type)
 
     async def health(self, _: Request) -> Response:
         """Return 200 while the loop turns, else 503."""
@@ -113,6 +119,18 @@ class Pages:
             return JSONResponse({"error": "there is no report yet", "reason": now.detail}, 503)
         return Response(now.report.to_json(), media_type="application/json")
 
+    async def history(self, request: Request) -> Response:
+        """Return estimates and decisions of the last hours. `?policy=...&from=...&to=...` choose a part."""
+        try:
+            found = answer(self._view.published.history, request.query_params, request.query_params.getlist("policy"))
+        except ValueError as error:
+            return JSONResponse({"error": str(error)}, 400)
+        return Response(msgspec.json.encode(found), media_type="application/json")
+
+    async def openapi(self, _: Request) -> Response:
+        """Return the description of these routes."""
+        return Response(document(), media_type="application/json")
+
     async def reload(self, _: Request) -> Response:
         """Reload the configuration. Return 200, 409 if it is refused, or 202 if it takes longer than `RELOAD_SECONDS`.
 
@@ -120,9 +138,8 @@ class Pages:
         """
         if not self._needs_token:
             return JSONResponse({"reloaded": False, "reason": NO_TOKEN}, 403)
-        before, end = self._view.published.reload.reloads, time.monotonic() + RELOAD_SECONDS
-        self._view.reload()
-        while (result := self._view.published.reload).reloads == before:
+        request, end = self._view.reload(), time.monotonic() + RELOAD_SECONDS
+        while (result := self._view.published.reload).requests < request:
             if self.closing or time.monotonic() > end:
                 return JSONResponse({"reloaded": False, "reason": "the reload has not ended; see the log"}, 202)
             await asyncio.sleep(0.05)
@@ -204,6 +221,8 @@ def create_app(pages: Pages, security: Security) -> Starlette:
         Route("/healthz", pages.health),
         Route("/readyz", pages.ready),
         Route("/api/v1/report", pages.report),
+        Route("/api/v1/history", pages.history),
+        Route("/openapi.json", pages.openapi),
         Route("/-/reload", pages.reload, methods=["POST"]),
     ]
     app = Starlette(routes=routes, middleware=[Middleware(Gate, security=security)])

@@ -17,7 +17,16 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from streameval.common.text import UNKNOWN, counted, decimal, measured_time, significant, utc_time
-from streameval.ope.answer import CandidateAnswer, answers, best_first, headline, relative_lift, seen_lifts
+from streameval.ope.answer import (
+    CandidateAnswer,
+    answers,
+    best_first,
+    headline,
+    limit_lines,
+    quantile_rows,
+    relative_lift,
+    seen_lifts,
+)
 from streameval.ope.intervals import KINDS
 from streameval.ope.report import Estimate, GuardrailCheck, Report, TrustCheck, grouped
 from streameval.service.status import DaemonStatus
@@ -131,6 +140,8 @@ def render(now: DaemonStatus, wanted: Mapping[str, str] = NO_SELECTION) -> str:
         shown=MAX_SEGMENTS,
         rewards=_rewards(reported, deciding),
         guardrails=_guardrails(reported),
+        quantiles=quantile_rows(reported),
+        limits=limit_lines(report),
         sections=sections,
         marked=_marked(sections),
         firsts={estimate.policy: estimate for estimate in reversed(report.estimates)},

@@ -36,7 +36,7 @@ ADAPTIVE = [{"kind": kind, "drift_span": 2000} for kind in ("adaptive_window", "
 ESTIMATED = {
     "policies": {"candidates": ["candidate-1", "candidate-2"]},
     "propensity": {"kind": "estimated", "model": {"kind": "tabular", "by": ["context.country"]}},
-    "reward": {"field": "click"},
+    "reward": {"field": "click", "max": "auto", "quantile": 0.999, "quantiles": [0.85]},
 }
 UNUSED = {
     "Alerts",

@@ -233,7 +233,7 @@ def test_a_learned_limit_is_shown_and_plan_refuses_it(run: Run, files: Path) -> 
     )
     shown = [line.rstrip() for line in run("check", "c.yaml", "--no-broker").out.splitlines()]
     assert "reward      the field reward, from 0 to the 0.999 quantile of earlier rewards" in shown
-    assert "drift       off" in shown
+    assert "drift       off: a detector needs a fixed range of reward, which has max: auto" in shown
     outcome = run("plan", "c.yaml", "c.yaml")
     assert outcome.code == 2
     assert "max: auto has none\nhint: give max a number" in outcome.err

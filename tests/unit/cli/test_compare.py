@@ -137,7 +137,20 @@ def test_copies_are_found_if_rewards_are_rare(log: dict[str, Any]) -> None:
         se.compare(pd.concat([frame] * 2), ["new"])
 
 
-@pytest.mark.parametrize("actions", [4, 40])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("share", [0.02, 0.3])
+@pytest.mark.parametrize("is_sorted", [False, True], ids=["appended", "sorted"])
+def test_copies_of_a_part_are_found_if_events_have_own_times(
+    log: dict[str, Any], share: float, is_sorted: bool
+) -> None:
+    frame = pd.DataFrame(log).assign(timestamp=1.6e9 + np.cumsum(np.random.default_rng(3).exponential(5, EVENTS)))
+    copied = pd.concat([frame, frame.tail(int(share * EVENTS))])
+    answer = se.compare(copied.sort_values("timestamp") if is_sorted else copied, ["new"])
+    checks = {check.check: check.reason for check in answer.report.trust if not check.ok}
+    assert f"about {100 * share / (1 + share):.0f} %" in checks["repeated_events"]
+
+
+@pytest.mark.parametrize("actions", [4, 40, 200, 1000])
 def test_actions_that_take_turns_are_no_copies(actions: int) -> None:
     rewards = np.random.default_rng(5).random(EVENTS) < 0.01
     turn = np.arange(EVENTS) % actions
@@ -327,6 +340,18 @@ def test_names_of_columns_and_the_range_of_the_reward(log: dict[str, Any]) -> No
         (lambda log: {"new": [None] * 3_000 + log["new"][3_000:]}, {}, "policies.new: 3,000 of 6,000 events have no"),
         (lambda log: {"new": [1.0] * EVENTS}, {}, "new fails the trust check mean_weight"),
         (
+            lambda log: {name: [log[name][row] for row in np.argsort(log["action"])] for name in log},
+            {},
+            "new fails the trust check mean_weight: mean weight 0.981 over 6,000 events, expected 1: it is far from 1 "
+            "in parts of the log",
+        ),
+        (
+            lambda log: {"propensity": [None] * EVENTS},
+            {"propensity": "estimated"},
+            "new fails the trust check missing_share: 16.7% of the events of window lack its probability, over 10%\n"
+            "hint: give more events, or log the propensities: 1,000 events have none",
+        ),
+        (
             lambda log: {},
             {"segments": {"country": {"values": ["us"]}}},
             "no event has one of the values of the segment 'country'",
@@ -424,6 +449,14 @@ def test_the_figure_is_drawn(log: dict[str, Any]) -> None:
         (("absent.csv", ["new"]), {}, InputError, "absent.csv"),
         (({"action": ["a"], "propensity": [3.0], "reward": [1], "new": [0.5]}, ["new"]), {}, InputError, "rejected"),
         (({"a": [1]}, ["new"]), {}, InputError, "action"),
+        (({"a": [1]}, {"u": se.Uniform}), {}, ProblemsError, "found the class Uniform; write Uniform()"),
+        (
+            ({"action": ["a"], "propensity": [1], "reward": [1], "nwe": [1]}, ["new"]),
+            {},
+            InputError,
+            "no column 'new' for new; it has action, propensity, reward, nwe; did you mean 'nwe'?",
+        ),
+        (({"a": [1]}, ["new"]), {"estimators": [abs]}, ProblemsError, "function takes importance weights [n, P] and"),
         (({"a": [1]}, ["new"]), {"estimaters": ["ips"]}, ProblemsError, "found the unknown key 'estimaters'"),
         (({"a": [1]}, ["new"]), {"segments": ["country"]}, InputError, "no event has the field 'country'"),
         (
@@ -440,4 +473,5 @@ def test_mistakes_have_an_answer(
 ) -> None:
     with pytest.raises(error) as caught:
         se.compare(*arguments, **options)
-    assert message in str(caught.value)
+    notes = getattr(caught.value, "__notes__", ())
+    assert message in "; ".join([str(caught.value), *notes]).replace("; hint: ", "; ")

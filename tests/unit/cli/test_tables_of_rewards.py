@@ -16,6 +16,7 @@ from streameval.cli.tables import (
     decisions_table,
     estimates_table,
     guardrails_table,
+    quantiles_table,
     result_tables,
 )
 from streameval.ope.answer import chosen_estimates
@@ -92,3 +93,21 @@ def test_the_table_of_guardrails_has_what_each_may_lose_and_whether_it_is_kept()
     cells = [list(map(str, column.cells)) for column in table.columns]
     assert cells[:3] == [["challenger-a", "challenger-b"], ["stay"] * 2, ["0.001"] * 2]
     assert cells[3:] == [["-0.002"] * 2, ["-0.004"] * 2, ["kept", "not kept"]]
+
+
+def test_quantiles_stand_by_reward_and_level_and_the_learned_limit_below_them() -> None:
+    report = make_report(candidates=1)
+    revenue = [replace(row, reward="revenue", quantile=level) for row in report.quantiles for level in (0.95, 0.5)]
+    several = replace(report, quantiles=(*report.quantiles, *revenue))
+    cells = [list(column.cells) for column in quantiles_table(several).columns]
+    assert cells[0] == ["logging", "challenger-a"] * 3
+    assert cells[1] == ["reward"] * 2 + ["revenue"] * 4
+    assert cells[2:4] == [["0.95", "0.95", "0.5", "0.5", "0.95", "0.95"], ["0.7"] * 6]
+    (limit,) = report.limits
+    lines = [part for part in result_tables(report, everything=False) if isinstance(part, str)]
+    assert "reward is clipped at 120, its 0.999 quantile until now" in lines
+    unknown = replace(report, limits=(replace(limit, limit=None),))
+    assert any("reward is not clipped" in str(part) for part in result_tables(unknown, everything=False))
+    html = report._repr_html_()
+    assert "<tr><td>challenger-a</td><td>reward</td><td>0.95</td><td>0.7</td><td>0.6</td><td>0.8</td></tr>" in html
+    assert "reward is clipped at 120" in html

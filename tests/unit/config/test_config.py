@@ -94,6 +94,13 @@ def test_the_file_of_the_documentation_loads(load: Loader) -> None:
     assert problem.text() == "promotion: the rule periodic cannot promote: no unbiased estimator is on a mixture"
 
 
+def test_a_named_drift_detector_without_a_fixed_range_is_doubted(load: Loader) -> None:
+    auto = ONE + "reward: {max: auto, quantile: 0.99}\n"
+    (problem,) = load(auto + "drift: ADWIN").doubts()
+    assert problem.text() == "drift: it needs a fixed range of reward, which has max: auto"
+    assert not [*load(auto).doubts(), *load(auto + "drift: off").doubts(), *load(ONE + "drift: ADWIN").doubts()]
+
+
 def test_candidates_are_all_that_a_replay_needs(load: Loader) -> None:
     config = load("policies: {candidates: [challenger]}")
     assert config.source is None

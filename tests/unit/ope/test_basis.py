@@ -48,6 +48,13 @@ def test_a_decision_carries_the_numbers_of_its_estimate() -> None:
     assert found.basis.failed == ()
 
 
+def test_start_up_values_of_a_mixture_are_no_effective_events() -> None:
+    near = log(policies={"new": np.where(log().propensity > 0.5, 0.69, 0.31)})[:1_000]
+    found, report = decision(near, "paired")
+    assert 900 < (found.basis.effective_events or 0) <= 1_000
+    assert all((row.effective_sample_size or 0) <= 1_000 for row in report.estimates)
+
+
 def test_a_rule_of_whole_periods_tells_its_own_standard_errors() -> None:
     found, _ = decision(log(), "periodic")
     assert found.lift is not None

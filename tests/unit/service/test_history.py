@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from streameval.ope.report import Report
+from streameval.ope.report import Decision, Report
 from streameval.service.status import HISTORY_SECONDS, MAX_POINTS, MAX_STORED_NUMBERS, History
 from support.factories import NOW, make_estimate, make_report, make_unknown
 
@@ -90,6 +90,19 @@ def test_a_history_continues_after_a_restart() -> None:
         point.at for point in history.after(at, report()).points
     ]
     assert History.from_state(History().state()) == History.from_state({}) == History()
+
+
+def test_decisions_are_kept_with_their_time_also_in_snapshots() -> None:
+    decided = replace(make_report(), promotion=(Decision("challenger-a", "lower_bound", True, "", state="promotable"),))
+    history = History().after(0.0, make_report(0)).after(1.0, decided).after(2.0, decided)
+    assert [point.decisions for point in history.points] == [
+        (),
+        *2 * [(("challenger-a", "lower_bound", "promotable"),)],
+    ]
+    state = history.state()
+    assert [point.decisions for point in History.from_state(state).points] == [p.decisions for p in history.points]
+    del state["decisions"], state["decided"]
+    assert [point.decisions for point in History.from_state(state).points] == [(), (), ()], "of an earlier version"
 
 
 def test_the_history_of_many_estimates_is_small_in_a_snapshot() -> None:

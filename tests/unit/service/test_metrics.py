@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 from structlog.testing import capture_logs
 
 from streameval.events import REASONS
-from streameval.ingest.base import SourceStatus
+from streameval.ingest.base import PartitionStatus, SourceStatus
 from streameval.ingest.stages import BufferStatus, RewardCounts, RewardRepeats
 from streameval.ope.report import DAY, WEEK, Contender, Estimate, EventCounts, Forecast, Profile, PropensityModel
-from streameval.service.metrics import METRICS, SECTIONS, metrics_text
+from streameval.service.metrics import METRICS, OPENMETRICS, SECTIONS, TEXT, TEXT_1, metrics_text
 from streameval.service.status import DaemonStatus, SnapshotStatus
 from support.factories import (
     NOW,
@@ -75,6 +76,7 @@ PROMISED: dict[str, set[str]] = {
     "streameval_event_delay_seconds_count": set(),
     "streameval_event_delay_seconds_bucket": {"le"},
     "streameval_consumer_lag_events": {"topic", "partition"},
+    "streameval_consumer_lag_seconds": {"topic", "partition"},
     "streameval_consumer_position_offset": {"topic", "partition"},
     "streameval_batch_duration_seconds_sum": set(),
     "streameval_snapshot_timestamp_seconds": set(),
@@ -91,8 +93,8 @@ policy_onpolicy_value policy_onpolicy_value_lower policy_onpolicy_value_upper
 policy_calibration_error policy_calibration_error_lower policy_calibration_error_upper
 policy_clicks_below_cut examination examination_lower examination_upper
 backfill_read_events backfill_waiting_events batch_duration_seconds build_info policy_deciding_info consumer_gaps_total
-consumer_lag_events consumer_lost_events_total consumer_position_offset consumer_rebuilds_total
-decisions_sent_total decisions_waiting
+consumer_lag_events consumer_lag_seconds consumer_lost_events_total consumer_position_offset consumer_rebuilds_total
+decisions_sent_total decisions_waiting otlp_push_failures_total otlp_pushes_total
 dead_letters_dropped_total dead_letters_waiting dead_letters_written_total event_delay_seconds
 engine_age_seconds engine_batch_duration_seconds engine_batch_events engine_executors_lost_total
 events_accepted_total events_held events_hurried_total events_late_total events_ahead_total
@@ -306,6 +308,19 @@ def test_unknown_lag_is_absent_for_its_partition_only() -> None:
     assert len(samples["streameval_consumer_position_offset"]) == 2
 
 
+def test_lag_in_seconds_is_the_age_of_the_last_message_read_while_others_are_unread() -> None:
+    parts = (
+        PartitionStatus("clicks", 0, 60, 12, None, NOW - 90.0),
+        PartitionStatus("clicks", 1, 60, 0, NOW, NOW - 90.0),
+        PartitionStatus("clicks", 2, 60, 12),
+        PartitionStatus("clicks", 3, 60, None, None, NOW - 90.0),
+        PartitionStatus("clicks", 4, 60, 1, None, NOW + 5.0),
+    )
+    samples = scrape(make_published(source=SourceStatus(reached=True, partitions=parts)))
+    ages = {sample.labels["partition"]: sample.value for sample in samples["streameval_consumer_lag_seconds"]}
+    assert ages == {"0": 90.0, "1": 0.0, "4": 0.0}
+
+
 def test_histograms_end_with_a_bucket_of_all_values() -> None:
     samples = scrape(make_published(make_report()))
     buckets = samples["streameval_event_delay_seconds_bucket"]
@@ -326,6 +341,24 @@ def test_a_metric_family_that_fails_is_logged_and_the_others_are_exported() -> N
     assert "streameval_ready" in samples
     assert {entry["event"] for entry in logs} == {"metrics_failed"}
     assert len(logs) == sum("consumer" in entry["family"] for entry in logs) > 0
+
+
+def test_all_formats_have_the_same_samples() -> None:
+    published = make_published(make_report())
+    texts = [metrics_text(published, form).decode() for form in (TEXT, TEXT_1, OPENMETRICS)]
+    parsers = [text_string_to_metric_families, text_string_to_metric_families, openmetrics_families]
+    plain, plain_1, openmetrics = (
+        {
+            (sample.name, *sorted(sample.labels.items())): sample.value
+            for family in parse(text)
+            for sample in family.samples
+            if sample.name.startswith("streameval_")
+        }
+        for parse, text in zip(parsers, texts, strict=True)
+    )
+    assert plain == plain_1 == openmetrics
+    assert len(plain) > 200
+    assert texts[-1].count("# EOF") == 1
 
 
 def test_scrapes_of_one_status_read_it_once() -> None:

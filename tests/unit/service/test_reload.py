@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -320,13 +321,36 @@ def test_a_refused_reload_is_logged_and_shown_until_one_succeeds() -> None:
 
     daemon = Daemon(ListSource([[records(b"1")]]), NumberFormat(), Recorder(), reload=reload)
     with capture_logs() as logs, running(daemon):
-        for number, is_successful in enumerate((False, True), start=1):
-            daemon.reload()
-            wait_until(lambda number=number: daemon.published.reload.reloads == number)
+        for is_successful in (False, True):
+            request = daemon.reload()
+            wait_until(lambda request=request: daemon.published.reload.requests >= request)
             shown = f"streameval_config_last_reload_successful {float(is_successful)}"
             assert shown in metrics_text(daemon.published).decode().splitlines()
     failed = [(entry["error"], entry["hint"]) for entry in logs if entry["event"] == "reload_failed"]
     assert failed == [("polices: unknown", "policies")]
+
+
+def test_a_request_during_a_reload_gets_the_result_of_the_next_one() -> None:
+    started, go_on = Event(), Event()
+    outcomes = iter([ConfigError("from before", hint=""), None])
+
+    def reload() -> Change:
+        error = next(outcomes)
+        started.set()
+        assert go_on.wait(10)
+        if error:
+            raise error
+        return Change(NumberFormat())
+
+    daemon = Daemon(ListSource([[records(b"1")]]), NumberFormat(), Recorder(), reload=reload)
+    with running(daemon):
+        daemon.reload()
+        assert started.wait(10)
+        later = [daemon.reload(), daemon.reload()]
+        go_on.set()
+        wait_until(lambda: daemon.published.reload.requests >= max(later))
+        assert daemon.published.reload.successful
+        assert next(outcomes, "used") == "used"
 
 
 def test_the_metrics_show_the_progress_of_a_backfill() -> None:

@@ -79,6 +79,16 @@ def test_all_partitions_are_read_in_order_and_the_lag_goes_to_zero(cluster: Fake
     assert bench.source.positions == {0: 10, 1: 10}
 
 
+def test_the_age_of_the_last_message_read_is_known_while_others_are_unread(cluster: FakeCluster) -> None:
+    bench = Bench(cluster)
+    behind = bench.poll(2).partitions[0]
+    assert behind.lag
+    assert behind.lag_seconds(100.0) == 100.0 - (behind.position - 1), "each message is a second after the one before"
+    cluster.faults = [ClientError("the leader moved")]
+    assert bench.poll(1).partitions[0].lag_seconds(100.0) == behind.lag_seconds(100.0), "also while it reconnects"
+    assert bench.poll(12).partitions[0].lag_seconds(100.0) == 0.0
+
+
 @pytest.mark.parametrize("polls_before", [1, 2, 3, 4])
 def test_after_a_failure_a_new_client_continues_at_the_same_position(cluster: FakeCluster, polls_before: int) -> None:
     bench = Bench(cluster)

@@ -1,6 +1,7 @@
 """Test rewards that follow from what is logged: shares of events beyond a threshold, and weighted sums."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -337,6 +338,13 @@ def test_a_quantile_has_no_value_without_events_and_no_bound_with_few() -> None:
     assert {(row.value, row.lower, row.upper) for row in evaluator.report().quantiles} == {(None, None, None)}
     evaluator.update(log_of(4, 50))
     assert all(row.value and row.lower and row.upper is None for row in evaluator.report().quantiles)
+
+
+def test_a_quantile_at_the_lowest_reward_is_the_lowest_reward() -> None:
+    evaluator = Evaluator(["one"], ["ips"], ["cumulative"], reward_range={"max": 100, "quantiles": [0.5]})
+    log = log_of(4)
+    evaluator.update(replace(log, reward=np.where(np.arange(len(log)) % 10, 0.0, log.reward)))
+    assert {(row.value, row.lower, row.upper) for row in evaluator.report().quantiles} == {(0.0, 0.0, 0.0)}
 
 
 @pytest.mark.parametrize("quantiles", [[0.0], [1.0], ["half"]])

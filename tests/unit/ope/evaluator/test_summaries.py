@@ -107,7 +107,6 @@ def test_transitions_name_the_partition_and_offset_of_the_event() -> None:
             "the examination of ranks is learned in order",
         ),
         ({"reward_range": {"max": "auto", "quantile": 0.99}}, "reward.max: auto is learned in order"),
-        ({"reward_range": {"quantiles": [0.5]}}, "quantiles of rewards are counted in order"),
         ({"propensity": "estimated", "estimators": ["snips"]}, "propensities are estimated from the events before"),
     ],
 )

@@ -1,16 +1,22 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 import re
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from html.parser import HTMLParser
+from pathlib import Path
 
 import httpx
 import pytest
+import zstandard
 from msgspec.structs import replace
 
 from streameval.errors import StreamevalError
@@ -18,12 +24,12 @@ from streameval.ingest.base import SourceStatus
 from streameval.ope.report import PolicyCounts, Report
 from streameval.service.http import server as http
 from streameval.service.http.server import HttpServer
-from streameval.service.status import DaemonStatus
+from streameval.service.status import DaemonStatus, History
 from streameval.service.status_page.page import render
 from support.factories import NOW, View, make_estimate, make_published, make_report, make_unknown
 from support.ports import free_port
 
-ROUTES = ("/", "/metrics", "/livez", "/healthz", "/readyz", "/api/v1/report")
+ROUTES = ("/", "/metrics", "/livez", "/healthz", "/readyz", "/api/v1/report", "/api/v1/history", "/openapi.json")
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +64,97 @@ def test_metrics_are_prometheus_text(client: httpx.Client) -> None:
     )
 
 
+PLAIN, PLAIN_1, OPENMETRICS = (
+    "text/plain; version=0.0.4",
+    "text/plain; version=1.0.0",
+    "application/openmetrics-text; version=1.0.0",
+)
+
+
+@pytest.mark.parametrize(
+    ("accept", "expected"),
+    [
+        ("", PLAIN),
+        ("*/*", PLAIN),
+        ("text/html, text/plain;version=0.0.4;q=0.5", PLAIN),
+        ("text/plain;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=0.0.4;q=0.5", PLAIN_1),
+        ("application/openmetrics-text", OPENMETRICS),
+        ("application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1", OPENMETRICS),
+        ("application/openmetrics-text;q=0.2,text/plain;version=0.0.4", PLAIN),
+        ("application/openmetrics-text;version=2.0.0", PLAIN),
+        ("application/openmetrics-text;q=0", PLAIN),
+        ("application/openmetrics-text;version=1.0.0;q=oops, ;;q, text/plain", PLAIN),
+    ],
+)
+def test_metrics_come_in_the_format_that_the_client_prefers(client: httpx.Client, accept: str, expected: str) -> None:
+    answer = client.get("/metrics", headers={"accept": accept})
+    assert answer.headers["content-type"].startswith(expected)
+    assert answer.text.endswith("# EOF\n") == expected.startswith("application/openmetrics-text")
+    assert "accept" in answer.headers["vary"]
+
+
+@pytest.mark.parametrize(
+    ("accepted", "used"), [("gzip", "gzip"), ("gzip;q=1, zstd;q=0.5", "zstd"), ("zstd;q=0, gzip", "gzip"), ("br", None)]
+)
+def test_metrics_are_compressed_for_clients_that_accept_it(
+    client: httpx.Client, accepted: str, used: str | None
+) -> None:
+    with client.stream("GET", "/metrics", headers={"accept-encoding": accepted}) as answer:
+        raw = b"".join(answer.iter_raw())
+    decoded = {"gzip": gzip.decompress, "zstd": lambda body: zstandard.decompress(body), None: bytes}[used](raw)
+    assert answer.headers.get("content-encoding") == used
+    assert b"streameval_ready 1.0" in decoded
+    assert used is None or len(raw) < len(decoded) / 5
+
+
 def test_the_report_is_served_as_json(client: httpx.Client) -> None:
     answer = client.get("/api/v1/report")
     assert answer.headers["content-type"] == "application/json"
     assert answer.json() == json.loads(make_report().to_json())
+
+
+def test_the_history_has_estimates_and_decisions_of_the_chosen_policies_and_times(
+    view: View, client: httpx.Client
+) -> None:
+    report = make_report()
+    grown = History().after(NOW - 20.0, replace(report, promotion=())).after(NOW - 10.0, report).after(NOW, report)
+    view.published = make_published(report, history=grown)
+    at = datetime.fromtimestamp(NOW - 10.0, UTC).isoformat()
+    answer = client.get("/api/v1/history", params={"policy": "challenger-a", "to": at}).json()
+    assert answer["at"] == [NOW - 20.0, NOW - 10.0]
+    estimate = next(estimate for estimate in report.estimates if estimate.policy == "challenger-a")
+    shown = answer["estimates"][0]
+    assert (shown["policy"], shown["estimator"]) == (estimate.policy, estimate.estimator)
+    assert (shown["value"][1], shown["lift_lower"][1]) == (estimate.value, estimate.lift_lower)
+    assert {row["policy"] for row in answer["estimates"]} == {"challenger-a"}
+    decision = next(decision for decision in report.promotion if decision.policy == "challenger-a")
+    assert answer["decisions"] == [{"policy": "challenger-a", "rule": decision.rule, "state": [None, decision.state]}]
+    everything = client.get("/api/v1/history", params={"from": NOW - 5.0}).json()
+    assert everything["at"] == [NOW]
+    assert len(everything["estimates"]) == len(report.estimates)
+
+
+@pytest.mark.parametrize("moment", ["yesterday", "nan", ""])
+def test_a_time_of_the_history_that_is_none_is_refused(client: httpx.Client, moment: str) -> None:
+    answer = client.get("/api/v1/history", params={"from": moment})
+    assert answer.status_code == 400
+    assert "from: expected epoch seconds" in answer.json()["error"]
+
+
+def test_the_described_paths_are_the_ones_that_are_served(client: httpx.Client) -> None:
+    described = client.get("/openapi.json").json()
+    assert {*described["paths"]} == {*ROUTES, "/live", "/-/reload"}
+    assert described["components"]["schemas"]["Report"]["properties"].keys() == {*make_report().__struct_fields__}
+
+
+def test_every_answer_is_as_described(client: httpx.Client, tmp_path: Path) -> None:
+    """Each request is answered with a status, a type and a body that the description has."""
+    command = [*(sys.executable, "-m", "schemathesis.cli", "run", f"{client.base_url}/openapi.json", "--no-color")]
+    command += ["--exclude-path", "/live", "--seed", "1", "--max-examples", "20"]  # a stream does not end
+    command += ["--exclude-checks", "negative_data_rejection"]  # any text is a list of names
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "Tested: 8" in ran.stdout, "all but the stream and the description itself"
 
 
 def test_a_working_daemon_is_healthy_and_ready(client: httpx.Client) -> None:

@@ -227,7 +227,8 @@ def test_a_page_with_many_candidates_has_a_table_of_contents() -> None:
     shown = page(make_report(MANY_CANDIDATES + 1))
     links = re.findall(r'<a id="go-(\w+)" href="#(\w+)">', shown)
     assert links == [
-        (part, part) for part in ("answer", "standing", "hours", "adaptation", "trust", "pipeline", "marks")
+        (part, part)
+        for part in ("answer", "standing", "quantiles", "hours", "adaptation", "trust", "pipeline", "marks")
     ]
     assert all(f'id="{part}"' in shown for part, _ in links)
 

@@ -65,3 +65,15 @@ def test_a_guardrail_names_the_rule_if_there_are_several() -> None:
 
 def test_there_is_no_column_of_guardrails_without_one() -> None:
     assert "Guardrail" not in render(make_published(two_rewards()))
+
+
+def test_quantiles_and_the_learned_limit_are_a_section() -> None:
+    report = make_report(candidates=1)
+    wide = replace(report.quantiles[1], upper=None)
+    page = render(make_published(replace(report, quantiles=(report.quantiles[0], wide))))
+    section = page.partition('<section aria-labelledby="quantiles">')[2].partition("</section>")[0]
+    rows = [" ".join(re.sub(r"<[^>]*>", " ", row).split()) for row in section.split("<tr>")]
+    assert rows[2] == "logging production reward 0.95 0.7 0.6 to 0.8"
+    assert rows[3].startswith("challenger-a reward 0.95 0.7 0.6 to –")
+    assert "<p>reward is clipped at 120, its 0.999 quantile until now.</p>" in section
+    assert "Quantiles of rewards" not in render(make_published(replace(report, quantiles=(), limits=())))

@@ -1,0 +1,368 @@
+"""Decode messages that hold many events, as Arrow IPC streams or files, among messages of one event each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache
+from itertools import chain, groupby
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import json, structs
+
+from streameval.common.text import counted
+from streameval.errors import InputError
+from streameval.events.action_sets import Index
+from streameval.events.arrow import decode_columns, json_rows, table_columns
+from streameval.events.batch import EventBatch
+from streameval.events.decoder import JsonDecoder
+from streameval.events.origin import Origin
+from streameval.events.tables import IDENTIFIERS, ColumnNames, TableLayout, to_seconds
+from streameval.events.validation import rejection
+
+__all__ = ["COUNT_KEY", "NAMES_KEY", "ArrowDecoder", "arrow_message", "is_arrow"]
+
+STREAM, FILE = b"\xff\xff\xff\xff", b"ARROW1"
+"""First bytes of an Arrow IPC stream and of a file. No JSON begins like that."""
+COUNT_KEY, NAMES_KEY = b"streameval.events", b"streameval.policies"
+"""Keys of the schema's metadata: the number of events, so that a damaged batch counts as them, and the policies of a
+column `policies` with lists, as a JSON array."""
+MAX_EVENTS, MAX_BYTES = 100_000, 2**28
+"""Events of a message, and bytes of its values. A few bytes can stand for more than memory holds."""
+OTHER_FORMS = ("ranking", "slots", "scored")
+"""Columns of events that are decoded like JSON."""
+
+Message: TypeAlias = bytes | None
+
+
+def is_arrow(message: Message) -> bool:
+    """Tell whether a message holds Arrow batches."""
+    return message is not None and message.startswith((STREAM, FILE))
+
+
+class Part(NamedTuple):
+    """Hold the events of consecutive messages.
+
+    Attributes:
+        messages: the index of each event's message
+        rows: the index of each event in its message
+        batch: the events that can be used, and all others, with `place` the index of an event
+    """
+
+    messages: Index
+    rows: Index
+    batch: Any
+
+
+class ArrowDecoder:
+    """Decode Arrow batches of events by columns, and all other messages by another decoder.
+
+    A row that is not an event is rejected alone, as a message of JSON. A message that cannot be read is rejected with
+    all its events, `malformed`.
+
+    Args:
+        decoder: decodes messages of one event
+        columns: the column of each field, `user.id` is the field `id` of the struct `user`
+    """
+
+    def __init__(self, decoder: Any, columns: ColumnNames) -> None:
+        self.decoder = decoder
+        names = {} if columns.event_id else {"event_id": "event_id"}
+        self._columns = columns.model_copy(update=names)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what decoders of single events have, such as `policies`."""
+        return getattr(self.decoder, name)
+
+    @property
+    def identified(self) -> bool:
+        """Tell whether events with an origin have the fingerprint of their id."""
+        return bool(self.decoder.identified)
+
+    @identified.setter
+    def identified(self, identified: bool) -> None:
+        self.decoder.identified = identified
+
+    def decode_batch(self, values: Iterable[Message], origin: Origin | None = None) -> Any:
+        """Decode messages into columns. The rows of an Arrow message share its offset."""
+        messages = list(values)
+        if not any(map(is_arrow, messages)):
+            return self.decoder.decode_batch(messages, origin)
+        places = origin or Origin.from_parts("", [(0, range(len(messages)))])
+        batches, rejected = [], []
+        for part in self._parts(messages, places):
+            batches.append(replace(part.batch, rejected=()))
+            for message in part.batch.rejected:
+                index, row = int(part.messages[message.place]), int(part.rows[message.place])
+                detail = f"event {row + 1} of its message: {message.detail}" if row >= 0 else message.detail
+                rejected.append(structs.replace(message, place=index, detail=detail, origin=places.position(index)))
+        kind = type(batches[0])
+        batch = kind.concat(batches) if issubclass(kind, EventBatch) else kind.joined(batches, list(map(len, batches)))
+        return replace(batch, rejected=tuple(rejected), **({"origin": None} if origin is None else {}))
+
+    def _parts(self, messages: Sequence[Message], origin: Origin) -> Iterator[Part]:
+        start = 0
+        for are_arrow, group in groupby(messages, key=is_arrow):
+            values = list(group)
+            indices = np.arange(start, start + len(values))
+            start += len(values)
+            if are_arrow:
+                yield from self._tables(values, indices, origin)
+            else:
+                yield Part(indices, np.full(len(indices), -1), self.decoder.decode_batch(values, origin.take(indices)))
+
+    def _tables(self, values: Sequence[Message], indices: Index, origin: Origin) -> Iterator[Part]:
+        """Decode Arrow messages, those of one schema together."""
+        read = [_read(value or b"") for value in values]
+        pairs = zip(indices.tolist(), read, strict=True)
+        for schema, group in groupby(pairs, key=lambda pair: pair[1].table and pair[1].table.schema):
+            places, contents = zip(*group, strict=True)
+            sizes = [content.events for content in contents]
+            owner = np.repeat(places, sizes)
+            if schema is None:
+                problems = np.repeat([content.problem for content in contents], sizes)
+                yield self._refused(owner, problems.tolist())
+                continue
+            rows = np.concatenate([np.arange(size) for size in sizes])
+            table = pa.concat_tables([content.table for content in contents])
+            yield Part(owner, rows, self._decode_table(table, replace(origin.take(owner), row=rows)))
+
+    def _refused(self, owner: Index, problems: Sequence[str]) -> Part:
+        """Reject all events of messages that cannot be read."""
+        empty = self.decoder.decode_batch([], Origin.from_parts("", []))
+        rejected = [rejection("malformed", problem, b"", event) for event, problem in enumerate(problems)]
+        return Part(owner, np.full(len(owner), -1), replace(empty, rejected=tuple(rejected)))
+
+    def _decode_table(self, table: Any, origin: Origin) -> Any:
+        """Decode a table by columns if that is possible, else each row like a message of JSON."""
+        layout = self._layout(table)
+        if layout is None:
+            return self.decoder.decode_batch(_json_rows(table), origin)
+        arrays, rows = table_columns(_flat(table), layout)
+        batch = decode_columns(arrays, rows, layout, self.decoder, origin)
+        if not batch.rejected:
+            return batch
+        values = _json_rows(table.take(pa.array([message.place for message in batch.rejected])))
+        rejected = [
+            structs.replace(message, value=value) for message, value in zip(batch.rejected, values, strict=True)
+        ]
+        return replace(batch, rejected=tuple(rejected))
+
+    def _layout(self, table: Any) -> TableLayout | None:
+        """Return the layout of a table, None if its rows are decoded alone."""
+        decoder = self.decoder
+        by_columns = isinstance(decoder, JsonDecoder) and decoder.reads_columns
+        if not by_columns or not {*OTHER_FORMS}.isdisjoint(table.column_names):
+            return None
+        names, policies = _flat(table).column_names, dict(self._columns.policies)
+        for policy in decoder.policies or ():
+            if f"policies.{policy}" in names:
+                policies.setdefault(policy, f"policies.{policy}")
+        columns = self._columns.model_copy(update={"policies": policies})
+        with suppress(InputError):  # else rows name what they lack
+            return TableLayout.from_names("the message", names, columns, decoder)
+        return None
+
+
+class _Content(NamedTuple):
+    """Hold the table of a message, or why it has none and how many events are lost."""
+
+    table: Any
+    events: int
+    problem: str = ""
+
+
+def _read(message: bytes) -> _Content:
+    """Read an Arrow message, and check that its values lie inside of it and fit in memory."""
+    events = 1
+    try:
+        if message.startswith(FILE):
+            file = pa.ipc.open_file(pa.py_buffer(message))
+            schema, batches = file.schema, map(file.get_batch, range(file.num_record_batches))
+        else:
+            batches = pa.ipc.open_stream(pa.py_buffer(message))
+            schema = batches.schema
+        promised = (schema.metadata or {}).get(COUNT_KEY)
+        events = min(int(promised), MAX_EVENTS) if promised else 1
+        table = pa.Table.from_batches(_checked(batches, _hiding_columns(schema)), schema)
+        if promised and table.num_rows != events:
+            raise ValueError(f"it has {table.num_rows} of {counted(events, 'event')}")
+        return _Content(_with_named_policies(table).replace_schema_metadata(None), table.num_rows)
+    except (OSError, ValueError, KeyError, TypeError, NotImplementedError, MemoryError) as error:  # also of pyarrow
+        return _Content(None, events, f"expected a batch of Arrow: {error}".splitlines()[0])
+
+
+def _checked(batches: Iterable[Any], hiding: Sequence[int]) -> Iterator[Any]:
+    """Yield batches with values that lie inside of their message and fit in memory.
+
+    Raises:
+        ValueError: A batch is damaged, or too large.
+    """
+    events = size = 0
+    for batch in batches:
+        batch.validate(full=True)
+        events += batch.num_rows
+        size += batch.nbytes + sum(_hidden_bytes(batch.column(place)) for place in hiding)
+        if events > MAX_EVENTS or size > MAX_BYTES:
+            raise ValueError(f"it has more than {MAX_EVENTS:,} events or {MAX_BYTES:,} bytes")
+        yield batch
+
+
+@lru_cache(maxsize=100)
+def _hiding_columns(schema: Any) -> Sequence[int]:
+    """Return the columns with types that repeat values without storing them.
+
+    Raises:
+        TypeError: A column has a type without values of JSON.
+    """
+    return [place for place, field in enumerate(schema) if _hides_bytes(field.type, field.name)]
+
+
+def _hides_bytes(kind: Any, name: str) -> bool:
+    types = pa.types
+    if types.is_dictionary(kind) or types.is_null(kind) or _is_view(kind):
+        return True
+    if types.is_nested(kind) and not types.is_union(kind) and not types.is_run_end_encoded(kind):
+        fields = map(kind.field, range(kind.num_fields))
+        parts = [_hides_bytes(field.type, f"{name}.{field.name}") for field in fields]  # names may be damaged
+        return any(parts) or not parts
+    if types.is_primitive(kind) or types.is_decimal(kind) or _is_text(kind):
+        return False
+    raise TypeError(f"the column {name} has the type {kind}, which has no values of JSON")
+
+
+def _hidden_bytes(column: Any) -> float:
+    """Return how many bytes the values of a column take at most if each is stored."""
+    kind, types = column.type, pa.types
+    if types.is_dictionary(kind):
+        longest = pc.max(pc.binary_length(column.dictionary.cast(pa.large_string()))).as_py()
+        return float(len(column) * (longest or 0))
+    if _is_view(kind):
+        lengths = np.frombuffer(column.buffers()[1] or b"", dtype=np.int32).reshape(-1, 4)[:, 0]
+        return float(lengths[column.offset : column.offset + len(column)].sum(dtype=float))
+    if types.is_struct(kind):
+        return 8.0 * len(column) + sum(map(_hidden_bytes, column.flatten()))
+    if types.is_nested(kind):
+        return _hidden_bytes(column.flatten())
+    return 8.0 * len(column)
+
+
+def _is_view(kind: Any) -> bool:
+    return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
+
+
+def _is_text(kind: Any) -> bool:
+    types = pa.types
+    are = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    return _is_view(kind) or any(is_kind(kind) for is_kind in are)
+
+
+def _with_named_policies(table: Any) -> Any:
+    """Make a struct of a column `policies` with lists, by the names in the metadata of the schema.
+
+    Raises:
+        ValueError: There are no names, or lists of another size.
+    """
+    place = table.schema.get_field_index("policies")
+    kind = table.schema.types[place] if place >= 0 else None
+    if kind is None or not pa.types.is_fixed_size_list(kind) or "action" not in table.column_names:
+        return table
+    names = json.decode((table.schema.metadata or {}).get(NAMES_KEY, b"[]"), type=list[str])
+    if len(names) != kind.list_size:
+        raise ValueError(f"the metadata {NAMES_KEY.decode()} has {len(names)} names for {kind.list_size} policies")
+    lists = table.column(place).combine_chunks()
+    columns = [pc.list_element(lists, position) for position in range(len(names))]
+    return table.set_column(place, "policies", pa.StructArray.from_arrays(columns, names))
+
+
+def _flat(table: Any) -> Any:
+    """Replace structs by their fields, named with a dot."""
+    while any(map(pa.types.is_struct, table.schema.types)):
+        table = table.flatten()
+    return table
+
+
+def _json_rows(table: Any) -> list[bytes]:
+    """Return each row as an event of JSON. Null means absent, and text of `context` that is JSON is its value."""
+    rows = json_rows(table)
+    if "context" in table.column_names and _is_text(table.schema.field("context").type):
+        for row in rows:
+            with suppress(msgspec.DecodeError, TypeError, RecursionError):
+                row["context"] = json.decode(row["context"])
+    return [
+        json.encode(
+            {
+                name: _present(value) if name in OTHER_FORMS else value
+                for name, value in row.items()
+                if value is not None
+            }
+        )
+        for row in rows
+    ]
+
+
+def _present(value: Any) -> Any:
+    """Leave out fields of structs that are null, as a struct has the fields of all events. Policies may be null."""
+    if isinstance(value, list):
+        return list(map(_present, value))
+    return {name: _present(one) for name, one in value.items() if one is not None} if isinstance(value, dict) else value
+
+
+# --- Writing ---
+
+
+def arrow_message(events: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return events as one message, an Arrow IPC stream. `ArrowDecoder` reads them as it reads them from JSON.
+
+    Args:
+        events: the events by field, with values of JSON
+
+    Raises:
+        ValueError: A field has values of several types, which are no column.
+
+    >>> event = {"event_id": "e-1", "timestamp": 0, "action": "a", "propensity": 0.5, "reward": 1}
+    >>> message = arrow_message([event, {**event, "event_id": "e-2", "policies": {"new": 0.25}}])
+    >>> ArrowDecoder(JsonDecoder(["new"]), ColumnNames()).decode_batch([message]).probabilities.ravel()
+    array([ nan, 0.25])
+    """
+    names = list(dict.fromkeys(chain.from_iterable(events)))
+    try:
+        columns = [_written(name, [event.get(name) for event in events]) for name in names]
+    except (pa.ArrowException, TypeError, OverflowError) as error:
+        raise ValueError(f"the events are no table: {error}") from error
+    schema = pa.schema(
+        [(name, column.type) for name, column in zip(names, columns, strict=True)],
+        {COUNT_KEY: str(len(events)).encode()},
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(pa.record_batch(columns, schema=schema))
+    return bytes(sink.getvalue())
+
+
+def _written(name: str, values: Sequence[Any]) -> Any:
+    """Return the column of a field. Texts that repeat are stored once, and numbers are floats."""
+    present = [value for value in values if value is not None]
+    if name == "context":
+        return pa.array([None if value is None else json.encode(value).decode() for value in values], pa.string())
+    if name in IDENTIFIERS and any(isinstance(value, str) for value in present):
+        texts = pa.array([None if value is None else str(value) for value in values], pa.string())
+        return texts if name == "event_id" else texts.dictionary_encode()
+    if name == "policies" and all(_is_number(cell) for cells in present for cell in cells.values()):
+        policies = sorted({policy for cells in present for policy in cells})
+        return pa.array(values, pa.struct([(policy, pa.float64()) for policy in policies]))
+    if name == "timestamp" and not all(map(_is_number, present)):
+        return pa.array([None if value is None else to_seconds(value) for value in values], pa.float64())
+    if name not in (*IDENTIFIERS, "propensity") and any(isinstance(value, bool) for value in present):
+        values = [float(value) if isinstance(value, bool) else value for value in values]  # rewards may be true
+    are_numbers = name not in IDENTIFIERS and all(value is None or _is_number(value) for value in values)
+    return pa.array(values, pa.float64() if are_numbers else None)
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))

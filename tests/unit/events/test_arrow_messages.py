@@ -1,0 +1,266 @@
+"""Messages of many events in Arrow give the events that the same events give as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from streameval.config.model import Config
+from streameval.events import EventBatch, JsonDecoder, RankingDecoder, RewardDecoder
+from streameval.events.arrow_messages import COUNT_KEY, NAMES_KEY, ArrowDecoder, arrow_message
+from streameval.events.origin import Origin
+from streameval.events.tables import ColumnNames
+from streameval.ingest.base import Records
+from streameval.service.dead_letters import dead_letters_of
+from support.fuzz_messages import POLICIES, corpus
+from support.messages import message
+
+TWO = b'["old", "new"]'
+EVENT = {"event_id": "e", "timestamp": 1.0, "action": "a", "propensity": 0.5, "reward": 1.0}
+
+
+def arrow(table: Any, metadata: Mapping[bytes, bytes] | None = None, *, of_file: bool = False) -> bytes:
+    """Write a table, or columns by name, as one message."""
+    table = table if isinstance(table, pa.Table) else pa.table(table)
+    sink = pa.BufferOutputStream()
+    table = table.replace_schema_metadata(metadata)
+    with (pa.ipc.new_file if of_file else pa.ipc.new_stream)(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def events(count: int, **fields: Any) -> dict[str, Any]:
+    """Return the columns of valid events, or others."""
+    columns = {name: [value] * count for name, value in EVENT.items()}
+    return columns | {"event_id": [f"e-{number}" for number in range(count)]} | fields
+
+
+def decoded(decoder: Any, messages: Sequence[bytes | None], columns: ColumnNames | None = None) -> Any:
+    origin = Origin.from_parts("topic", [(3, range(10, 10 + len(messages)))])
+    return ArrowDecoder(decoder, columns or ColumnNames()).decode_batch(messages, origin)
+
+
+def assert_same_events(one: EventBatch, other: EventBatch) -> None:
+    """Compare all columns but the places in the log."""
+    states = [batch.to_state() | {"origin": None, "slates": None} for batch in (one, other)]
+    names = [name for name, value in states[1].items() if value is not None]
+    for name in names:
+        np.testing.assert_equal(states[0][name], states[1][name], name)
+    if other.slates is not None:  # sums over orders depend on the cuts in the last bits
+        assert one.slates is not None
+        np.testing.assert_allclose(one.slates.propensity, other.slates.propensity, rtol=1e-14)
+        np.testing.assert_array_equal(one.slates.sizes, other.slates.sizes)
+    identities = [batch.origin and batch.origin.identity for batch in (one, other)]
+    np.testing.assert_equal(*identities)
+
+
+@pytest.mark.parametrize("size", [1, 7, 200])
+@pytest.mark.parametrize("kind", ["compact", "full", "slate", "scored", "outcome"])
+def test_events_of_every_form_are_those_of_json(kind: str, size: int) -> None:
+    texts = corpus(kind, random.Random(5), 200)
+    trees = [json.loads(text) for text in texts]
+    for tree in trees:  # a column has values of one type
+        tree["event_id"] = str(tree["event_id"])
+        if kind in ("full", "scored"):
+            tree["policies"]["b"] = tree["policies"]["a"]
+    texts = [json.dumps(tree).encode() for tree in trees]
+    messages = [arrow_message(trees[start : start + size]) for start in range(0, len(trees), size)]
+    options: dict[str, Any] = {"policies": POLICIES, "identified": True, "named": kind == "full"}
+    if kind == "scored":
+        options["scores"] = ["context", "actions"]
+    found = decoded(JsonDecoder(**options), messages)
+    expected = JsonDecoder(**options).decode_batch(texts, Origin.from_parts("topic", [(0, range(len(texts)))]))
+    assert (len(found), found.rejected) == (len(texts), ())
+    assert_same_events(found, expected)
+    np.testing.assert_array_equal(found.origin.offset, 10 + np.arange(200) // size)
+    np.testing.assert_array_equal(found.origin.row, np.arange(200) % size)
+
+
+def test_rankings_and_rewards_are_those_of_json() -> None:
+    pages = [
+        {"event_id": f"e-{n}", "timestamp": n, "ranking": {"shown": ["a", "b"], "clicked": ["b"][: n % 2]},
+         "policies": {"new": {"ranks": {"b": 1}} if n % 2 else {"ranks": {}}}} for n in range(6)
+    ]  # fmt: skip
+    lists = [page | {"policies": {"new": ["b", "a"]}} for page in pages]
+    for some in (pages[1::2], lists):
+        found = decoded(RankingDecoder(["new"]), [arrow_message(some)])
+        assert_same_events(found, RankingDecoder(["new"]).decode_batch([json.dumps(page).encode() for page in some]))
+        assert len(found) == len(some)
+    rewards = [{"event_id": f"e-{n}", "timestamp": n, "reward": n / 8, "reward_id": f"r-{n}"} for n in range(5)]
+    late = decoded(RewardDecoder(), [arrow_message(rewards[:2]), b"{}", arrow_message(rewards[2:])])
+    assert late.reward.tolist() == [0.0, 0.125, 0.25, 0.375, 0.5]
+    assert late.origin.offset.tolist() == [10, 10, 12, 12, 12]
+    assert [(one.reason, one.origin) for one in late.rejected] == [("missing_field", ("topic", 3, 11))]
+
+
+@pytest.mark.parametrize(
+    ("column", "metadata"),
+    [
+        (lambda cells: pa.array([{"new": cell} for cell in cells]), {}),
+        (lambda cells: pa.array([[0.5, cell] for cell in cells], pa.list_(pa.float64(), 2)), {NAMES_KEY: TWO}),
+        (lambda cells: pa.array([[cell] for cell in cells], pa.list_(pa.float32(), 1)), {NAMES_KEY: b'["new"]'}),
+    ],
+    ids=["struct", "lists", "float32"],
+)  # fmt: skip
+def test_policies_are_a_struct_or_lists_with_names(
+    column: Callable[[Sequence[float | None]], Any], metadata: dict[bytes, bytes]
+) -> None:
+    cells = [0.25, None, 0.75, 0.0]
+    found = decoded(JsonDecoder(["new"]), [arrow(events(4, policies=column(cells)), metadata)])
+    np.testing.assert_array_equal(found.probabilities[:, 0], [0.25, np.nan, 0.75, 0.0])
+    assert not found.rejected
+
+
+@pytest.mark.parametrize("of_file", [False, True])
+def test_types_of_other_writers_are_read(of_file: bool) -> None:
+    columns = events(3) | {
+        "event_id": pa.array([1, 2, 3], pa.uint32()),
+        "timestamp": pa.array([1_000, 2_000, 3_000], pa.timestamp("ms", "UTC")),
+        "action": pa.array(["a", "b", "a"]).dictionary_encode(),
+        "propensity": pa.array([0.5, 0.25, 1.0], pa.float32()),
+        "reward": [True, False, True],
+        "unit": pa.array(["u", None, "v"], pa.string_view()),
+    }
+    found = decoded(JsonDecoder(["new"], identified=True), [arrow(columns, of_file=of_file)])
+    rows = [
+        message(row + 1, action="aba"[row], propensity=[0.5, 0.25, 1][row], reward=[1, 0, 1][row], **unit)
+        for row, unit in enumerate([{"unit": "u"}, {}, {"unit": "v"}])
+    ]
+    expected = JsonDecoder(["new"], identified=True).decode_batch(rows, Origin.from_parts("", [(0, range(3))]))
+    assert_same_events(found, expected)
+
+
+def test_fields_have_the_names_that_the_configuration_gives() -> None:
+    columns = ColumnNames.model_validate(
+        {"propensity": "choice.p", "event_id": "id", "policies": {"new": "choice.new"}}
+    )
+    table = {"id": ["x", "y"], "timestamp": [1.0, 2.0], "action": ["a", "b"], "reward": [0.0, 1.0]}
+    choices = [{"p": 0.5, "new": 0.1}, {"p": 0.25, "new": 0.2}]
+    decoder = Config.model_validate(
+        {
+            "source": {"kind": "kafka", "topic": "t", "format": {"kind": "arrow"}},
+            "policies": {"candidates": ["new"]},
+            "columns": columns.model_dump(exclude_unset=True),
+        }
+    ).event_format()
+    found = decoder.decode_batch([arrow(table | {"choice": choices})])
+    assert (found.propensity.tolist(), found.probabilities.ravel().tolist()) == ([0.5, 0.25], [0.1, 0.2])
+
+
+def test_json_and_arrow_may_be_mixed_in_any_order() -> None:
+    messages = [message(1), arrow(events(2)), None, arrow(events(3, extra=[1, 2, 3])), b"null", message(2)]
+    found = decoded(JsonDecoder(["new"]), messages)
+    assert found.origin.offset.tolist() == [10, 11, 11, 13, 13, 13, 15]
+    assert [(rejected.place, rejected.reason, rejected.origin[2]) for rejected in found.rejected] == [
+        (2, "malformed", 12),
+        (4, "malformed", 14),
+    ]
+
+
+def test_a_bad_row_is_rejected_alone() -> None:
+    columns = events(4, propensity=[0.5, 0.5, 3.0, 0.5], reward=[1.0, None, 1.0, 1.0])
+    messages = [message(0), arrow(columns)]
+    found = decoded(JsonDecoder(["new"]), messages)
+    assert found.origin.offset.tolist() == [10, 11, 11]
+    details = [(one.place, one.reason, one.detail.partition(": ")[0]) for one in found.rejected]
+    assert details == [
+        (1, "missing_field", "event 2 of its message"),
+        (1, "propensity_range", "event 3 of its message"),
+    ]
+    letters = list(dead_letters_of([Records("topic", 3, range(10, 12), messages)], found.rejected))
+    assert [(letter.offset, json.loads(letter.value)["event_id"]) for letter in letters] == [(11, "e-1"), (11, "e-2")]
+
+
+def test_rows_without_a_required_column_name_it() -> None:
+    table = events(2)
+    del table["timestamp"]
+    found = decoded(JsonDecoder(["new"]), [arrow(table)])
+    assert [one.detail for one in found.rejected] == [
+        f"event {row} of its message: timestamp: missing" for row in (1, 2)
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 500])
+def test_a_damaged_batch_counts_with_all_its_events_and_is_kept_once(count: int) -> None:
+    whole = arrow_message([EVENT] * count)
+    torn = whole[: len(whole) // 2]
+    assert len(decoded(JsonDecoder(), [whole])) == count
+    found = decoded(JsonDecoder(["new"]), [message(0), torn, message(1)])
+    assert (len(found), len(found.rejected)) == (2, count)
+    assert {(one.place, one.reason, one.origin) for one in found.rejected} == {(1, "malformed", ("topic", 3, 11))}
+    (letter,) = dead_letters_of([Records("topic", 3, range(10, 13), [message(0), torn, message(1)])], found.rejected)
+    assert (letter.offset, letter.value) == (11, torn)
+
+
+def test_a_batch_that_lost_its_end_is_damaged() -> None:
+    """A stream without its last batches and its end is valid Arrow."""
+    table = pa.table(events(4)).replace_schema_metadata({COUNT_KEY: b"4"})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table.slice(0, 2))
+    found = decoded(JsonDecoder(["new"]), [bytes(sink.getvalue())])
+    assert [one.detail for one in found.rejected] == ["expected a batch of Arrow: it has 2 of 4 events"] * 4
+
+
+def repeated(values: Any, count: int) -> Any:
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, dtype=np.int8)), pa.array(values))
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"event_id": pa.nulls(10**9)},
+        {"x": pa.FixedSizeListArray.from_arrays(pa.nulls(10**9), 10**9)},
+        {"action": repeated(["x" * 10**6], 90_000)},
+        {"context": pa.RunEndEncodedArray.from_arrays([10**6], ["x"])},
+    ],
+    ids=["rows", "lists", "texts", "runs"],
+)  # fmt: skip
+def test_few_bytes_that_stand_for_much_memory_are_refused(columns: dict[str, Any]) -> None:
+    text = arrow(columns)
+    assert len(text) < 3_000_000
+    (rejected,) = decoded(JsonDecoder(["new"]), [text]).rejected
+    assert (rejected.reason, rejected.detail.partition(": ")[0]) == ("malformed", "expected a batch of Arrow")
+
+
+def test_damaged_bytes_never_end_the_process() -> None:
+    """Flip, cut and splice bytes of messages: each is read, or refused with all its events."""
+    drawn, whole = (
+        random.Random(11),
+        arrow_message([json.loads(text) for text in corpus("outcome", random.Random(2), 9)]),
+    )
+    sizes = []
+    for _ in range(3_000):
+        torn = bytearray(whole)
+        for _ in range(drawn.choice((1, 1, 3))):
+            torn[drawn.randrange(4, len(torn))] ^= 1 << drawn.randrange(8)
+        start = drawn.randrange(4, len(torn))
+        cut = bytes(torn) if drawn.random() < 0.7 else bytes(torn[:start])
+        found = decoded(JsonDecoder(POLICIES), [cut])
+        sizes.append(len(found) + len(found.rejected))
+        assert not len(found) or math.isfinite(found.timestamp.sum())
+    assert min(sizes) >= 1
+    assert sizes.count(9) > 1_000
+    assert sizes.count(1) > 500
+
+
+def test_further_rewards_and_segments_are_those_of_json() -> None:
+    rows = [EVENT | {"event_id": f"e-{n}", "revenue": n * 2.0, "context": {"country": "de"}} for n in range(4)]
+    config = Config.model_validate(
+        {
+            "source": {"kind": "kafka", "topic": "t", "format": {"kind": "arrow"}},
+            "policies": {"candidates": ["new"]},
+            "rewards": {"click": {"field": "reward"}, "revenue": {"field": "revenue", "max": 10}},
+            "segments": {"country": {"field": "context.country", "values": ["de"]}},
+        }
+    )
+    decoder = config.event_format()
+    found = decoder.decode_batch([arrow_message(rows)])
+    assert_same_events(found, decoder.decode_batch([json.dumps(row).encode() for row in rows]))
