@@ -33,6 +33,7 @@ from support.identity import identity_provider
 from support.integration.broker import PASSWORD, Broker, MockBroker, RealBroker
 from support.integration.ci import skip_unless_ci
 from support.integration.reading import Reading, log_lines, numbers, reading
+from support.ports import free_port
 
 pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("client")]
 
@@ -673,6 +674,21 @@ def test_a_topic_is_read_with_tokens_of_an_identity_provider(real_kafka: RealBro
             reader.poll_until(lambda: reader.seen.total() >= 100)
     assert reader.seen == Counter(numbers(100))
     assert provider.requests
+
+
+@both_clients
+def test_a_cluster_whose_addresses_have_all_changed_is_found_by_its_bootstrap_servers(
+    real_kafka: RealBroker, topic: str
+) -> None:
+    port = free_port()
+    both = {"bootstrap_servers": [real_kafka.bootstrap, f"127.0.0.1:{port}"]}
+    produce(numbers(100), topic, real_kafka.connection)
+    with reading(real_kafka.connection.model_copy(update=both), topic) as reader:
+        reader.poll_until(lambda: reader.seen.total() >= 100)
+        with real_kafka.moved(port):
+            produce(numbers(100, first=100), topic, real_kafka.connection)
+            reader.poll_until(lambda: reader.seen.total() >= 200)
+    assert reader.seen == Counter(numbers(200))
 
 
 @both_clients

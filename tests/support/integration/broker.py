@@ -192,6 +192,23 @@ class RealBroker:
     close = kill
 
     @contextmanager
+    def moved(self, port: int) -> Iterator[None]:
+        """Listen at another port during the block, as after a move to another machine, and at the old one after it."""
+        before = self.port
+        try:
+            self._listen_at(port)
+            yield
+        finally:
+            self._listen_at(before)
+
+    def _listen_at(self, port: int) -> None:
+        self.stop()
+        properties = self._home / "server.properties"
+        properties.write_text(properties.read_text().replace(f":{self.port}", f":{port}"))
+        self.port, self.bootstrap = port, f"127.0.0.1:{port}"
+        self.start()
+
+    @contextmanager
     def suspended(self) -> Iterator[None]:
         """Answer no request during the block. Those that wait are answered after it."""
         assert self._process is not None
