@@ -16,6 +16,7 @@ from streameval.ingest.base import Records
 from streameval.ingest.kafka.client import ClientError
 from streameval.ingest.kafka.connection import KafkaConnection, KafkaTopic, shared_options
 from streameval.ingest.kafka.kafka_python import RECONNECT_BACKOFF_MAX_MS, KafkaPythonClient, milliseconds
+from streameval.ingest.kafka.oauth import provider_of
 
 UNKNOWN_EPOCH = -1
 REQUEST_TIMEOUT_SECONDS = 5.0
@@ -54,6 +55,8 @@ def connection_options(connection: KafkaConnection) -> dict[str, Any]:
         options["sasl.oauthbearer.client.secret"] = options.pop("sasl.password")
         if connection.sasl_oauth_scope is not None:
             options["sasl.oauthbearer.scope"] = connection.sasl_oauth_scope
+    elif (provider := provider_of(connection)) is not None:
+        options["oauth_cb"] = lambda _: provider.token_and_end()
     return options
 
 

@@ -30,7 +30,7 @@ from streameval.ingest.base import Records
 from streameval.ingest.kafka import kafka_python_internals as internals
 from streameval.ingest.kafka.client import ClientError, OffsetsGoneError
 from streameval.ingest.kafka.connection import KafkaConnection, KafkaTopic, Start, shared_options
-from streameval.ingest.kafka.oauth import shared_credentials
+from streameval.ingest.kafka.oauth import provider_of, shared_credentials
 
 RECONNECT_BACKOFF_MAX_MS = 2000  # the default of 30 s delays the reconnect to a broker that is back
 HUNG_UP = "socket disconnected"
@@ -61,6 +61,8 @@ def connection_options(connection: KafkaConnection) -> dict[str, Any]:
         client_id, secret = options.pop("sasl_plain_username"), options.pop("sasl_plain_password")
         provider = shared_credentials(connection.sasl_oauth_url, client_id, secret, connection.sasl_oauth_scope)
         options["sasl_oauth_token_provider"] = provider
+    elif (called := provider_of(connection)) is not None:
+        options["sasl_oauth_token_provider"] = called
     return options
 
 
