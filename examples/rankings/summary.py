@@ -1,4 +1,4 @@
-"""Fill in the tables and the figures of README.md from results.json: `python summary.py`."""
+"""Fill in the tables and figures of README.md from results.json and learning.json: `python summary.py`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ JUDGED = "position-biased"
 
 def fill_in(document: str, results: Mapping[str, Any]) -> str:
     """Replace tables, each after a line `<!-- table: name -->`, and figures, each before `<!-- =name -->`."""
-    for name, lines in (("candidates", candidates(results)), ("errors", errors(results))):
+    for name, lines in (("candidates", candidates(results)), ("errors", errors(results)), ("learning", learning())):
         head = f"<!-- table: {name} -->\n"
         document = re.sub(rf"{head}(?:\|[^\n]*\n)*", head + lines, document)
     texts = figures(results)
@@ -42,6 +42,18 @@ def errors(results: Mapping[str, Any]) -> str:
         lines.append(
             f"| {name} | {ends[0]} | {ends[1]} | {slope(row):.2f} | {ends[2]} | {ends[3]} |".replace("-0.", "-.")
         )
+    return "\n".join(lines) + "\n"
+
+
+def learning() -> str:
+    """Return the table of the rankers that learn, from learning.json."""
+    lines = ["| clicks | ranker | `click_ips` | interval | true mean lift | lift at the end | new queries |"]
+    lines.append(f"|{'---|' * 7}")
+    for model, rows in json.loads((HERE / "learning.json").read_text()).items():
+        for name, row in rows.items():
+            lift, *ends = row.get("estimate", [None])
+            seen = [signed(lift), " to ".join(map(signed, ends)), signed(row["truth"])] if ends else [""] * 3
+            lines.append(f"| {' | '.join([model, name, *seen, signed(row['last']), signed(row['others'])])} |")
     return "\n".join(lines) + "\n"
 
 

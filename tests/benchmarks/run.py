@@ -42,6 +42,7 @@ NAMES = (
     "watching",
     "live",
     "learners",
+    "rankers",
     "peers",
     "from_kafka",
     "on_spark",

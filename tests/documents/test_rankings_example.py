@@ -15,6 +15,7 @@ from support.scripts import importable
 
 EXAMPLE = ROOT / "examples" / "rankings"
 RESULTS = json.loads((EXAMPLE / "results.json").read_text())
+LEARNING = json.loads((EXAMPLE / "learning.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,13 @@ def test_the_ranker_trained_on_weighted_clicks_is_judged_better_than_that_of_pla
     assert weighted["corrected"][0] > plain["corrected"][0]
     assert weighted["corrected"][1] > 0
     assert weighted["naive"][2] < 0, "plain clicks turn the sign round"
+
+
+def test_intervals_contain_the_mean_lift_of_rankers_while_they_learn_and_weighted_clicks_teach_more() -> None:
+    rows = [row for model in LEARNING.values() for name, row in model.items() if name != "grades"]
+    assert sum(row["estimate"][1] <= row["truth"] <= row["estimate"][2] for row in rows) >= 0.9 * len(rows)
+    for model in ("perfect", "position-biased"):
+        assert LEARNING[model]["hinge"]["last"] > LEARNING[model]["hinge, plain clicks"]["last"] > 0
 
 
 def test_a_new_layout_fails_the_trust_check_and_no_old_one_does() -> None:
