@@ -1,10 +1,12 @@
 # Requires python3 (3.11 or newer, with venv and pip). Everything else is installed into .venv and .venv-test, pinned by the locks.
 #   .venv       all tools, and the package as an editable install: for lint and development
 #   .venv-demo  the daemon and an embedded broker alone, a third of the size: for `make demo`
+#   .venv-release  the tools of `make wheels`
 #   .venv-docs  what the daemon needs, and the site generator: for `make docs`
 #   .venv-test  the test libraries, and the package as the wheel that users install: for `make test`
 
 PYTHON ?= python3
+PYTHONS ?= 3.11 3.12 3.13
 PIP_INSTALL = -m pip --disable-pip-version-check --no-input install --quiet
 SOURCES := $(shell find streameval -not -name '*.pyc' -not -name '*.so') hatch_build.py
 KERNELS := $(shell grep -rlx --include='*.py' 'import cython' streameval)
@@ -23,7 +25,7 @@ PYTEST = $(WHEEL_PYTHON) -m pytest --numprocesses 5 --dist loadfile $(IN_ORDER)
 export OPENBLAS_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test test-all lint tests bench bench-check fuzz soak soak-engine faults lock docs dashboards figures schemas manifests clean
+.PHONY: help demo wheels quick test test-all lint tests bench bench-check fuzz soak soak-engine faults lock docs dashboards figures schemas manifests clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -39,7 +41,7 @@ test:  ## the deciding checks: lint, types, import contracts; tests, doctests an
 	@$(MAKE) --no-print-directory --jobs=2 lint tests
 
 test-all: export HYPOTHESIS_PROFILE = every
-test-all: .venv-test/ready .venv-test/go .venv-test/spark .venv-docs/ready  ## all remaining tests: long simulations, soak, kills, builds, and every Hypothesis example
+test-all: .venv-test/ready .venv-test/go .venv-test/spark .venv-docs/ready .venv-release/ready  ## all remaining tests: long simulations, soak, kills, builds, and every Hypothesis example
 	$(PYTEST) -m "slow or hypothesis" tests $(ARGS)
 
 # The tools read the sources: the kernels need not be compiled.
@@ -87,6 +89,9 @@ docs: .venv-docs/ready  ## build the documentation as a site with search; open b
 	PYTHONPATH=$(CURDIR) NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet --strict --config-file deploy/site/mkdocs.yml
 	@echo "the site is written: open $(CURDIR)/build/site/index.html, or run python3 -m http.server --directory build/site"
 
+wheels: .venv-release/ready  ## sdist, manylinux wheels of PYTHONS and the list of components, in build/wheels
+	requirements/wheels.sh build/wheels $(PYTHONS)
+
 dashboards: .venv/ready  ## regenerate deploy/grafana/dashboards/ from its code
 	PYTHONPATH=deploy/grafana .venv/bin/python -m streameval_dashboards deploy/grafana/dashboards
 
@@ -102,7 +107,7 @@ manifests: .venv/ready  ## regenerate deploy/kubernetes/prometheusrule.yaml from
 	.venv/bin/python deploy/kubernetes/prometheusrule.py
 
 clean:  ## remove everything that make created
-	rm -rf .venv .venv-demo .venv-docs .venv-test dist build
+	rm -rf .venv .venv-demo .venv-docs .venv-release .venv-test dist build
 	find streameval -name '*.so' -delete
 
 .venv/deps: requirements/dev.lock
@@ -124,6 +129,10 @@ clean:  ## remove everything that make created
 
 .venv-docs/ready: requirements/image.lock requirements/docs.lock
 	@$(call set_up,.venv-docs,requirements/image.lock -r requirements/docs.lock)
+	@touch $@
+
+.venv-release/ready: requirements/release.lock
+	@$(call set_up,.venv-release,requirements/release.lock)
 	@touch $@
 
 .venv-test/deps: requirements/test.lock

@@ -88,12 +88,13 @@ def test_all_locks_pin_the_same_versions() -> None:
         assert pinned(lock).items() <= everything.items()
 
 
-def test_the_tools_of_the_site_are_pinned_and_as_in_the_other_locks() -> None:
-    site, everything = pinned("docs.lock"), pinned("dev.lock")
-    for requirement in map(Requirement, PYPROJECT["dependency-groups"]["docs"]):
-        assert all(map(requirement.specifier.contains, site[canonicalize_name(requirement.name)])), "run `make lock`"
-    shared = site.keys() & everything.keys()
-    assert {name: site[name] for name in shared} == {name: everything[name] for name in shared}
+@pytest.mark.parametrize("group", ["docs", "release"])
+def test_the_tools_of_the_site_and_of_wheels_are_pinned_and_as_in_the_other_locks(group: str) -> None:
+    tools, everything = pinned(f"{group}.lock"), pinned("dev.lock")
+    for requirement in map(Requirement, PYPROJECT["dependency-groups"][group]):
+        assert all(map(requirement.specifier.contains, tools[canonicalize_name(requirement.name)])), "run `make lock`"
+    shared = tools.keys() & everything.keys()
+    assert {name: tools[name] for name in shared} == {name: everything[name] for name in shared}
 
 
 def test_every_import_is_a_declared_dependency_and_every_dependency_is_imported() -> None:

@@ -125,8 +125,7 @@ class ConfluentClient(KafkaPythonClient):
         if self._blocked:
             return self._read_blocked(self._blocked)
         with translated_errors():
-            count = self._settings.max_poll_records
-            messages = self._fetcher.consume(count, 0) or self._fetcher.consume(1, timeout)
+            messages = self._fetcher.consume(self._most, 0) or self._fetcher.consume(1, timeout)
         if messages and time.monotonic() > self._checked_at + CHECK_SECONDS:
             self.partitions(REQUEST_TIMEOUT_SECONDS)
             self._checked_at = time.monotonic()
