@@ -98,8 +98,9 @@ def _estimators(evaluated: EvaluatorConfig, estimators: Sequence[AnyEstimator]) 
 
 
 def _drift(config: EvaluatorConfig) -> str:
-    if config.rewards[0].quantile is not None:
-        return f"off: a detector needs a fixed range of {config.rewards[0].name}, which has max: auto"
+    if not config.rewards[0].has_fixed_range:
+        what = "is a ratio" if config.rewards[0].is_ratio else "has max: auto"
+        return f"off: a detector needs a fixed range of {config.rewards[0].name}, which {what}"
     if config.drift is None:
         return "off"
     return ", ".join([config.drift.name, *(f"{name} {value}" for name, value in config.drift.parameters.items())])

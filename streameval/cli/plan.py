@@ -89,6 +89,9 @@ def plan_power(
         raise InputError("plan forecasts the events of decisions, not of rankings with clicks", hint=REPLAY_HINT)
     if configured.propensity is not None:
         raise InputError("plan forecasts from logged propensities, and these are estimated", hint=REPLAY_HINT)
+    if configured.rewards[0].is_ratio:
+        hint = "make one of its parts the first of `rewards`"
+        raise InputError("plan forecasts rewards of events, and a ratio has none", hint=hint)
     if configured.rewards[0].quantile is not None:
         hint = "give max a number near that quantile, e.g. reward: {max: 200, above: clip}"
         raise InputError("plan forecasts rewards with a fixed range, and max: auto has none", hint=hint)

@@ -393,9 +393,10 @@ class Config(EvaluatorOptions):
             yield Problem(("promotion",), message, "add mixture to averages, or stratified_ips to estimators")
         if "drift" in self.model_fields_set and self.drift is not None:
             goal = self.evaluator_config().rewards[0]
-            if goal.quantile is not None:
-                hint = "write drift: off, or give max a number, e.g. {max: 200, above: clip}"
-                yield Problem(("drift",), f"it needs a fixed range of {goal.name}, which has max: auto", hint)
+            if not goal.has_fixed_range:
+                what = "is a ratio" if goal.is_ratio else "has max: auto"
+                hint = "write drift: off, or take a goal with a number as max, e.g. {max: 200, above: clip}"
+                yield Problem(("drift",), f"it needs a fixed range of {goal.name}, which {what}", hint)
         if self.ranking is not None and "columns" in self.model_fields_set:
             hint = "remove it: pages with clicks have the names that `streameval schema ranking` prints"
             yield Problem(("columns",), "it does not apply to rankings", hint)

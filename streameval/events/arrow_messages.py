@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import json, structs
 
+from streameval.common.arrays import Array
 from streameval.common.text import counted
 from streameval.errors import InputError
 from streameval.events.action_sets import Index
@@ -22,7 +24,7 @@ from streameval.events.arrow import decode_columns, json_rows, table_columns
 from streameval.events.batch import EventBatch
 from streameval.events.decoder import JsonDecoder
 from streameval.events.origin import Origin
-from streameval.events.tables import IDENTIFIERS, ColumnNames, TableLayout, to_seconds
+from streameval.events.tables import IDENTIFIERS, ColumnNames, Row, TableLayout, to_seconds
 from streameval.events.validation import rejection
 
 __all__ = ["COUNT_KEY", "NAMES_KEY", "ArrowDecoder", "arrow_message", "is_arrow"]
@@ -34,6 +36,8 @@ COUNT_KEY, NAMES_KEY = b"streameval.events", b"streameval.policies"
 column `policies` with lists, as a JSON array."""
 MAX_EVENTS, MAX_BYTES = 100_000, 2**28
 """Events of a message, and bytes of its values. A few bytes can stand for more than memory holds."""
+MAX_SCHEMAS = 100
+"""Schemas with a layout that is remembered."""
 OTHER_FORMS = ("ranking", "slots", "scored")
 """Columns of events that are decoded like JSON."""
 
@@ -74,6 +78,7 @@ class ArrowDecoder:
         self.decoder = decoder
         names = {} if columns.event_id else {"event_id": "event_id"}
         self._columns = columns.model_copy(update=names)
+        self._layouts: dict[Any, TableLayout | None] = {}
 
     def __getattr__(self, name: str) -> Any:
         """Return what decoders of single events have, such as `policies`."""
@@ -120,17 +125,18 @@ class ArrowDecoder:
         """Decode Arrow messages, those of one schema together."""
         read = [_read(value or b"") for value in values]
         pairs = zip(indices.tolist(), read, strict=True)
-        for schema, group in groupby(pairs, key=lambda pair: pair[1].table and pair[1].table.schema):
-            places, contents = zip(*group, strict=True)
+        for schema, group in groupby(pairs, key=lambda pair: pair[1].schema):
+            numbers, contents = zip(*group, strict=True)
             sizes = [content.events for content in contents]
-            owner = np.repeat(places, sizes)
+            owner = np.repeat(numbers, sizes)
             if schema is None:
                 problems = np.repeat([content.problem for content in contents], sizes)
                 yield self._refused(owner, problems.tolist())
                 continue
             rows = np.concatenate([np.arange(size) for size in sizes])
             table = pa.concat_tables([content.table for content in contents])
-            yield Part(owner, rows, self._decode_table(table, replace(origin.take(owner), row=rows)))
+            places = replace(origin.take(owner), row=rows)
+            yield Part(owner, rows, self._decode_table(table, contents[0].names, places))
 
     def _refused(self, owner: Index, problems: Sequence[str]) -> Part:
         """Reject all events of messages that cannot be read."""
@@ -138,43 +144,69 @@ class ArrowDecoder:
         rejected = [rejection("malformed", problem, b"", event) for event, problem in enumerate(problems)]
         return Part(owner, np.full(len(owner), -1), replace(empty, rejected=tuple(rejected)))
 
-    def _decode_table(self, table: Any, origin: Origin) -> Any:
-        """Decode a table by columns if that is possible, else each row like a message of JSON."""
-        layout = self._layout(table)
+    def _decode_table(self, table: Any, names: Sequence[str], origin: Origin) -> Any:
+        """Decode a table by columns if that is possible, else each row like a message of JSON.
+
+        Args:
+            table: the events
+            names: the names of policies in lists
+            origin: their places
+        """
+        decoder = self.decoder
+        by_columns = isinstance(decoder, JsonDecoder) and decoder.reads_columns
+        if not by_columns or not {*OTHER_FORMS}.isdisjoint(table.column_names):
+            return decoder.decode_batch(_json_rows(table, names), origin)
+        probabilities = None if self._columns.policies else _probabilities(table, names, decoder.policies or ())
+        used = table if probabilities is None else table.drop_columns("policies")
+        layout = self._layout(used)
         if layout is None:
-            return self.decoder.decode_batch(_json_rows(table), origin)
-        arrays, rows = table_columns(_flat(table), layout)
-        batch = decode_columns(arrays, rows, layout, self.decoder, origin)
+            return decoder.decode_batch(_json_rows(table, names), origin)
+
+        def rows(indices: Index) -> Sequence[Row]:
+            whole = _with_named_policies(table.take(pa.array(indices)), names)
+            _, values = table_columns(_flat(whole), self._layout(whole) or layout)
+            return values(np.arange(len(indices)))
+
+        arrays, _ = table_columns(_flat(used), layout)
+        batch = decode_columns(arrays, rows, layout, decoder, origin, probabilities)
         if not batch.rejected:
             return batch
-        values = _json_rows(table.take(pa.array([message.place for message in batch.rejected])))
+        values = _json_rows(table.take(pa.array([message.place for message in batch.rejected])), names)
         rejected = [
             structs.replace(message, value=value) for message, value in zip(batch.rejected, values, strict=True)
         ]
         return replace(batch, rejected=tuple(rejected))
 
     def _layout(self, table: Any) -> TableLayout | None:
-        """Return the layout of a table, None if its rows are decoded alone."""
-        decoder = self.decoder
-        by_columns = isinstance(decoder, JsonDecoder) and decoder.reads_columns
-        if not by_columns or not {*OTHER_FORMS}.isdisjoint(table.column_names):
-            return None
-        names, policies = _flat(table).column_names, dict(self._columns.policies)
-        for policy in decoder.policies or ():
+        """Return the layout of a table, None if its rows lack a field."""
+        if table.schema not in self._layouts:
+            self._layouts = self._layouts if len(self._layouts) < MAX_SCHEMAS else {}
+            self._layouts[table.schema] = self._new_layout(table)
+        return self._layouts[table.schema]
+
+    def _new_layout(self, table: Any) -> TableLayout | None:
+        names, policies = dict.fromkeys(_flat(table.slice(0, 0)).column_names), dict(self._columns.policies)
+        for policy in self.decoder.policies or ():
             if f"policies.{policy}" in names:
                 policies.setdefault(policy, f"policies.{policy}")
         columns = self._columns.model_copy(update={"policies": policies})
-        with suppress(InputError):  # else rows name what they lack
-            return TableLayout.from_names("the message", names, columns, decoder)
+        with suppress(InputError):  # rows name what they lack
+            return TableLayout.from_names("the message", list(names), columns, self.decoder)
         return None
 
 
 class _Content(NamedTuple):
-    """Hold the table of a message, or why it has none and how many events are lost."""
+    """Hold the table of a message and the names of policies in lists, or how many events are lost and why."""
 
     table: Any
     events: int
+    names: tuple[str, ...] = ()
     problem: str = ""
+
+    @property
+    def schema(self) -> Any:
+        """Return what messages that are decoded together share."""
+        return None if self.table is None else (self.table.schema, self.names)
 
 
 def _read(message: bytes) -> _Content:
@@ -192,9 +224,10 @@ def _read(message: bytes) -> _Content:
         table = pa.Table.from_batches(_checked(batches, _hiding_columns(schema)), schema)
         if promised and table.num_rows != events:
             raise ValueError(f"it has {table.num_rows} of {counted(events, 'event')}")
-        return _Content(_with_named_policies(table).replace_schema_metadata(None), table.num_rows)
+        names = _names_of_policies(schema)
+        return _Content(table.replace_schema_metadata(None), table.num_rows, names)
     except (OSError, ValueError, KeyError, TypeError, NotImplementedError, MemoryError) as error:  # also of pyarrow
-        return _Content(None, events, f"expected a batch of Arrow: {error}".splitlines()[0])
+        return _Content(None, events, problem=f"expected a batch of Arrow: {error}".splitlines()[0])
 
 
 def _checked(batches: Iterable[Any], hiding: Sequence[int]) -> Iterator[Any]:
@@ -213,7 +246,7 @@ def _checked(batches: Iterable[Any], hiding: Sequence[int]) -> Iterator[Any]:
         yield batch
 
 
-@lru_cache(maxsize=100)
+@lru_cache(maxsize=MAX_SCHEMAS)
 def _hiding_columns(schema: Any) -> Sequence[int]:
     """Return the columns with types that repeat values without storing them.
 
@@ -262,22 +295,58 @@ def _is_text(kind: Any) -> bool:
     return _is_view(kind) or any(is_kind(kind) for is_kind in are)
 
 
-def _with_named_policies(table: Any) -> Any:
-    """Make a struct of a column `policies` with lists, by the names in the metadata of the schema.
+def _names_of_policies(schema: Any) -> tuple[str, ...]:
+    """Return the names of policies that are lists, in the metadata of a schema.
 
     Raises:
         ValueError: There are no names, or lists of another size.
     """
-    place = table.schema.get_field_index("policies")
-    kind = table.schema.types[place] if place >= 0 else None
-    if kind is None or not pa.types.is_fixed_size_list(kind) or "action" not in table.column_names:
+    place = schema.get_field_index("policies")
+    kind = schema.types[place] if place >= 0 else None
+    if kind is None or not pa.types.is_fixed_size_list(kind):
+        return ()
+    names = json.decode((schema.metadata or {}).get(NAMES_KEY, b"[]"), type=tuple[str, ...])
+    if len(set(names)) != kind.list_size:
+        raise ValueError(f"the metadata {NAMES_KEY.decode()} has {len(set(names))} names for {kind.list_size} policies")
+    return names
+
+
+def _with_named_policies(table: Any, names: Sequence[str]) -> Any:
+    """Make a struct of a column `policies` with lists."""
+    if not names:
         return table
-    names = json.decode((table.schema.metadata or {}).get(NAMES_KEY, b"[]"), type=list[str])
-    if len(names) != kind.list_size:
-        raise ValueError(f"the metadata {NAMES_KEY.decode()} has {len(names)} names for {kind.list_size} policies")
+    place = table.schema.get_field_index("policies")
     lists = table.column(place).combine_chunks()
     columns = [pc.list_element(lists, position) for position in range(len(names))]
     return table.set_column(place, "policies", pa.StructArray.from_arrays(columns, names))
+
+
+def _probabilities(table: Any, names: Sequence[str], policies: Sequence[str]) -> Array | None:
+    """Return the numbers of these policies [n, P], NaN if they are missing, None if they are not all numbers."""
+    place = table.schema.get_field_index("policies")
+    column = None if place < 0 else table.column(place).combine_chunks()
+    if column is None or column.null_count:
+        return None
+    if names:
+        cells = column.flatten()
+        if not pa.types.is_floating(cells.type):
+            return None
+        numbers = cells.to_numpy(zero_copy_only=False).reshape(len(column), len(names))
+        place_of = {name: position for position, name in enumerate(names)}
+        columns = [numbers[:, place_of[policy]] if policy in place_of else math.nan for policy in policies]
+    elif pa.types.is_struct(column.type):
+        fields = {field.name: field.type for field in column.type}
+        if not all(pa.types.is_floating(fields[policy]) for policy in policies if policy in fields):
+            return None
+        columns = [
+            column.field(policy).to_numpy(zero_copy_only=False) if policy in fields else math.nan for policy in policies
+        ]
+    else:
+        return None
+    found = np.empty((len(policies), len(column)))
+    for row, values in zip(found, columns, strict=True):
+        row[:] = values
+    return found.T
 
 
 def _flat(table: Any) -> Any:
@@ -287,9 +356,9 @@ def _flat(table: Any) -> Any:
     return table
 
 
-def _json_rows(table: Any) -> list[bytes]:
+def _json_rows(table: Any, names: Sequence[str]) -> list[bytes]:
     """Return each row as an event of JSON. Null means absent, and text of `context` that is JSON is its value."""
-    rows = json_rows(table)
+    rows = json_rows(_with_named_policies(table, names))
     if "context" in table.column_names and _is_text(table.schema.field("context").type):
         for row in rows:
             with suppress(msgspec.DecodeError, TypeError, RecursionError):

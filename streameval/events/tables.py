@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
@@ -140,21 +141,21 @@ class TableLayout:
         Raises:
             InputError: A required column is missing, or two columns have its name.
         """
-        wanted = _wanted_fields(columns, decoder, timed)
+        wanted, counts = _wanted_fields(columns, decoder, timed), Counter(names)
         actions = _fixed_actions(columns)
-        has_lists = actions is not None or columns.actions in names  # others need no raw fields
+        has_lists = actions is not None or columns.actions in counts  # others need no raw fields
         others = _wanted_fields(columns, decoder.deferred, timed) if has_lists and decoder.deferred else []
         others = [field for field in others if field.field in RAW_FIELDS]
         for field in (*wanted, *others):
-            if field.is_required and field.column not in names:
+            if field.is_required and field.column not in counts:
                 raise InputError(
                     f"{path} has no column '{field.column}' for {field.entry or field.field}; "
                     f"it has {', '.join(names) or 'none'}",
                     hint=_hint_for(names, field.column),
                 )
-            if names.count(field.column) > 1:
+            if counts[field.column] > 1:
                 raise InputError(f"{path} has two columns '{field.column}'", hint="rename or remove one of them")
-        fields = [field for field in wanted if field.column in names]
+        fields = [field for field in wanted if field.column in counts]
         present = {field.field for field in fields}
         if not decoder.estimated and not {"propensity", "propensities"} & present:
             raise InputError(
@@ -164,7 +165,7 @@ class TableLayout:
             )
         placeholders = {"event_id": "", "timestamp": 0.0}
         absent = {name: value for name, value in placeholders.items() if name not in present}
-        others = [field for field in others if field.column in names]
+        others = [field for field in others if field.column in counts]
         return cls(fields, actions, absent, cls(others, actions, {}) if others else None)
 
     @classmethod

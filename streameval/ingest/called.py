@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import structlog
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, PrivateAttr
 
 from streameval.common.foreign_code import CodeError, foreign_code
 from streameval.common.text import Seconds
@@ -20,7 +20,6 @@ from streameval.errors import SourceError, StreamevalError
 from streameval.events.tables import plain
 from streameval.ingest.base import (
     JSON_FORMATS,
-    LogSettings,
     Offsets,
     PartitionStatus,
     Records,
@@ -30,12 +29,14 @@ from streameval.ingest.base import (
     TopicPartition,
     WireFormat,
 )
+from streameval.ingest.joined import JoinedSettings
+from streameval.ingest.stages import EventOrder
 from streameval.ope.policies.python import find
 
 __all__ = ["CalledSettings", "CalledSource"]
 
-Positions: TypeAlias = dict[int, int | float | str]
-"""By partition, the position of the last message."""
+Positions: TypeAlias = dict[int | str, int | float | str]
+"""By partition, the position of the last message. A partition with a name has messages that are joined to decisions."""
 
 POLLED = 2000
 MIN_BACKOFF, MAX_BACKOFF, JITTER = 0.25, 5.0, 0.5  # as for a broker that is not reached
@@ -46,11 +47,12 @@ EXPECTED = "yield ({0: POSITION}, EVENT), with the position after which a restar
 log = structlog.get_logger(__name__)
 
 
-class CalledSettings(LogSettings):
+class CalledSettings(JoinedSettings):
     """Read events from a function of the user.
 
     The function is called with the position of the last message of each partition, None at the first start. It yields
-    pairs of new positions and an event, or None if there is nothing new.
+    pairs of new positions and an event, or None if there is nothing new. Events of the partition `rewards.topic` are
+    rewards that are joined to their decisions, and those of `candidates.topic` probabilities.
     """
 
     keeps_position: ClassVar[bool] = True
@@ -67,6 +69,7 @@ class CalledSettings(LogSettings):
         None, description="When the function ends, call it again after this time; null: the stream has ended."
     )
     buffered: PositiveInt = Field(10_000, description="Messages that are read ahead of the evaluation.")
+    _left_out: frozenset[str] = PrivateAttr(default=frozenset())
     stall_after: Seconds = Field(
         600.0, description="/livez fails once the function has failed for this long, so that the process is restarted."
     )
@@ -80,6 +83,10 @@ class CalledSettings(LogSettings):
         return self.target.rpartition(":")[2]
 
     @property
+    def decisions_topic(self) -> str:
+        return self.name
+
+    @property
     def longest_wait(self) -> float:
         return self.stall_after
 
@@ -90,9 +97,19 @@ class CalledSettings(LogSettings):
     def identity(self) -> dict[str, Any]:
         return {"kind": self.kind, "target": self.target, "format": self.format}
 
+    def event_order(self, partitions: int) -> EventOrder | None:
+        """Return the stage that orders events. Several partitions do not suffice: the function merges them."""
+        return super().event_order(1)
+
+    def for_check(self) -> CalledSettings:
+        """Return settings that read decisions alone."""
+        decisions = self.model_copy(update={"rewards": None, "candidates": None})
+        decisions._left_out = frozenset(self.log_topics[1:])
+        return decisions
+
     def open(self, offsets: SourceOffsets | None = None) -> Source:
         """Open the source. A missing function is an error, and a function that fails is called again."""
-        return CalledSource(self, find(self.target), (offsets or {}).get(self.name))
+        return CalledSource(self, find(self.target), offsets or {}, leaves_out=self._left_out)
 
 
 class _Item(NamedTuple):
@@ -111,6 +128,7 @@ class CalledSource:
         settings: describe the function
         function: the function
         saved: where an earlier source stopped
+        leaves_out: partitions with names that are read and dropped
         clock: returns seconds
     """
 
@@ -118,13 +136,20 @@ class CalledSource:
         self,
         settings: CalledSettings,
         function: Callable[..., Iterable[Any]],
-        saved: Offsets | None = None,
+        saved: SourceOffsets,
         *,
+        leaves_out: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings, self._function, self._clock = settings, function, clock
-        self._taken = Positions(msgspec.json.decode(saved.identity) if saved and saved.identity else ())
-        self._counts = dict(saved.positions if saved else {})
+        self._joined, self._leaves_out = settings.log_topics[1:], leaves_out
+        self._taken: Positions = {}
+        self._counts: dict[int | str, int] = dict.fromkeys(self._joined, 0)
+        for topic in settings.log_topics:
+            log_offsets = saved.get(topic, Offsets({}))
+            self._taken |= dict(msgspec.json.decode(log_offsets.identity)) if log_offsets.identity else {}
+            counts = log_offsets.positions.items()
+            self._counts |= {topic if topic in self._joined else number: count for number, count in counts}
         self._read = dict(self._taken)  # with the items that wait; only the thread uses it
         self._items: deque[_Item] = deque()
         self._changed = threading.Condition()
@@ -150,36 +175,45 @@ class CalledSource:
             if self._failure is not None and not items:
                 raise self._failure
             self._changed.notify_all()
-        messages: list[tuple[int, bytes]] = []
+        messages: list[tuple[int | str, bytes]] = []
         for positions, value in items:
             self._taken |= positions
             self._ended_at = None if positions else time.time()
             for partition in positions:
                 self._counts.setdefault(partition, 0)
-            if value is not None:
-                messages.append((next(iter(positions)), value))
+            partition = next(iter(positions), 0)
+            if value is not None and partition not in self._leaves_out:
+                messages.append((partition, value))
         return [
             self._numbered(partition, [value for _, value in run])
             for partition, run in groupby(messages, lambda message: message[0])
         ]
 
-    def _numbered(self, partition: int, values: list[bytes]) -> Records:
+    def _numbered(self, partition: int | str, values: list[bytes]) -> Records:
         first = self._counts[partition]
         self._counts[partition] += len(values)
-        return Records(self._settings.name, partition, range(first, first + len(values)), values)
+        return Records(*self._place(partition), range(first, first + len(values)), values)
+
+    def _place(self, partition: int | str) -> TopicPartition:
+        """Return the topic and the number of a partition."""
+        return (partition, 0) if isinstance(partition, str) else (self._settings.name, partition)
 
     def status(self) -> SourceStatus:
         """Return numbers of messages as positions. The lag is 0 after the function has said that nothing is new."""
         now = self._clock()
         with self._changed:
             is_quiet = now - self._called_at > QUIET_SECONDS
-            lag = len(self._items) if self._ended or self._ended_at is not None else None
+            exhausted = self._ended and not self._items
+            ended_at = time.time() if exhausted else self._ended_at
+            lag = len(self._items) if self._ended or ended_at is not None else None
             return SourceStatus(
                 reached=not self._trouble and (self._answered or is_quiet),
-                exhausted=self._ended and not self._items,
+                exhausted=exhausted,
                 partitions=tuple(
-                    PartitionStatus(self._settings.name, partition, count, lag, self._ended_at)
-                    for partition, count in sorted(self._counts.items())
+                    PartitionStatus(*place, count, lag, ended_at)
+                    for place, count in sorted(
+                        (self._place(partition), count) for partition, count in self._counts.items()
+                    )
                 ),
                 detail=self._trouble or f"reading {self._settings.target}",
                 rebuilds=max(0, self._calls - 1),
@@ -187,11 +221,17 @@ class CalledSource:
             )
 
     def offsets(self) -> SourceOffsets:
-        """Return the number of messages of each partition, and as identity the positions of the function."""
-        if not self._taken:
-            return {}
-        identity = msgspec.json.encode(list(self._taken.items())).decode()
-        return {self._settings.name: Offsets(dict(self._counts), identity)}
+        """Return the number of messages of each partition, and as identities the positions of the function."""
+        saved: dict[str, tuple[dict[int, int], list[Any]]] = {}
+        for partition, position in self._taken.items():
+            topic, number = self._place(partition)
+            counts, positions = saved.setdefault(topic, ({}, []))
+            counts[number] = self._counts[partition]
+            positions.append([partition, position])
+        return {
+            topic: Offsets(counts, msgspec.json.encode(positions).decode())
+            for topic, (counts, positions) in saved.items()
+        }
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Ignore the call: events count as they arrive."""
@@ -280,8 +320,10 @@ class CalledSource:
             raise self._wrong(f"yielded {_shown(item)}")
         positions = dict(item[0])
         for partition, position in positions.items():
-            if type(partition) is not int or not 0 <= partition < 2**31:
-                raise self._wrong(f"yielded the partition {_shown(partition)}, not a whole number from 0")
+            is_number = type(partition) is int and 0 <= partition < 2**31
+            if not is_number and partition not in (*self._joined, *self._leaves_out):
+                other = f" or {' or '.join(self._joined)}" if self._joined else ""
+                raise self._wrong(f"yielded the partition {_shown(partition)}, not a whole number from 0{other}")
             if type(position) not in (int, float, str):
                 raise self._wrong(f"yielded the position {_shown(position)}, neither a number nor text")
             before = self._read.get(partition)

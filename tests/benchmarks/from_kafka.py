@@ -19,7 +19,7 @@ import confluent_kafka
 import kafka
 from measuring import Benchmark, Ratio, Work, processor_seconds
 from memory_source import parsing
-from messages import CANDIDATES, compact
+from messages import CANDIDATES, batched, compact
 
 from streameval.config.model import Config
 from streameval.ingest.kafka.connection import KafkaConnection
@@ -28,7 +28,8 @@ from streameval.service.logging import configure_logging
 from streameval.service.startup import daemon
 from support.integration.broker import real_broker
 
-TOPIC, LIVE, PARTITIONS = "events", "live", 4
+TOPIC, BATCHES, LIVE, PARTITIONS = "events", "batches", "live", 4
+IN_BATCH = 500
 LOOK_EVERY = 0.2
 EVENTS_PER_SECOND = 500
 SETTLED, LOOKED_AT = 2.0, 5.0
@@ -49,13 +50,13 @@ while True:
 """
 
 
-def send(values: list[bytes], connection: KafkaConnection) -> None:
+def send(topic: str, values: list[bytes], connection: KafkaConnection) -> None:
     """Send messages to each partition in turn. They are not compressed, because unpacking costs more than polling."""
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": ",".join(connection.bootstrap_servers), "queue.buffering.max.messages": len(values) + 1}
     )
     for number, value in enumerate(values):
-        producer.produce(TOPIC, value, partition=number % PARTITIONS)
+        producer.produce(topic, value, partition=number % PARTITIONS)
     producer.flush()
 
 
@@ -66,7 +67,7 @@ def run_daemon(
     with tempfile.TemporaryDirectory() as folder:
         config = Config.model_validate(
             {
-                "source": connection.model_dump() | {"kind": "kafka", "topic": topic},
+                "source": connection.model_dump() | {"kind": "kafka", "topic": topic, "format": {"kind": "arrow"}},
                 "policies": {"candidates": list(CANDIDATES)},
                 "state": {"dir": folder},
             }
@@ -80,14 +81,14 @@ def run_daemon(
     return result
 
 
-def read_backlog(connection: KafkaConnection, events: int) -> None:
+def read_backlog(connection: KafkaConnection, topic: str, messages: int) -> None:
     """Read the topic to its end."""
 
     def look(running: DaemonLoop[Any]) -> None:
-        while sum((running.published.source.positions or {0: 0}).values()) < events:
+        while sum((running.published.source.positions or {0: 0}).values()) < messages:
             time.sleep(LOOK_EVERY)
 
-    run_daemon(connection, TOPIC, look)
+    run_daemon(connection, topic, look)
 
 
 def read_live(connection: KafkaConnection) -> float:
@@ -141,17 +142,23 @@ def benchmark(events: int = 200_000) -> Benchmark:
     running = ExitStack()
     atexit.register(running.close)
     broker, values = running.enter_context(real_broker()), compact(events)
-    for topic in (TOPIC, LIVE):
+    batches = batched(values, IN_BATCH)
+    for topic in (TOPIC, BATCHES, LIVE):
         broker.create_topic(topic, PARTITIONS)
-    send(values, broker.connection)
+    send(TOPIC, values, broker.connection)
+    send(BATCHES, batches, broker.connection)
     works = {"orjson.loads": parsing(values), "a core": Work(lambda: LOOKED_AT)}
     for client, poll in POLLS.items():
         connection = broker.connection.model_copy(update={"client": client})
-        works[client] = Work(lambda connection=connection: read_backlog(connection, events), events)
+        works[client] = Work(lambda connection=connection: read_backlog(connection, TOPIC, events), events)
+        works[f"{client}, batches"] = Work(
+            lambda connection=connection: read_backlog(connection, BATCHES, len(batches)), events
+        )
         works[f"live, {client}"] = Work(lambda connection=connection: read_live(connection))
         works[f"polls of {client}"] = Work(lambda poll=poll: poll(broker.connection, events), events)
     ratios = [
         Ratio("confluent", "orjson.loads", 5.0),
+        *(Ratio(client, f"{client}, batches") for client in POLLS),
         Ratio("kafka-python", "polls of kafka-python", 1.4),
         Ratio("confluent", "polls of confluent"),
         Ratio("confluent", "kafka-python"),

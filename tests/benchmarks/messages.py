@@ -8,6 +8,7 @@ import numpy as np
 import orjson
 
 from streameval.common.arrays import Array
+from streameval.events.arrow_messages import arrow_message
 
 CANDIDATES = tuple(f"cand-{number}" for number in range(10))
 MESSAGE_BYTES = 277
@@ -33,6 +34,12 @@ def compact(count: int, candidates: Sequence[str] = CANDIDATES, seed: int = 2019
         )
         for number in range(count)
     ]
+
+
+def batched(values: Sequence[bytes], size: int) -> list[bytes]:
+    """Put so many events of JSON into each message of Arrow."""
+    events = list(map(orjson.loads, values))
+    return [arrow_message(events[first : first + size]) for first in range(0, len(events), size)]
 
 
 def padded(event: dict[str, object]) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
+import yaml
 
 from support.factories import wait_until
 from support.integration.daemon_runs import DaemonRuns
@@ -58,6 +60,7 @@ def config(**options: Any) -> dict[str, Any]:
         "averages": ["cumulative"],
         "http": {"port": 0},
         "state": {"interval": "100ms"},
+        "dead_letters": {"kind": "file", "path": "rejected.ndjson"},
         **options,
     }
 
@@ -79,15 +82,23 @@ def test_every_row_counts_once_through_kills_and_lost_connections(
             time.sleep(0.2)
             runs.kill()
         runs.start()
+        assert runs.process is not None
         wait_until(lambda: bool(connection.execute(CUT).fetchall()), 60.0)
         writing.join()
         wait_until(lambda: bool(runs.logged("source_function_works")), 60.0)
+        connection.execute(INSERT.replace("0.5", "0"), (EVENTS, EVENTS + 1))
+        changed = config(policies={"candidates": ["challenger", "other"]})
+        (runs.folder / "streameval.yaml").write_text(yaml.safe_dump(changed))
+        runs.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: bool(runs.logged("reloaded")), 60.0)
         runs.report_of(EVENTS)
+        wait_until(lambda: (runs.folder / "rejected.ndjson").stat().st_size > 0, 60.0)
         time.sleep(0.5)  # for events that would count twice
         report = runs.report_of(EVENTS)
         runs.end()
     assert report["events"]["accepted"] == EVENTS
-    assert not any(report["events"]["rejected"].values())
+    assert sum(report["events"]["rejected"].values()) == 1
+    assert f"e-{EVENTS}" in (runs.folder / "rejected.ndjson").read_text()
     assert runs.continuing == 3
     (value,) = (row["value"] for row in report["estimates"] if row["policy"] == "challenger")
     assert value == pytest.approx(0.25)

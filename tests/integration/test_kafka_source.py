@@ -27,11 +27,13 @@ from streameval.ingest.kafka.producer import create_topic, produce
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.kafka.source import CONNECT_TIMEOUT, connect
 from streameval.service.logging import discreet
+from support import identity
 from support.factories import crowding, quickest, wait_until
 from support.identity import identity_provider
 from support.integration.broker import PASSWORD, Broker, MockBroker, RealBroker
 from support.integration.ci import skip_unless_ci
 from support.integration.reading import Reading, log_lines, numbers, reading
+from support.ports import free_port
 
 pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("client")]
 
@@ -672,6 +674,42 @@ def test_a_topic_is_read_with_tokens_of_an_identity_provider(real_kafka: RealBro
             reader.poll_until(lambda: reader.seen.total() >= 100)
     assert reader.seen == Counter(numbers(100))
     assert provider.requests
+
+
+@both_clients
+def test_a_cluster_whose_addresses_have_all_changed_is_found_by_its_bootstrap_servers(
+    real_kafka: RealBroker, topic: str
+) -> None:
+    port = free_port()
+    both = {"bootstrap_servers": [real_kafka.bootstrap, f"127.0.0.1:{port}"]}
+    produce(numbers(100), topic, real_kafka.connection)
+    with reading(real_kafka.connection.model_copy(update=both), topic) as reader:
+        reader.poll_until(lambda: reader.seen.total() >= 100)
+        with real_kafka.moved(port):
+            produce(numbers(100, first=100), topic, real_kafka.connection)
+            reader.poll_until(lambda: reader.seen.total() >= 200)
+    assert reader.seen == Counter(numbers(200))
+
+
+@both_clients
+def test_a_topic_is_read_while_tokens_of_a_function_expire(real_kafka: RealBroker, topic: str) -> None:
+    """The broker closes connections when their tokens expire."""
+    secure = real_kafka.secure_connection().model_copy(
+        update={
+            "sasl_mechanism": "OAUTHBEARER",
+            "sasl_username": None,
+            "sasl_password": None,
+            "sasl_oauth_provider": "support.identity:short_lived_token",
+        }
+    )
+    before, started = len(identity.GRANTED), time.monotonic()
+    with reading(secure, topic) as reader:
+        for number in range(15):
+            produce(numbers(10, first=10 * number), topic, secure)
+            reader.poll_until(lambda: reader.seen.total() >= 10 * (number + 1))  # noqa: B023 - ends within the loop
+            reader.poll_until(lambda: time.monotonic() >= started + number + 1.0)  # noqa: B023
+    assert reader.seen == Counter(numbers(150))
+    assert len(identity.GRANTED) - before >= 3
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from typing import Any, Protocol, get_args
 from uuid import uuid4
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaProducer
@@ -41,7 +42,9 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(1800)]
 
 EVENTS = 400_000
 FIELDS = ("timestamp", "propensity", "reward", "early", "late")
-FEWER = 100_000
+FEWER, MORE = 100_000, 1_000_000
+IN_BATCH = 500
+"""Events in a message of the log of batches."""
 PARTITIONS = 4
 SHARES = [0.4, 0.3, 0.2, 0.1]
 DUPLICATED = 1000
@@ -145,15 +148,37 @@ def message(number: int, timestamp: float, propensity: float, reward: float, ear
     ).encode()
 
 
+def batch(rows: list[tuple[int, tuple[Any, ...]]]) -> bytes:
+    """Make a message of Arrow of the same events."""
+    _, timestamp, propensity, reward, early, late = zip(*(fields for _, fields in rows), strict=True)
+    numbers = {"timestamp": timestamp, "propensity": propensity, "reward": reward}
+    table = pa.record_batch(
+        {
+            "event_id": [f"e-{number}" for number, _ in rows],
+            "action": pa.array(["a"] * len(rows)).dictionary_encode(),
+            **{name: pa.array(values) for name, values in numbers.items()},
+            "policies": pa.StructArray.from_arrays([pa.array(early), pa.array(late)], ["early", "late"]),
+        }
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_batch(table)
+    return bytes(sink.getvalue())
+
+
 @dataclass(frozen=True)
 class Log:
-    """Hold a topic full of events, and their sums. With `apart`, a topic of scores has the probabilities of `late`."""
+    """Hold a topic full of events, and their sums.
+
+    With `apart`, a topic of scores has the probabilities of `late`. With `in_batches`, messages are Arrow.
+    """
 
     broker: Broker
     topic: str
     events: int
     producers: tuple[type[TransactionalProducer], ...]
     apart: bool = False
+    in_batches: bool = False
 
     @property
     def scores(self) -> str:
@@ -213,6 +238,12 @@ class Log:
         assert producer.flush(PATIENCE) == 0
 
     def _send(self, client: TransactionalProducer, rows: list[tuple[int, tuple[Any, ...]]]) -> None:
+        if self.in_batches:
+            for partition in range(PARTITIONS):
+                own = [row for row in rows if row[1][0] == partition]
+                for first in range(0, len(own), IN_BATCH):
+                    client.send(partition, batch(own[first : first + IN_BATCH]))
+            return
         for number, (partition, *fields) in rows:
             client.send(partition, message(number, *fields[:-1], None if self.apart else fields[-1]))
 
@@ -222,6 +253,7 @@ class Log:
             "source": address
             | {"duplicates": WINDOW, "max_lateness": "2s", "idle_timeout": "5s"}
             | ({"candidates": {"topic": self.scores, "window": "10m"}} if self.apart else {})
+            | ({"format": {"kind": "arrow"}} if self.in_batches else {})
             | source,
             "policies": {"candidates": ["early", "late"]},
             "estimators": ["ips", "snips"],
@@ -261,9 +293,9 @@ def _sent_again(event: tuple[int, Any]) -> tuple[int, Any]:
     return number, ((partition + moves) % PARTITIONS, *fields)
 
 
-def filled(broker: Broker, events: int, *producers: type[TransactionalProducer], apart: bool = False) -> Log:
-    log = Log(broker, f"kills-{uuid4().hex[:8]}", events, producers, apart)
-    for topic in (log.topic, log.scores) if apart else (log.topic,):
+def filled(broker: Broker, events: int, *producers: type[TransactionalProducer], **kind: bool) -> Log:
+    log = Log(broker, f"kills-{uuid4().hex[:8]}", events, producers, **kind)
+    for topic in (log.topic, log.scores) if log.apart else (log.topic,):
         broker.create_topic(topic, PARTITIONS)
     log.fill()
     return log
@@ -284,6 +316,11 @@ def shorter(broker: Broker) -> Log:
 @pytest.fixture(scope="module")
 def scored(broker: Broker) -> Log:
     return filled(broker, FEWER, ConfluentProducer, apart=True)
+
+
+@pytest.fixture(scope="module")
+def of_batches(broker: Broker) -> Log:
+    return filled(broker, MORE, ConfluentProducer, in_batches=True)
 
 
 @pytest.fixture(scope="module")
@@ -403,6 +440,18 @@ def test_after_kills_scores_count_as_if_the_log_carried_them(scored: Log, tmp_pa
     assert_same(final_state(runs.state), scored.state_in_order_of_time)
     pipeline = describe_state(read_snapshot(runs.snapshots()[-1]).pipeline)
     assert pipeline["scores"] == {"joined": FEWER + FEWER // DUPLICATED, "late": 0, "unmatched": 0}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("client", "order"), [*zip(CLIENTS, ("event_time", "arrival"), strict=True)])
+def test_after_kills_each_event_of_a_batch_counts_once(
+    of_batches: Log, tmp_path: Path, client: str, order: str
+) -> None:
+    runs = DaemonRuns(tmp_path / "batches", of_batches.config(order=order, client=client, duplicates=MORE), SIGNALLED)
+    kill_again_and_again(of_batches, runs, random.Random(5), FEWER_KILLS)
+    assert_every_event_once(runs.finish(MORE, "0", "-1", "0"), of_batches)
+    if order == "event_time":
+        assert_same(final_state(runs.state), of_batches.state_in_order_of_time)
 
 
 def tear(path: Path, chance: random.Random) -> None:

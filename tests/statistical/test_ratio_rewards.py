@@ -96,3 +96,60 @@ def test_errors_of_ratios_are_those_of_the_delta_method_over_users() -> None:
             ]
         )
     assert np.mean(widths, axis=0) == pytest.approx([1.0, 1.0], rel=0.15)  # design effects are noisy, and at least 1
+
+
+LOGGED_EVENTS = 20_000
+BETTER = np.array([20.0, 20.0, 26.55])
+"""Prices by which the candidate earns 9 % more per click."""
+WORSE = np.array([20.0, 20.0, 18.0])
+"""Prices by which the candidate earns 3 % less per click."""
+
+
+def decided(seed: int, price: Array, max_loss: float | None = None) -> tuple[bool, bool]:
+    """Return whether the candidate, which gets 30 % more clicks, was ever promotable, and whether it was ever worse.
+
+    Args:
+        seed: Seed of the log.
+        price: Price of each action.
+        max_loss: What may be lost of the revenue per click as a guardrail of clicks. By default it is the goal.
+    """
+    rng = np.random.default_rng(seed)
+    action = rng.choice(3, LOGGED_EVENTS, p=ACTIONS)
+    click = (rng.random(LOGGED_EVENTS) < CLICK[action]).astype(float)
+    ratio, parts = {"of": ["revenue", "click"]}, {"click": {}, "revenue": {"max": 200}}
+    rewards = {"ratio": ratio, **parts} if max_loss is None else {**parts, "ratio": ratio | guard(max_loss)}
+    columns = {"click": click, "revenue": click * price[action] * rng.uniform(0.5, 1.5, LOGGED_EVENTS)}
+    log = EventBatch.from_arrays(
+        reward=columns.get(next(iter(rewards)), np.full(LOGGED_EVENTS, np.nan)),
+        propensity=ACTIONS[action],
+        policies={"new": CANDIDATE[action]},
+        rewards={name: columns.get(name, np.full(LOGGED_EVENTS, np.nan)) for name in list(rewards)[1:]},
+    )
+    promotion = {"rule": "paired", "min_events": 2_000}
+    evaluator = Evaluator(["new"], ["ips"], ["mixture"], rewards=rewards, promotion=promotion, drift=None)
+    evaluator.update(log)
+    found = evaluator.report().transitions
+    return any(row.promotable for row in found), any(bool(row.worse) for row in found)
+
+
+def guard(max_loss: float) -> dict[str, dict[str, float]]:
+    return {"guardrail": {"max_loss": max_loss}}
+
+
+def per_click(policy: Array, price: Array) -> float:
+    return float((policy * CLICK * price).sum() / (policy * CLICK).sum())
+
+
+@pytest.mark.slow
+def test_a_ratio_as_goal_promotes_only_who_earns_more_per_click() -> None:
+    equal = [decided(seed, np.full(3, 20.0)) for seed in range(40)]
+    assert sum(promotable or worse for promotable, worse in equal) <= 40 * 0.05
+    assert [decided(seed, BETTER) for seed in range(5)] == [(True, False)] * 5
+    assert [decided(seed, 40.0 - BETTER) for seed in range(5)] == [(False, True)] * 5
+
+
+@pytest.mark.slow
+def test_a_ratio_as_guardrail_stops_who_loses_more_per_click() -> None:
+    loss = per_click(ACTIONS, WORSE) - per_click(CANDIDATE, WORSE)
+    assert sum(decided(seed, WORSE, max_loss=loss)[0] for seed in range(30)) <= 30 * 0.05
+    assert all(decided(seed, WORSE, max_loss=3 * loss)[0] for seed in range(5))

@@ -38,6 +38,26 @@ class IdentityProvider(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/token"
 
 
+def unsigned_token(life: int, number: int) -> str:
+    """Return a token that expires after some seconds. Its number is its identifier."""
+    now = int(time.time())
+    claims = {"sub": CLIENT, "iat": now, "exp": now + life, "jti": str(number)}
+    parts = (urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in ({"alg": "none"}, claims))
+    return ".".join(parts) + "."
+
+
+GRANTED: list[int] = []
+"""When `short_lived_token` was called, in epoch seconds."""
+SHORT_LIFE = 5
+
+
+def short_lived_token() -> tuple[str, float]:
+    """Return a token that expires soon, as a provider of the user does."""
+    now = int(time.time())
+    GRANTED.append(now)
+    return unsigned_token(SHORT_LIFE, len(GRANTED)), now + SHORT_LIFE
+
+
 class _Endpoint(QuietHandler):
     server: IdentityProvider
 
@@ -58,12 +78,8 @@ class _Endpoint(QuietHandler):
         self.answer(200 if granted else 401, self.server.answer or reply)
 
     def _token(self) -> dict[str, object]:
-        now = int(time.time())
-        claims = {"sub": CLIENT, "iat": now, "exp": now + self.server.life, "jti": str(len(self.server.requests))}
-        parts = (
-            urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in ({"alg": "none"}, claims)
-        )
-        return {"access_token": ".".join(parts) + ".", "token_type": "Bearer", "expires_in": self.server.life}
+        token = unsigned_token(self.server.life, len(self.server.requests))
+        return {"access_token": token, "token_type": "Bearer", "expires_in": self.server.life}
 
 
 @contextmanager

@@ -55,6 +55,21 @@ CASES: dict[str, tuple[EvaluatorConfig, se.EventBatch]] = {
         ),
         batch(logs.with_rewards(logs.plain(17, EVENTS), 18)),
     ),
+    "ratios that decide": (
+        case(
+            ["new", "other"],
+            PLAIN,
+            production="now",
+            rewards={
+                "per_stay": {"of": ["revenue", "stay"]},
+                "revenue": {"max": 20, "above": "clip"},
+                "stay": {},
+                "per_revenue": {"of": ["stay", "revenue"], "guardrail": {"max_loss": 1}},
+            },
+            promotion=se.Promotion("paired", min_events=500, hold=2),
+        ),
+        batch(logs.with_rewards(logs.plain(19, EVENTS), 20)),
+    ),
     "segments": (
         case(
             ["now", "new"], [se.SNIPS(), se.IPS(), se.StratifiedIPS()], reward_range=(-0.125, 1.125), segments=SEGMENTS

@@ -16,6 +16,7 @@ from streameval.ingest.base import Records
 from streameval.ingest.kafka.client import ClientError
 from streameval.ingest.kafka.connection import KafkaConnection, KafkaTopic, shared_options
 from streameval.ingest.kafka.kafka_python import RECONNECT_BACKOFF_MAX_MS, KafkaPythonClient, milliseconds
+from streameval.ingest.kafka.oauth import provider_of
 
 UNKNOWN_EPOCH = -1
 REQUEST_TIMEOUT_SECONDS = 5.0
@@ -54,6 +55,8 @@ def connection_options(connection: KafkaConnection) -> dict[str, Any]:
         options["sasl.oauthbearer.client.secret"] = options.pop("sasl.password")
         if connection.sasl_oauth_scope is not None:
             options["sasl.oauthbearer.scope"] = connection.sasl_oauth_scope
+    elif (provider := provider_of(connection)) is not None:
+        options["oauth_cb"] = lambda _: provider.token_and_end()
     return options
 
 
@@ -122,8 +125,7 @@ class ConfluentClient(KafkaPythonClient):
         if self._blocked:
             return self._read_blocked(self._blocked)
         with translated_errors():
-            count = self._settings.max_poll_records
-            messages = self._fetcher.consume(count, 0) or self._fetcher.consume(1, timeout)
+            messages = self._fetcher.consume(self._most, 0) or self._fetcher.consume(1, timeout)
         if messages and time.monotonic() > self._checked_at + CHECK_SECONDS:
             self.partitions(REQUEST_TIMEOUT_SECONDS)
             self._checked_at = time.monotonic()

@@ -47,6 +47,7 @@ ApiVersion = Annotated[
 
 
 CONFLUENT = "pip install 'streameval[confluent]'"
+MSK = "pip install 'streameval[msk]'"
 CONFLUENT_LIMITS = {"request_timeout": (0.01, 300), "fetch_max_bytes": (1000, 2**30), "max_poll_records": (1, 10**6)}
 """Values that librdkafka accepts, in seconds, bytes and messages."""
 
@@ -60,8 +61,10 @@ class KafkaConnection(StrictModel):
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         "PLAINTEXT", description="Encryption (SSL) and authentication (SASL) of the connection."
     )
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = Field(
-        None, description="How to log in; required by the SASL protocols."
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "AWS_MSK_IAM"] | None = Field(
+        None,
+        description="How to log in; required by the SASL protocols. AWS_MSK_IAM (the extra `streameval[msk]`) takes "
+        "the credentials of AWS from the environment.",
     )
     sasl_username: str | None = Field(None, description="User name for SASL; with OAUTHBEARER the client id.")
     sasl_password: SecretStr | None = Field(None, description="Password for SASL; with OAUTHBEARER the client secret.")
@@ -71,6 +74,12 @@ class KafkaConnection(StrictModel):
         description="Token endpoint of the identity provider (OpenID Connect, client credentials); for OAUTHBEARER.",
     )
     sasl_oauth_scope: str | None = Field(None, description="Scope of the requested token; for OAUTHBEARER.")
+    sasl_oauth_provider: str | None = Field(
+        None,
+        pattern=r"^[\w.]+:[\w.]+$",
+        description="A function without arguments, `package.module:function`, in place of `sasl_oauth_url`. It returns "
+        "a token, or a token and when it expires (seconds since 1970).",
+    )
     ssl_cafile: ExistingFile | None = Field(
         None, description="PEM file of the authority that signed the brokers' certificates."
     )
@@ -95,11 +104,14 @@ class KafkaConnection(StrictModel):
     def _security_is_complete(self) -> KafkaConnection:
         protocol = self.security_protocol
         login = (self.sasl_mechanism, self.sasl_username, self.sasl_password)
-        if protocol.startswith("SASL") and None in login:
+        has_provider = self.sasl_mechanism == "AWS_MSK_IAM" or self.sasl_oauth_provider is not None
+        if protocol.startswith("SASL") and not has_provider and None in login:
             raise ValueError(f"security_protocol {protocol} needs sasl_mechanism, sasl_username and sasl_password")
+        if has_provider:
+            self._provider_is_alone()
         if not protocol.startswith("SASL") and login != (None, None, None):
             raise ValueError("sasl_* settings have no effect unless security_protocol is SASL_PLAINTEXT or SASL_SSL")
-        if (self.sasl_mechanism == "OAUTHBEARER") != (self.sasl_oauth_url is not None):
+        if not has_provider and (self.sasl_mechanism == "OAUTHBEARER") != (self.sasl_oauth_url is not None):
             raise ValueError("sasl_mechanism OAUTHBEARER and sasl_oauth_url need each other")
         if self.sasl_oauth_scope is not None and self.sasl_oauth_url is None:
             raise ValueError("sasl_oauth_scope has no effect without sasl_oauth_url")
@@ -109,6 +121,19 @@ class KafkaConnection(StrictModel):
         if self.ssl_certfile is None and (self.ssl_keyfile is not None or self.ssl_password is not None):
             raise ValueError("ssl_keyfile and ssl_password require ssl_certfile")
         return self
+
+    def _provider_is_alone(self) -> None:
+        """Require that nothing else gives a login."""
+        given = (self.sasl_username, self.sasl_password, self.sasl_oauth_url, self.sasl_oauth_scope)
+        if given != (None, None, None, None):
+            option = "sasl_oauth_provider" if self.sasl_oauth_provider else "sasl_mechanism AWS_MSK_IAM"
+            raise ValueError(f"{option} gives the login: leave out the user, password, sasl_oauth_url and scope")
+        if self.sasl_oauth_provider is not None and self.sasl_mechanism != "OAUTHBEARER":
+            raise ValueError("sasl_oauth_provider needs sasl_mechanism OAUTHBEARER")
+        if self.sasl_mechanism == "AWS_MSK_IAM" and self.security_protocol != "SASL_SSL":
+            raise ValueError("sasl_mechanism AWS_MSK_IAM needs security_protocol SASL_SSL")
+        if self.sasl_mechanism == "AWS_MSK_IAM" and find_spec("aws_msk_iam_sasl_signer") is None:
+            raise ValueError(f"sasl_mechanism AWS_MSK_IAM requires a package that is not installed: {MSK}")
 
     @model_validator(mode="after")
     def _client_is_usable(self) -> KafkaConnection:
@@ -200,6 +225,7 @@ NAMED = SHARED_NAMES | {
     "sasl_mechanism": ("sasl_mechanism", "sasl.mechanism", "sasl.mechanisms"),
     "sasl_oauth_url": ("sasl.oauthbearer.token.endpoint.url",),
     "sasl_oauth_scope": ("sasl.oauthbearer.scope",),
+    "sasl_oauth_provider": ("oauth_cb",),
     "api_version": ("api_version",),
     "group_id": ("group_id", "group.id"),
     "max_poll_records": ("max_poll_records",),
@@ -233,6 +259,8 @@ class Password(str):
 def shared_options(connection: KafkaConnection, library: Literal["kafka-python", "confluent"]) -> dict[str, Any]:
     """Return the settings that a library takes as they are, by its own names."""
     values = {names[library == "confluent"]: getattr(connection, name) for name, names in SHARED_NAMES.items()}
+    if connection.sasl_mechanism == "AWS_MSK_IAM":  # its brokers take the token by this mechanism, too
+        values[SHARED_NAMES["sasl_mechanism"][library == "confluent"]] = "OAUTHBEARER"
     return {
         name: Password(value.get_secret_value()) if isinstance(value, SecretStr) else value
         for name, value in values.items()

@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -29,7 +30,7 @@ from streameval.ingest.base import Records
 from streameval.ingest.kafka import kafka_python_internals as internals
 from streameval.ingest.kafka.client import ClientError, OffsetsGoneError
 from streameval.ingest.kafka.connection import KafkaConnection, KafkaTopic, Start, shared_options
-from streameval.ingest.kafka.oauth import shared_credentials
+from streameval.ingest.kafka.oauth import provider_of, shared_credentials
 
 RECONNECT_BACKOFF_MAX_MS = 2000  # the default of 30 s delays the reconnect to a broker that is back
 HUNG_UP = "socket disconnected"
@@ -39,6 +40,8 @@ UNDECODABLE = "Unable to decode response"
 EMBEDDED = ', as the embedded broker does (`streameval demo`): set api_version to "2.3", with `produce` by --config'
 """The mock cluster of librdkafka (2.16) answers a request for versions in a form that nobody else writes or reads."""
 REQUEST_TIMEOUT_SECONDS = 5.0
+POLL_BYTES, FIRST_MEAN_BYTES = 2 * 2**20, 100_000
+"""Bytes of the messages of one poll, on average, and of a message before the first ones are known."""
 SKIP_SECONDS = 5.0
 """Time for skipping messages of a damaged batch in one poll, so that the caller stays alive."""
 
@@ -58,6 +61,8 @@ def connection_options(connection: KafkaConnection) -> dict[str, Any]:
         client_id, secret = options.pop("sasl_plain_username"), options.pop("sasl_plain_password")
         provider = shared_credentials(connection.sasl_oauth_url, client_id, secret, connection.sasl_oauth_scope)
         options["sasl_oauth_token_provider"] = provider
+    elif (called := provider_of(connection)) is not None:
+        options["sasl_oauth_token_provider"] = called
     return options
 
 
@@ -165,7 +170,8 @@ class KafkaPythonClient:
                 self._administrator.close()
                 raise
         internals.keep_epochs(self._consumer)
-        self._max_message_bytes = settings.max_message_bytes
+        self._max_message_bytes, self._max_poll_records = settings.max_message_bytes, settings.max_poll_records
+        self._mean_bytes = FIRST_MEAN_BYTES
         self._allowance = internals.bound_messages(self._consumer, settings.max_message_bytes)
 
     def topic_id(self) -> str | None:
@@ -265,11 +271,17 @@ class KafkaPythonClient:
 
     def _poll(self, timeout_ms: int) -> Mapping[TopicPartition, Sequence[Any]]:
         self._allowance.refill()
+        poll = partial(self._consumer.poll, timeout_ms=timeout_ms, max_records=self._most)
         try:
-            polled: Mapping[TopicPartition, Sequence[Any]] = self._consumer.poll(timeout_ms=timeout_ms)
+            polled: Mapping[TopicPartition, Sequence[Any]] = poll()
         except internals.AllowanceSpentError:  # by the poll before
-            polled = self._consumer.poll(timeout_ms=timeout_ms)
+            polled = poll()
         return polled
+
+    @property
+    def _most(self) -> int:
+        """Return how many messages a poll may return: fewer if the last ones were long. A turn takes them at once."""
+        return min(self._max_poll_records, max(1, POLL_BYTES // self._mean_bytes))
 
     def _taken(self, number: int, messages: Sequence[Any]) -> Records:
         offsets = [message.offset for message in messages]
@@ -279,8 +291,9 @@ class KafkaPythonClient:
 
     def _cut(self, values: list[bytes | None]) -> list[bytes | None]:
         """Cut messages that are longer than the limit."""
-        limit = self._max_message_bytes
-        if max(map(len, filter(None, values)), default=0) <= limit:
+        limit, sizes = self._max_message_bytes, [len(value or b"") for value in values]
+        self._mean_bytes = sum(sizes) // len(sizes) + 1
+        if max(sizes) <= limit:
             return values
         return [cut(value, len(value), "message") if value and len(value) > limit else value for value in values]
 

@@ -1,22 +1,33 @@
-"""Get tokens for the SASL mechanism OAUTHBEARER from an identity provider (OpenID Connect, client credentials)."""
+"""Get tokens for OAUTHBEARER: from an identity provider (OpenID Connect), AWS MSK or a function of the user."""
 
 from __future__ import annotations
 
+import os
+import re
 import time
 import urllib.error
 import urllib.request
+from abc import abstractmethod
 from base64 import b64encode
+from collections.abc import Callable, Mapping
 from functools import cache
 from threading import Lock
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import msgspec
 from kafka.errors import SaslAuthenticationFailedError
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
+from streameval.common.foreign_code import CodeError, foreign_code
+from streameval.errors import ConfigError
+from streameval.ingest.kafka.connection import KafkaConnection
+from streameval.ope.policies.python import find
+
 TIMEOUT_SECONDS = 10.0
 RENEWAL_SHARE = 0.8  # of the life of a token, after which the next one is requested
 DEFAULT_LIFE_SECONDS = 60.0  # of a token if the provider does not state it
+MILLISECONDS_FROM = 1e11  # a larger time is in milliseconds, as of the signer of MSK
 MAX_ANSWER_BYTES = 2**20
 MAX_REASON = 200  # characters of a refusal that are reported
 
@@ -31,11 +42,37 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 _OPENER = urllib.request.build_opener(_NoRedirects)
 
 
-class ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]  # the library ships no types
-    """Request a token with the id and secret of a client, and the next one before it expires.
+class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]  # the library ships no types
+    """Keep a token, and get the next one before it expires. Connections of several threads share it."""
 
-    Connections of several threads share one token.
-    """
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = Lock()
+        self._token, self._renew_at, self._expires_at = "", -float("inf"), 0.0
+
+    def token(self) -> str:
+        """Return a token that has not expired.
+
+        Raises:
+            SaslAuthenticationFailedError: There is none.
+        """
+        return self.token_and_end()[0]
+
+    def token_and_end(self) -> tuple[str, float]:
+        """Return a token and when it expires, in epoch seconds. Raise what `token` raises."""
+        with self._lock:
+            if time.monotonic() >= self._renew_at:
+                self._token, life = self._granted()
+                self._renew_at, self._expires_at = time.monotonic() + RENEWAL_SHARE * life, time.time() + life
+            return self._token, self._expires_at
+
+    @abstractmethod
+    def _granted(self) -> tuple[str, float]:
+        """Return a new token and its life in seconds. Raise what `token` raises."""
+
+
+class ClientCredentials(TokenProvider):
+    """Request a token with the id and secret of a client."""
 
     def __init__(self, url: str, client_id: str, secret: str, scope: str | None = None) -> None:
         super().__init__()
@@ -46,21 +83,10 @@ class ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]  # the lib
             data=urlencode(form).encode(),
             headers={"Authorization": f"Basic {login}", "Accept": "application/json"},
         )
-        self._lock = Lock()
-        self._token, self._renew_at = "", -float("inf")
 
-    def token(self) -> str:
-        """Return a token that has not expired.
-
-        Raises:
-            SaslAuthenticationFailedError: The identity provider refuses or does not answer.
-        """
-        with self._lock:
-            if time.monotonic() >= self._renew_at:
-                granted = self._ask()
-                self._token = granted.access_token
-                self._renew_at = time.monotonic() + RENEWAL_SHARE * granted.expires_in
-            return self._token
+    def _granted(self) -> tuple[str, float]:
+        granted = self._ask()
+        return granted.access_token, granted.expires_in
 
     def _ask(self) -> _Granted:
         deadline, body = time.monotonic() + TIMEOUT_SECONDS, b""
@@ -85,6 +111,76 @@ class ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]  # the lib
 class _Granted(msgspec.Struct):
     access_token: str
     expires_in: float = DEFAULT_LIFE_SECONDS
+
+
+class CalledProvider(TokenProvider):
+    """Get tokens from a function.
+
+    Args:
+        function: Returns a token, or a token and when it expires, in seconds (or milliseconds) since 1970.
+        name: Names the function in messages.
+    """
+
+    def __init__(self, function: Callable[[], Any], name: str) -> None:
+        super().__init__()
+        self._function, self._name = function, name
+
+    def _granted(self) -> tuple[str, float]:
+        try:
+            with foreign_code():
+                answer = self._function()
+        except CodeError as error:
+            raise SaslAuthenticationFailedError(f"no token from {self._name}: {error}") from error
+        token, end = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, None)
+        is_time = end is None or (isinstance(end, int | float) and not isinstance(end, bool))
+        if not (isinstance(token, str) and token and is_time):
+            expected = "expected a token, or a token and seconds since 1970"
+            raise SaslAuthenticationFailedError(f"no token from {self._name}: {expected}")
+        if end is None:
+            return token, DEFAULT_LIFE_SECONDS
+        life = (end / 1000.0 if end > MILLISECONDS_FROM else end) - time.time()
+        if life <= 0.0:
+            raise SaslAuthenticationFailedError(f"no token from {self._name}: its token expired {-life:.0f} s ago")
+        return token, life
+
+
+def provider_of(connection: KafkaConnection) -> CalledProvider | None:
+    """Return the provider that all connections with these settings share, None if no function gives tokens.
+
+    Raises:
+        ConfigError: The function, or the region of MSK, is missing.
+    """
+    if connection.sasl_mechanism == "AWS_MSK_IAM":
+        return _msk_provider(msk_region(connection.address, os.environ))
+    return None if connection.sasl_oauth_provider is None else _called_provider(connection.sasl_oauth_provider)
+
+
+@cache
+def _called_provider(target: str) -> CalledProvider:
+    return CalledProvider(find(target), target)
+
+
+@cache
+def _msk_provider(region: str) -> CalledProvider:
+    from aws_msk_iam_sasl_signer import MSKAuthTokenProvider  # an extra
+
+    return CalledProvider(lambda: MSKAuthTokenProvider.generate_auth_token(region), f"AWS for MSK in {region}")
+
+
+def msk_region(address: str, environment: Mapping[str, str]) -> str:
+    """Return the region of a cluster: the one in its address, else in the environment.
+
+    Raises:
+        ConfigError: Neither has one.
+
+    >>> msk_region("b-1.shop.x1.c2.kafka.eu-west-1.amazonaws.com:9098", {})
+    'eu-west-1'
+    """
+    named = re.search(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com", address)
+    region = named[1] if named else environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION")
+    if region is None:
+        raise ConfigError(f"AWS_MSK_IAM: {address} names no region of AWS", hint="set AWS_REGION in the environment")
+    return region
 
 
 @cache

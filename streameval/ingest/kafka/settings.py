@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
-from pydantic import AwareDatetime, Discriminator, Field, PositiveInt, Tag, TypeAdapter, model_validator
+from pydantic import AwareDatetime, Discriminator, Field, Tag, TypeAdapter
 
 from streameval.common.text import Seconds
 from streameval.errors import InputError
@@ -17,20 +16,16 @@ from streameval.ingest.base import (
     JSON_FORMATS,
     BackfillReader,
     BackfillStart,
-    CandidatesTopic,
     D,
-    JoinedTopic,
-    LogSettings,
     Offsets,
-    RewardTopic,
     Source,
     SourceOffsets,
     TopicPartition,
     WireFormat,
 )
+from streameval.ingest.joined import JoinedSettings
 from streameval.ingest.kafka.connection import KafkaTopic
 from streameval.ingest.kafka.formats import ArrowFormat, AvroFormat, DescribedProtobuf, ProtobufFormat
-from streameval.ingest.stages import EventOrder, RewardStore
 
 if TYPE_CHECKING:
     from streameval.ingest.kafka.protobuf import DescribedReader
@@ -61,7 +56,7 @@ def reader_of(settings: AvroFormat | ProtobufFormat | DescribedProtobuf) -> Sche
     return DescribedReader(settings) if isinstance(settings, DescribedProtobuf) else ProtobufReader(settings)
 
 
-class KafkaSettings(KafkaTopic, LogSettings):
+class KafkaSettings(KafkaTopic, JoinedSettings):
     """Read events from a Kafka topic, alone or with topics of rewards and of candidates' probabilities."""
 
     keeps_position: ClassVar[bool] = True
@@ -78,53 +73,19 @@ class KafkaSettings(KafkaTopic, LogSettings):
         "JSON; or avro or protobuf with a schema registry, e.g. {{kind: avro, registry: URL}}; "
         "or protobuf with a file of schemas, {kind: protobuf, descriptor: FILE, message: NAME}.",
     )
-    order: Literal["event_time", "arrival"] | None = Field(
-        None,
-        description="Merge partitions by event time, or take events as they arrive; the default is event_time if "
-        "the topic has several partitions when it is first read.",
-    )
-    max_lateness: Seconds = Field(
-        5.0,
-        description="How long an event waits for earlier events of its partition. Events that are later still "
-        "count at once, out of order.",
-    )
-    idle_timeout: Seconds = Field(
-        10.0, description="How much longer events of other partitions wait for an idle partition."
-    )
-    max_ahead: Seconds = Field(
-        300.0,
-        description="How far an event may be dated ahead of this machine's clock; later ones count as events of now.",
-    )
-    held_max_bytes: PositiveInt = Field(
-        128 * 2**20, description="Memory for buffered events; beyond it, partitions that are ahead are not read."
-    )
     stall_after: Seconds = Field(
         600.0,
         description="/livez fails once no broker has answered, or unread messages have not come, for this long, so "
         "that the process is restarted. New clients are made long before.",
     )
-    rewards: RewardTopic | None = Field(
-        None, description="A topic of delayed rewards in JSON, joined to their decisions by event_id."
-    )
-    candidates: CandidatesTopic | None = Field(
-        None,
-        description="A topic of probabilities in JSON that production does not log, joined to decisions by event_id.",
-    )
-
-    @model_validator(mode="after")
-    def _topics_can_be_joined(self) -> KafkaSettings:
-        if len(set(self.topics)) < len(self.topics):
-            own = ", each in its own" if len(self.topics) > 2 else ""
-            raise ValueError(f"{self._joined} must be in another topic than the decisions{own}")
-        if self._joined and self.order == "arrival":
-            raise ValueError(f"{self._joined} are joined in event time: order cannot be arrival")
-        return self
 
     @property
-    def _joined(self) -> str:
-        """Return what is joined to decisions, for people."""
-        names = {"rewards": self.rewards, "candidates": self.candidates}
-        return " and ".join(name for name, topic in names.items() if topic is not None)
+    def decisions_topic(self) -> str:
+        return self.topic
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return self.log_topics
 
     @property
     def longest_wait(self) -> float:
@@ -170,37 +131,6 @@ class KafkaSettings(KafkaTopic, LogSettings):
             message = f"source.format: arrow needs a package that is not installed: {error}"
             raise InputError(message, hint="pip install 'streameval[columnar]'") from error
         return cast(D, ArrowDecoder(decoder, columns))
-
-    @property
-    def clock_tolerance(self) -> float:
-        return self.max_ahead
-
-    @property
-    def reward_topic(self) -> RewardTopic | None:
-        return self.rewards
-
-    @property
-    def candidates_topic(self) -> CandidatesTopic | None:
-        return self.candidates
-
-    @property
-    def topics(self) -> tuple[str, ...]:
-        joined: tuple[JoinedTopic | None, ...] = (self.rewards, self.candidates)
-        return (self.topic, *(topic.topic for topic in joined if topic is not None))
-
-    def event_order(self, partitions: int) -> EventOrder | None:
-        limits: dict[str, Any] = {"max_lateness": self.max_lateness, "max_bytes": self.held_max_bytes}
-        rewards = (
-            None if self.rewards is None else RewardStore(**self.rewards.model_dump(exclude={"columns"}), **limits)
-        )
-        joined: dict[str, Any] = {"default": math.nan, "combine": "first", "by_name": True, **limits}
-        scores = None
-        if self.candidates is not None:
-            scores = RewardStore(self.candidates.topic, window=self.candidates.window, **joined)
-        is_joined = rewards is not None or scores is not None
-        if not is_joined and (self.order == "arrival" or (self.order is None and partitions == 1)):
-            return None
-        return EventOrder(self.topic, idle_timeout=self.idle_timeout, rewards=rewards, scores=scores, **limits)
 
     def for_check(self) -> KafkaSettings:
         return self.model_copy(update={"start": "earliest", "rewards": None, "candidates": None})

@@ -210,7 +210,7 @@ def observe(config: EvaluatorConfig, state: CalibrationState | None, blocks: Blo
     """Return the state after whole blocks, or None while no event names a candidate."""
     events, signs = blocks.logged, blocks.goal.signs
     names = events.logging_policy
-    if config.ranking is not None or (names is None and state is None):
+    if config.ranking is not None or config.rewards[0].is_ratio or (names is None and state is None):
         return state
     names = np.full(len(events), NO_IDENTITY) if names is None else names
     own = (names[None] == _identities(config)[:, None]).T

@@ -136,7 +136,7 @@ class EvaluatorConfig:
             confidence=options.confidence,
             block=block,
             reward_model=options.reward_model,
-            drift=options.drift if rewards[0].quantile is None or ranking is not None else None,
+            drift=options.drift if ranking is not None or rewards[0].has_fixed_range else None,
             promotion=options.promotion,
             candidate_order={name: number for number, name in enumerate(added, start=1)},
             ranking=ranking,
@@ -164,6 +164,7 @@ class EvaluatorConfig:
         if self.ranking is not None:
             yield from self._ranking_problems()
         yield from self._limit_problems()
+        yield from self._ratio_problems()
         if self.propensity is not None:
             yield from self._propensity_problems(self.propensity)
         hint = "name a field that is known before the decision, e.g. context.country"
@@ -228,6 +229,23 @@ class EvaluatorConfig:
         for path, name in users:
             hint = "give max a number, e.g. {max: 200, above: clip}, or take another kind"
             yield Problem(path, expecting(expected, f"'{name}'"), hint)
+
+    def _ratio_problems(self) -> Iterator[Problem]:
+        """Yield what sums up lifts of blocks or events, which a ratio has none of, next to a ratio that decides."""
+        judged = [self.rewards[index].name for index in self.judged_ratios]
+        rules = () if not judged or self.promotion is None else self.promotion.rules
+        for rule in rules:
+            if not rule.judges_by_lift:
+                message = expecting(
+                    f"a rule that judges by the lift alone, for the ratio {judged[0]}", f"'{rule.label}'"
+                )
+                hint = "write promotion: paired, or promotion: off"
+                yield Problem(("promotion", "rule"), message, hint)
+        if self.rewards[0].is_ratio:
+            others = {"segments": self.segments, "candidates": self.learned_policies, "logging": self.logging}
+            for key in (key for key, value in others.items() if value):
+                message = expecting("nothing that follows the reward of single events, next to a ratio as goal", key)
+                yield Problem((key,), message, "make the ratio a guardrail, and another reward the goal")
 
     def _propensity_problems(self, propensity: EstimatedPropensity) -> Iterator[Problem]:
         for name, other in (("ranking", self.ranking), ("logging", self.logging)):
@@ -306,6 +324,12 @@ class EvaluatorConfig:
         ends = [reward.range if reward.quantile is None else reward.accepted for reward in self.rewards]
         goal, further = self._limits(ends)
         return batch.with_rewards_in(*goal, further), clips
+
+    @property
+    def judged_ratios(self) -> list[int]:
+        """Return the indices of the ratios that are the goal or a guardrail."""
+        rewards = enumerate(self.rewards)
+        return [index for index, reward in rewards if reward.is_ratio and (not index or reward.max_loss is not None)]
 
     def for_reward(self, index: int) -> EvaluatorConfig:
         """Return the config for one of the rewards alone."""

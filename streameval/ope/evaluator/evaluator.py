@@ -569,7 +569,9 @@ class Evaluator:
 
     @property
     def _batch_events(self) -> int:
-        """Return the number of events that `update` folds together."""
+        """Return the number of events that `update` folds together, one block if a rule judges a ratio."""
+        if self.promotion_lifts and self.config.judged_ratios:
+            return self.config.block
         blocks = max(FEWEST_AT_ONCE, min(BLOCKS_AT_ONCE, PARTS_AT_ONCE // len(self.policies)))
         return blocks * self.config.block
 
@@ -648,7 +650,32 @@ class Evaluator:
         if curve is not None and folded.by_rank is not None:
             after_blocks = LearnedCurve(*(part[1:] for part in curve))
             lifts = weighing.with_error_of_curve(self.config, lifts, after_blocks, folded.by_rank)
-        return [[lifts[pair][index] for pair in self.promotion_lifts] for index in range(len(self.config.rewards))]
+        judged = self.config.judged_ratios
+        return [
+            [
+                self._ratio_lift(index, pair, lifts[pair][index]) if index in judged else lifts[pair][index]
+                for pair in self.promotion_lifts
+            ]
+            for index in range(len(self.config.rewards))
+        ]
+
+    def _ratio_lift(self, index: int, pair: Pair, path: Lift) -> Lift:
+        """Return the lift of a ratio after the last block, from the states of its parts and of their sum."""
+        estimator, average = pair
+        whole, state = next(both for both in zip(self._grids, self._state.grids, strict=True) if pair in both[0].pairs)
+        parts = (whole.select_reward(state, part) for part in self._parts_of(index))
+        readings = [
+            reading
+            for grid, alone in parts
+            for _, _, reading, _ in grid.read(alone, None, self.config.errors, [average])
+        ]
+        _, weight = self.config.rewards[index].of.values()
+        return ratios.lift_after(readings, weight, [column.label for column in whole.columns], estimator, path)
+
+    def _parts_of(self, index: int) -> list[int]:
+        """Return the indices of the numerator, the denominator and the weighted sum of a ratio."""
+        names = [reward.name for reward in self.config.rewards]
+        return [*(names.index(part) for part in self.config.rewards[index].of), index]
 
     @property
     def _knowledge(self) -> halves.Known:
@@ -756,8 +783,7 @@ class Evaluator:
 
     def _ratio_rows(self, index: int, tail: Sequence[Evidence] | None) -> Iterator[Estimate]:
         """Yield the rows of a ratio, from the states of its parts and of their sum."""
-        names = [reward.name for reward in self.config.rewards]
-        indices = [*(names.index(part) for part in self.config.rewards[index].of), index]
+        indices = self._parts_of(index)
         for whole, state in zip(self._grids, self._state.grids, strict=True):
             parts = [(*whole.select_reward(state, part), None if tail is None else tail[part]) for part in indices]
             yield from ratios.estimates(self.config.for_reward(index), parts)

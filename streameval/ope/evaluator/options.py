@@ -115,6 +115,18 @@ class RewardRange(StrictModel):
         "is the share of events above it, e.g. 500",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _is_per_event(cls, options: object) -> object:
+        if isinstance(options, Mapping) and "per" in options:
+            message = (
+                "a log does not tell how often users come back under a candidate, and for the logged visits the reward "
+                "per user is the reward per event times a number that all policies share"
+            )
+            hint = "remove it, as relative lifts are the same; if events have a `unit`, intervals allow for its events"
+            refuse([Problem(("per",), message, hint)])
+        return options
+
     @model_validator(mode="after")
     def _is_not_empty(self) -> Self:
         refuse(self._share_problems())
@@ -226,18 +238,13 @@ def _ratio_problems(name: str, named: Mapping[str, NamedReward]) -> Iterator[Pro
         hint = "name the numerator, then the denominator, e.g. [revenue, click]"
         yield Problem(("rewards", name, "of"), expecting("two different rewards", shown(list(settings.of))), hint)
         return
-    above, below = settings.of
+    _, below = settings.of
     if named[below].min < 0:
         hint = f"give it a min of at least 0: the ratio is unknown if the mean of {below} may be 0"
         yield Problem(("rewards", below, "min"), expecting("at least 0", f"{named[below].min:g}"), hint)
-    hint = f"decide by a sum of its parts, e.g. {{of: {{{above}: 1, {below}: -R}}}} with R, the ratio of production now"
-    if name == next(iter(named)):
-        yield Problem(("rewards", name), expecting("a goal that is not a ratio", "a ratio"), hint)
     if settings.quantiles:
         what = expecting("no quantiles of a ratio", "quantiles")
         yield Problem(("rewards", name, "quantiles"), what, "write them for its parts: single events have no ratio")
-    if settings.guardrail is not None:
-        yield Problem(("rewards", name, "guardrail"), expecting("no guardrail for a ratio", "a guardrail"), hint)
 
 
 # --- All options ---

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from streameval.common.arrays import Array, Mask, ratio
-from streameval.ope.core import AdaptiveDecay, AdaptiveWindow, Reading
+from streameval.ope.core import AdaptiveDecay, AdaptiveWindow, Lift, Reading
 from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.grid import Grid, GridState
 from streameval.ope.evaluator.report_rows import known_numbers
@@ -27,6 +27,9 @@ from streameval.ope.report import Estimate
 
 MOST_LACKING = 1e-3
 """Largest share of events that may have only one of both rewards. The ratio is unknown if more have."""
+
+FOR_RULES = ("lift_variance", "lift_spread_square")
+"""Numbers of lifts that rules read, and no row has."""
 
 Part: TypeAlias = tuple[Grid, GridState, Evidence | None]
 """The grid of one reward with its state and the events of the unfinished block."""
@@ -106,7 +109,11 @@ def numbers_of(
     numbers = _lifts(readings, lifts, own, z)
     is_known = ~np.isnan(value[estimators:] + _for_candidates(value, estimators))
     unknown = np.full(estimators, np.nan)
-    compared = {name: np.concatenate([unknown, np.where(is_known, column, np.nan)]) for name, column in numbers.items()}
+    compared = {
+        name: np.concatenate([unknown, np.where(is_known, column, np.nan)])
+        for name, column in numbers.items()
+        if name not in FOR_RULES
+    }
     details = {
         "numerator": above,
         "denominator": below,
@@ -152,6 +159,7 @@ def _lifts(readings: Sequence[Reading], lifts: Sequence[Reading], own: Variances
     of_base = _largest(variances[1]) / events + drift_of_base.total(its)
     sign = np.where(base < 0, -1.0, 1.0)
     correlation = -sign * _correlation(error, of_base, _largest(variances[0]) / events + drift)
+    spread = _drift(lifts, weight, ("spread",)).total(its)
     relative = ratio_bounds(_around(lift, z, error), _around(sign * base, z, of_base), correlation)
     return {
         "lift": lift,
@@ -163,7 +171,29 @@ def _lifts(readings: Sequence[Reading], lifts: Sequence[Reading], own: Variances
         "lift_value": ratio(*now),
         "lift_production_value": base,
         "lift_deviation": np.sqrt(sampling),
+        "lift_variance": sampling / events,
+        "lift_spread_square": spread,
     }
+
+
+def lift_after(readings: Sequence[Reading], weight: float, columns: Sequence[str], label: str, path: Lift) -> Lift:
+    """Return the lift of a ratio after a block, for rules that judge by the lift alone.
+
+    Args:
+        readings: the numerator, the denominator and their weighted sum on a mixture after the block
+        weight: the weight of the denominator in the sum
+        columns: labels of the columns of a policy
+        label: the column of the estimator
+        path: the lift of the sum after the block, whose events the ratio has
+    """
+    estimators = len(columns)
+    own = Variances.from_readings(readings, weight)
+    numbers = _lifts(readings, [reading.lift(estimators) for reading in readings], own, 1.0)
+    unknown = np.where(_is_known(readings), 0.0, np.nan)  # which a sum hands on
+    unknown = unknown[estimators:] + _for_candidates(unknown, estimators)
+    rows = ((numbers[name] + unknown).reshape(-1, estimators) for name in ("lift", *FOR_RULES))
+    value, variance, spread = (np.where(np.isnan(path.events), np.nan, row[:, columns.index(label)]) for row in rows)
+    return Lift(value, variance, spread, path.events)
 
 
 def _for_candidates(rows: Array, estimators: int) -> Array:
@@ -196,15 +226,13 @@ def _events(readings: Sequence[Reading]) -> Array:
     return np.asarray(np.fmin(*rows))
 
 
-def _drift(readings: Sequence[Reading], weight: float) -> Variances:
+def _drift(readings: Sequence[Reading], weight: float, names: Sequence[str] = ("spread", "drift")) -> Variances:
     """Return the squared errors from drift, 0 for averages that do not measure them.
 
     The error of the sum tells whether both parts drift together. Its bounds are the sum and the difference of theirs.
     """
     nothing = np.zeros_like(readings[0].value)
-    above, below, both = (
-        np.nan_to_num([reading.parts.get(name, nothing) for name in ("spread", "drift")]) for reading in readings
-    )
+    above, below, both = (np.nan_to_num([reading.parts.get(name, nothing) for name in names]) for reading in readings)
     below_in_sum = weight * below
     both = np.clip(both, np.abs(above - below_in_sum), above + below_in_sum)
     return Variances(np.square([above, below, both]), weight)

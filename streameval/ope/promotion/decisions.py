@@ -166,7 +166,9 @@ def _checks(
                 weights = chain(weights, trust_checks.support_check(numbers[-1], sound[-1], limits, is_known))
             if policy in counts:
                 weights = chain(weights, [trust_checks.missing_check(counts[policy], unknown, rows, limits)])
-            for check in (*weights, *stream, trust_checks.reward_range_check(rows, monitor.context.reward_range)):
+            if not monitor.context.is_ratio:
+                weights = chain(weights, [trust_checks.reward_range_check(rows, monitor.context.reward_range)])
+            for check in (*weights, *stream):
                 yield TrustCheck(policy, *check)
 
 

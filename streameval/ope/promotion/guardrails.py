@@ -71,6 +71,11 @@ class Reward:
         return self.quantile is None and "clip" in (self.below, self.above)
 
     @property
+    def has_fixed_range(self) -> bool:
+        """Tell whether the values of events have a range that is known beforehand."""
+        return self.quantile is None and not self.is_ratio
+
+    @property
     def is_share(self) -> bool:
         """Tell whether the reward is 1 for values beyond a threshold, and 0 for others."""
         return isinstance(self.below, float) or isinstance(self.above, float)

@@ -184,11 +184,14 @@ class PromotionMonitor:
         goal, limits = rewards[0], reward_range or rewards[0].range
         number = promotion.family_size or ever_added or len(policies) - 1
         judged = sum(reward.max_loss is not None for reward in rewards) + 1
-        context = RuleContext(
-            promotion.margin, confidence, errors, limits, block, logged, weights_average_1, largest_loss, number, judged
-        )
+        settings = promotion.margin, confidence, errors, limits, block, logged, weights_average_1, largest_loss
+        context = RuleContext(*settings, number, judged, goal.is_ratio)
         guardrails = tuple(
-            Guardrail(reward.name, index, context._replace(margin=-reward.max_loss, reward_range=reward.range))
+            Guardrail(
+                reward.name,
+                index,
+                context._replace(margin=-reward.max_loss, reward_range=reward.range, is_ratio=reward.is_ratio),
+            )
             for index, reward in enumerate(rewards)
             if reward.max_loss is not None
         )
@@ -306,7 +309,7 @@ class PromotionMonitor:
         reward_sums = [sums.goal, *sums.guardrails.values()]
         judged = self._judge(state, reward_sums, lifts, sizes, sums.times, trustworthy, evidence, differs, sums.ends)
         pairs = state.pairs
-        if pairs is not None and len(self.policies) > 2:
+        if pairs is not None and len(self.policies) > 2 and not self.context.is_ratio:
             pairs = leader.fold(pairs, sums.goal.sums, self.context.weights_average_1)
         return structs.replace(judged, differs=differs[-1], trust=trust, clusters=shared, pairs=pairs)
 
@@ -532,7 +535,7 @@ class PromotionMonitor:
             checks: the trust checks. A candidate that fails one is not compared.
         """
         candidates, number = self.policies[1:], max(self.context.candidates, len(self.policies) - 1)
-        if state.pairs is None or number < 2:
+        if state.pairs is None or number < 2 or self.context.is_ratio:
             return ()
         return leader.contenders(
             state.pairs,

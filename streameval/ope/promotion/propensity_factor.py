@@ -80,6 +80,7 @@ def with_factor(
         or production is None
         or decision.lower is None
         or not context.weights_average_1
+        or context.is_ratio
         or row.estimator.partition("(")[0] not in WEIGHTED
     ):
         return decision

@@ -301,7 +301,7 @@ def missing_check(
         estimates: its estimates
         limits: the limit
     """
-    shares = [(row.details["missing_share"], f" of {row.average}") for row in estimates]
+    shares = [(row.details.get("missing_share"), f" of {row.average}") for row in estimates]
     known = [(share, where) for share, where in shares if share is not None]
     own = max(0, counts.missing - unknown)
     share, where = max(known, default=(own / max(1, counts.events + own), ""))

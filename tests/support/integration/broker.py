@@ -55,6 +55,7 @@ controller.listener.names=CONTROLLER
 listener.name.secure.sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-256,OAUTHBEARER
 listener.name.secure.oauthbearer.sasl.jaas.config=\
 org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="broker";
+listener.name.secure.oauthbearer.connections.max.reauth.ms=3600000
 listener.name.secure.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
 user_{user}="{password}";
 listener.name.secure.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
@@ -189,6 +190,23 @@ class RealBroker:
             process.wait()
 
     close = kill
+
+    @contextmanager
+    def moved(self, port: int) -> Iterator[None]:
+        """Listen at another port during the block, as after a move to another machine, and at the old one after it."""
+        before = self.port
+        try:
+            self._listen_at(port)
+            yield
+        finally:
+            self._listen_at(before)
+
+    def _listen_at(self, port: int) -> None:
+        self.stop()
+        properties = self._home / "server.properties"
+        properties.write_text(properties.read_text().replace(f":{self.port}", f":{port}"))
+        self.port, self.bootstrap = port, f"127.0.0.1:{port}"
+        self.start()
 
     @contextmanager
     def suspended(self) -> Iterator[None]:

@@ -415,6 +415,11 @@ def test_problem_has_path_expectation_finding_and_hint(load: Loader, text: str, 
             id="an interval that a mixture does not have",
         ),
         pytest.param(
+            ONE + "reward: {per: unit}",
+            "reward.per (line 2): a log does not tell how often users come back under a candidate",
+            id="a reward per user",
+        ),
+        pytest.param(
             ONE + "drift: AWDIN",
             "drift (line 2): there is no drift detector 'AWDIN'; there are ADWIN, KSWIN, PageHinkley\nhint: ",
             id="a drift detector that river does not have",

@@ -193,13 +193,14 @@ def test_an_unknown_field_in_columns_is_refused() -> None:
 @pytest.mark.parametrize("columns", [{}, {"propensity": "propensity", "unit": "user"}, {"unit": "meta.user"}])
 def test_the_frame_of_a_serializer_is_left_out(columns: dict[str, str]) -> None:
     whole = json.dumps(PLAIN).encode()
-    messages = [whole, b"\0\0\0\0\7" + whole, b"\0\xff\0\xff\1" + whole, b"\0\0\0\0\7{", b"\0\0\0\0\7avro", None]
-    batch = json_decoder(columns, policies=["new"]).decode_batch(messages)
-    assert batch.propensity.tolist() == [0.5] * 3
+    glue = b"\3\0" + bytes(range(16))
+    framed = [whole, b"\0\0\0\0\7" + whole, b"\0\xff\0\xff\1" + whole, glue + whole]
+    others = [b"\0\0\0\0\7{", b"\0\0\0\0\7avro", glue + b"avro", b"\3\5" + glue[2:] + b"compressed", None]
+    batch = json_decoder(columns, policies=["new"]).decode_batch([*framed, *others])
+    assert batch.propensity.tolist() == [0.5] * 4
     assert [(rejection.place, rejection.value) for rejection in batch.rejected] == [
-        (3, messages[3]),
-        (4, messages[4]),
-        (5, b""),
+        *enumerate(others[:-1], start=4),
+        (8, b""),
     ]
 
 

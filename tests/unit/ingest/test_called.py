@@ -18,6 +18,7 @@ from streameval.errors import ConfigError, SourceError
 from streameval.events import JsonDecoder
 from streameval.ingest.base import Offsets, Records, Source, SourceOffsets
 from streameval.ingest.called import CalledSettings
+from streameval.service.startup import pipeline_of
 from support.factories import wait_until
 from support.messages import message
 
@@ -211,6 +212,60 @@ def test_a_fast_function_waits_for_the_evaluation(opened: Callable[..., Source])
     time.sleep(0.05)
     assert made[0] == 11
     assert len(values(drained(source))) == 1000
+
+
+def test_rewards_that_come_later_are_joined_and_counted_once(opened: Callable[..., Source]) -> None:
+    def stream(positions: Any) -> Iterator[Any]:
+        done = (positions or {}).get(0, 0)
+        for number in range(done + 1, 9):
+            yield {0: number}, message(number, reward=..., policies={"new": 0.25})
+            if number % 2 == 0:
+                yield {"clicks": number}, {"event_id": number, "timestamp": number + 1, "reward": 1}
+
+    source = {"kind": "python", "target": "x:stream", "rewards": {"topic": "clicks", "window": "3s"}}
+    source |= {"max_lateness": "100ms", "idle_timeout": "100ms"}
+    config = Config.model_validate({"source": source, "policies": {"candidates": ["new"]}})
+    options = {name: value for name, value in source.items() if name not in ("kind", "target")}
+    reader = opened(stream, **options)
+    pipeline = pipeline_of(config)
+    taken = []
+    wait_until(
+        lambda: taken.append(pipeline.take(reader.poll(0.1), reader.status().ended_at)) or reader.status().exhausted,
+        10.0,
+    )
+    pipeline.take([], reader.status().ended_at)
+    rewards = [reward for batch in [*taken, pipeline.flush()] for reward in batch.reward.tolist()]
+    assert rewards == [0.0, 1.0] * 4
+    assert reader.status().positions == {("stream", 0): 8, ("clicks", 0): 4}
+    again = opened(
+        stream, {topic: Offsets.from_state(log.to_state()) for topic, log in reader.offsets().items()}, **options
+    )
+    assert drained(again) == []
+    assert again.status().positions == reader.status().positions
+
+
+def test_a_check_reads_decisions_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stream(positions: Any) -> Iterator[Any]:
+        yield {"clicks": 1}, b"a reward"
+        yield {0: 1}, b"a decision"
+
+    monkeypatch.setattr(MODULE, "stream", stream, raising=False)
+    settings = CalledSettings.model_validate({"target": f"{__name__}:stream", "rewards": {"topic": "clicks"}})
+    source = settings.for_check().open()
+    assert values(drained(source)) == [b"a decision"]
+    source.close()
+
+
+def test_rejected_messages_go_to_a_file_only() -> None:
+    source = {"kind": "python", "target": "x:stream"}
+    with pytest.raises(ValidationError, match="the source is not a topic"):
+        Config.model_validate(
+            {
+                "source": source,
+                "policies": {"candidates": ["new"]},
+                "dead_letters": {"kind": "kafka", "topic": "rejected"},
+            }
+        )
 
 
 def test_a_backfill_calls_the_function_a_second_time(monkeypatch: pytest.MonkeyPatch) -> None:

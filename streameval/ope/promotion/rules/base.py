@@ -40,6 +40,7 @@ class RuleContext(NamedTuple):
             limit, None for other events
         candidates: the number of candidates ever added, or the size of the family
         rewards: the number of rewards by which a candidate may be worse, which share the error
+        is_ratio: whether the reward is a ratio, so that blocks and events have no lift
     """
 
     margin: float
@@ -52,6 +53,7 @@ class RuleContext(NamedTuple):
     largest_loss: float | None = None
     candidates: int = 1
     rewards: int = 1
+    is_ratio: bool = False
 
     @property
     def floor(self) -> float:

@@ -25,6 +25,7 @@ from streameval.ingest.base import Source
 from streameval.ingest.files.lines import check
 from streameval.ingest.files.remote import expand
 from streameval.ingest.files.source import FileSettings
+from support.commands import command
 from support.http_servers import serving
 from support.messages import message
 
@@ -264,3 +265,20 @@ def test_an_object_store_is_read_with_its_own_driver(monkeypatch: pytest.MonkeyP
             count_events("s3://logs/day=3/*")
     finally:
         server.stop()
+
+
+def test_commands_take_addresses(web: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pq.write_table(table(), tmp_path / "log.parquet")
+    (tmp_path / "log.ndjson").write_bytes(b"".join(LINES))
+    scores = [
+        json.dumps({"event_id": str(number), "timestamp": number, "policies": {"late": 0.5}}) for number in range(COUNT)
+    ]
+    (tmp_path / "scores.ndjson").write_text("\n".join(scores))
+    replayed = command(capfd, "replay", f"{web}/log.parquet", "--candidates", "challenger", "--json")
+    assert json.loads(replayed.out)["events"]["accepted"] == COUNT
+    both = [f"{web}/log.ndjson", "--candidates", "late", "--json", "--scores", f"{web}/scores.ndjson"]
+    assert json.loads(command(capfd, "replay", *both).out)["events"]["accepted"] == COUNT
+    assert "challenger" in command(capfd, "plan", f"{web}/log.parquet", "--candidates", "challenger").out
+    checked = command(capfd, "check", "--propensities", f"{web}/log.parquet", "--candidates", "challenger")
+    assert "log.parquet" not in checked.err
+    assert command(capfd, "replay", f"{web}/secret.csv", "--candidates", "challenger").code == 2

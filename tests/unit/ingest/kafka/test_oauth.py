@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
 import pytest
 from kafka.errors import SaslAuthenticationFailedError
+from pydantic import ValidationError
 
+from streameval.errors import ConfigError
 from streameval.ingest.kafka import confluent, kafka_python, oauth
-from streameval.ingest.kafka.oauth import ClientCredentials
+from streameval.ingest.kafka.oauth import CalledProvider, ClientCredentials, msk_region
 from streameval.ingest.kafka.settings import KafkaSettings
 from support.identity import CLIENT, SECRET, identity_provider
 from support.ports import free_port
@@ -98,3 +106,123 @@ def test_both_clients_get_the_settings() -> None:
         "sasl.oauthbearer.scope": "kafka",
     }
     assert not {"sasl.username", "sasl.password"} & options.keys()
+
+
+# --- Functions that return tokens ---
+
+PROVIDED = {
+    "topic": "interactions",
+    "security_protocol": "SASL_SSL",
+    "sasl_mechanism": "OAUTHBEARER",
+    "sasl_oauth_provider": "support.identity:short_lived_token",
+}
+MSK = {
+    "topic": "interactions",
+    "bootstrap_servers": "b-1.shop.x1.c2.kafka.eu-west-1.amazonaws.com:9098",
+    "security_protocol": "SASL_SSL",
+    "sasl_mechanism": "AWS_MSK_IAM",
+}
+
+
+def test_a_token_of_a_function_is_renewed_before_it_expires(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, calls = 1000.0, [0]
+    monkeypatch.setattr(oauth.time, "monotonic", lambda: now)
+
+    def token() -> tuple[str, float]:
+        calls[0] += 1
+        return f"token {calls[0]}", time.time() + 100.0
+
+    provider = CalledProvider(token, "mine:token")
+    assert provider.token() == "token 1"
+    now += 79.0
+    assert provider.token_and_end() == ("token 1", pytest.approx(time.time() + 100.0, abs=5.0))
+    now += 2.0
+    assert provider.token() == "token 2"
+
+
+def test_a_token_without_an_end_is_asked_for_every_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, tokens = 0.0, iter(["one", "two"])
+    monkeypatch.setattr(oauth.time, "monotonic", lambda: now)
+    provider = CalledProvider(lambda: next(tokens), "mine:token")
+    assert (provider.token(), provider.token()) == ("one", "one")
+    now += 60.0
+    assert provider.token() == "two"
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda: 1 / 0, "ZeroDivisionError"),
+        (lambda: None, "expected a token"),
+        (lambda: ("token", "soon"), "expected a token, or a token and seconds since 1970"),
+        (lambda: ("token", time.time() - 60.0), "expired 60 s ago"),
+    ],
+)
+def test_a_function_without_a_token_is_named(function: Callable[[], Any], reason: str) -> None:
+    with pytest.raises(SaslAuthenticationFailedError, match=f"no token from mine:token: .*{reason}"):
+        CalledProvider(function, "mine:token").token()
+
+
+def test_both_clients_ask_the_function() -> None:
+    settings = KafkaSettings.model_validate(PROVIDED)
+    options = kafka_python.consumer_options(settings)
+    assert isinstance(options["sasl_oauth_token_provider"], CalledProvider)
+    asked = confluent.consumer_options(settings)["oauth_cb"]("")
+    assert asked[0] == options["sasl_oauth_token_provider"].token()
+    assert time.time() < asked[1] <= time.time() + 5.0
+    with pytest.raises(ConfigError, match="has no function nothing"):
+        kafka_python.consumer_options(settings.model_copy(update={"sasl_oauth_provider": "support.identity:nothing"}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"sasl_username": "reader"}, "sasl_oauth_provider gives the login"),
+        ({"sasl_oauth_url": "https://identity/token"}, "sasl_oauth_provider gives the login"),
+        ({"sasl_mechanism": "PLAIN"}, "needs sasl_mechanism OAUTHBEARER"),
+        ({"sasl_oauth_provider": "module.function"}, "sasl_oauth_provider"),
+        (MSK | {"sasl_oauth_provider": None, "sasl_password": "x"}, "AWS_MSK_IAM gives the login"),
+        (
+            MSK | {"sasl_oauth_provider": None, "security_protocol": "SASL_PLAINTEXT"},
+            "needs security_protocol SASL_SSL",
+        ),
+        (MSK | {"sasl_oauth_provider": None, "security_protocol": "PLAINTEXT"}, "needs security_protocol SASL_SSL"),
+    ],
+)
+def test_a_login_is_given_once(changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        KafkaSettings.model_validate(PROVIDED | changes)
+
+
+def test_msk_gets_a_signed_token_of_its_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The form only: a request for `kafka-cluster:Connect`, signed with the credentials in the environment."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "an-id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret")
+    settings = KafkaSettings.model_validate(MSK)
+    options, confluent_options = kafka_python.consumer_options(settings), confluent.consumer_options(settings)
+    assert (options["sasl_mechanism"], confluent_options["sasl.mechanism"]) == ("OAUTHBEARER", "OAUTHBEARER")
+    token, end = confluent_options["oauth_cb"]("")
+    assert token == options["sasl_oauth_token_provider"].token()
+    assert 800.0 < end - time.time() <= 900.0
+    url = urlsplit(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode())
+    query = parse_qs(url.query)
+    assert (url.scheme, url.hostname) == ("https", "kafka.eu-west-1.amazonaws.com")
+    assert query["Action"] == ["kafka-cluster:Connect"]
+    assert query["X-Amz-Credential"][0].startswith("an-id/")
+    assert query["X-Amz-Credential"][0].endswith("/eu-west-1/kafka-cluster/aws4_request")
+    assert len(query["X-Amz-Signature"][0]) == 64
+    assert "a-secret" not in url.query
+
+
+def test_the_region_is_the_one_of_the_address_or_of_the_environment() -> None:
+    serverless = "boot-x1.c2.kafka-serverless.us-east-2.amazonaws.com:9098"
+    assert msk_region(serverless, {"AWS_REGION": "eu-west-1"}) == "us-east-2"
+    assert msk_region("broker:9098", {"AWS_DEFAULT_REGION": "eu-west-1"}) == "eu-west-1"
+    with pytest.raises(ConfigError, match="broker:9098 names no region"):
+        msk_region("broker:9098", {})
+
+
+def test_without_the_signer_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streameval.ingest.kafka.connection.find_spec", lambda name: None)
+    with pytest.raises(ValidationError, match=r"pip install 'streameval\[msk\]'"):
+        KafkaSettings.model_validate(MSK)

@@ -209,6 +209,56 @@ def test_a_ratio_is_unknown_if_events_lack_one_of_its_parts_or_before_the_first_
         assert {(row.value, row.lower, row.lift) for row in rows} == {(None, None, None)}
 
 
+DECIDING: dict[str, Any] = {
+    "estimators": ["snips", "ips"],
+    "averages": ["cumulative", "mixture"],
+    "promotion": {"rule": "paired", "min_events": 500, "hold": 2},
+}
+PER_CLICK = {"of": ["revenue", "click"]}
+
+
+@pytest.mark.parametrize(
+    "rewards",
+    [
+        {"per_click": PER_CLICK, "click": {}, "revenue": {"max": 50}},
+        {"click": {}, "revenue": {"max": 50}, "per_click": {**PER_CLICK, "guardrail": {"max_loss": 1.0}}},
+    ],
+    ids=["goal", "guardrail"],
+)
+def test_a_ratio_that_decides_has_the_lift_of_its_row_however_the_stream_is_cut(rewards: dict[str, Any]) -> None:
+    names = [name for name in rewards if name != next(iter(rewards))]
+    columns = {"click": CLICK, "revenue": REVENUE}
+    log = batch(columns.get(next(iter(rewards)), UNKNOWN), {name: columns[name] for name in names if name in columns})
+    whole, cut = (Evaluator(["one", "other"], rewards=rewards, drift=None, **DECIDING) for _ in range(2))
+    whole.update(log[:1_200])
+    for first in range(0, 1_200, 333):
+        cut.update(log[first : min(first + 333, 1_200)])
+        cut = Evaluator.from_state(cut.state())
+    report = whole.report()
+    assert report.promotion == cut.report().promotion
+    assert report.transitions == cut.report().transitions
+    for decision in report.promotion:
+        about = decision.guardrails[0] if decision.guardrails else decision
+        assert decision.estimator is not None
+        row = report.get(decision.policy, decision.estimator, "mixture", "per_click")
+        assert about.lift == pytest.approx(row.lift)
+        assert about.lower is not None
+        assert row.lift - about.lower > row.lift - row.lift_lower  # it allows for looks after every block
+    assert report.contenders == () or not rewards["per_click"].keys() <= {"of"}
+    assert all(check.ok for check in report.trust if check.check == "missing_share")
+
+
+def test_a_ratio_as_goal_refuses_what_follows_the_rewards_of_events() -> None:
+    rewards = {"per_click": PER_CLICK, "click": {}, "revenue": {"max": 50}}
+    for path, options in (
+        ("segments", {"segments": {"country": {"field": "context.country", "values": ["de"]}}}),
+        ("candidates", {"candidates": {"one": "logged", "apprentice": "learned"}}),
+        ("logging", {"production": "now", "logging": {"arms": ["now", "one"]}}),
+    ):
+        with pytest.raises(ValueError, match=f"{path}: expected nothing that follows the reward of single events"):
+            Evaluator(**{"candidates": ["one"], "rewards": rewards, "promotion": None, **options})
+
+
 def test_a_configuration_reads_the_fields_of_shares_and_of_parts() -> None:
     config = Config.model_validate(
         {
@@ -254,10 +304,13 @@ def test_a_configuration_reads_the_fields_of_shares_and_of_parts() -> None:
         ({"a": {}, "b": {"of": ["a", "a"]}}, "rewards.b.of: expected two different rewards, found .'a', 'a'."),
         ({"a": {}, "b": {"of": ["a"]}}, "rewards.b.of: expected two different rewards, found .'a'."),
         ({"a": {"min": -1}, "b": {}, "c": {"of": ["b", "a"]}}, "rewards.a.min: expected at least 0, found -1"),
-        ({"c": {"of": ["b", "a"]}, "a": {}, "b": {}}, "rewards.c: expected a goal that is not a ratio"),
+        (
+            {"c": {"of": ["b", "a"]}, "a": {}, "b": {}},
+            "promotion.rule: expected a rule that judges by the lift alone, for the ratio c, found 'periodic'",
+        ),
         (
             {"a": {}, "b": {}, "c": {"of": ["b", "a"], "guardrail": {"max_loss": 1}}},
-            "rewards.c.guardrail: expected no guardrail for a ratio",
+            "promotion.rule: expected a rule that judges by the lift alone, for the ratio c, found 'periodic'",
         ),
     ],
 )
