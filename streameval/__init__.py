@@ -17,7 +17,7 @@
 * intervals: `Normal`, `EmpiricalLikelihood`, `EmpiricalBernstein`, `ConfidenceSequence`, `DriftAware`
 * reward models: `Ridge`, `Tabular`, `RiverModel`, `PythonModel`
 * candidates as code: `PythonPolicy`, `Uniform`, `First`, `EpsilonGreedy`, `Softmax`, `Logged`
-* candidates that learn: `Learned`, `OfRewardModel`
+* candidates that learn: `Learned`, `LearnedRanker`, `OfRewardModel`
 * when a candidate is promotable: `Promotion`, `Trust`
 * errors: `StreamevalError` and its kinds, each with a hint
 
@@ -71,6 +71,7 @@ if TYPE_CHECKING:
         Normal,
     )
     from streameval.ope.learning.learned import Learned
+    from streameval.ope.learning.learned_ranker import LearnedRanker
     from streameval.ope.learning.of_reward_model import OfRewardModel
     from streameval.ope.policies.coded import EpsilonGreedy, First, Logged, Softmax, Uniform
     from streameval.ope.policies.external import PythonPolicy
@@ -87,7 +88,7 @@ __all__ += ["ClickCAB", "ClickIPS", "ClickSNIPS", "ClippedClickIPS", "Ranking", 
 __all__ += ["AdaptiveDecay", "AdaptiveWindow", "Cumulative", "Decay", "Mixture", "Window"]
 __all__ += ["ConfidenceSequence", "DriftAware", "EmpiricalBernstein", "EmpiricalLikelihood", "Interval", "Normal"]
 __all__ += ["Decisions", "EpsilonGreedy", "First", "Logged", "PythonPolicy", "Softmax", "Uniform"]
-__all__ += ["Learned", "OfRewardModel"]
+__all__ += ["Learned", "LearnedRanker", "OfRewardModel"]
 __all__ += ["Promotion", "Trust"]
 __all__ += ["PythonModel", "Ridge", "RiverModel", "Tabular"]
 __all__.sort()
@@ -103,7 +104,8 @@ _HOMES = (
         "ope.core",
     ),
     *("ope.estimators", "ope.evidence", "ope.intervals", "ope.promotion", "ope.report", "ope.evaluator.evaluator"),
-    *("cli.compare", "ingest.files.reading", "ope.learning.learned", "ope.learning.of_reward_model"),
+    *("cli.compare", "ingest.files.reading", "ope.learning.learned", "ope.learning.learned_ranker"),
+    "ope.learning.of_reward_model",
 )
 """A name is imported from the first of these modules that has it."""
 

@@ -47,13 +47,13 @@ class Policies(StrictModel):
 
 def _with_file(name: str, policy: object) -> object:
     """Return the options of a policy, completed by the policy `file` that it names."""
-    if not (isinstance(policy, dict) and policy.get("kind") == "learned" and "file" in policy):
+    if not (isinstance(policy, dict) and policy.get("kind") in policy_file.KINDS and "file" in policy):
         return policy
     path, own = policy["file"], {key: option for key, option in policy.items() if key != "file"}
     if not isinstance(path, str):
         return own if path is None else policy
     try:
-        return {**policy_file.options_of(Path(path).read_bytes()), **own}
+        return {**policy_file.options_of(Path(path).read_bytes(), policy["kind"]), **own}
     except OSError as error:
         message, hint = f"{path} cannot be read: {error.strerror}", "name the file that `streameval learn` wrote"
     except InputError as error:

@@ -431,7 +431,8 @@ def rankings_from_arrays(
     shown = column("clicks", clicks, None, None)
     n, length = shown.shape
     by_policy = [column(f"ranks[{name!r}]", values, n, length) for name, values in ranks.items()]
-    placed = np.array([np.where(np.isnan(values).all(axis=1), np.nan, 1.0) for values in by_policy]).reshape(-1, n).T
+    placed = np.array([np.where(np.isnan(values).all(axis=1), np.nan, 1.0) for values in by_policy])
+    placed = placed.reshape(len(by_policy), n).T
     keeps_all = list_length is not None or features is not None
     kept = ~np.isnan(shown) & (keeps_all | (shown > 0))
     pair = np.zeros((n, 2)) if swap is None else np.sort(column("swap", swap, n, 2), axis=1)
@@ -453,7 +454,7 @@ def rankings_from_arrays(
         clicked=(shown[kept] > 0).astype(float),
         propensity=looked[kept],
         next_ratio=marginal[kept][:, 1] / marginal[kept][:, 0],
-        ranks=np.array([values[kept] for values in by_policy]).reshape(len(by_policy), -1).T,
+        ranks=np.array([values[kept] for values in by_policy]).reshape(len(by_policy), np.count_nonzero(kept)).T,
         features=table,
     )
     return placed, _without_unknown_ranks(rankings)

@@ -1,10 +1,16 @@
-"""Test that policies that learn become better than the logging policy, and follow the world."""
+"""Test that policies and rankers that learn become better than the logging policy, and follow the world."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
+from streameval import Evaluator
 from streameval.ope.learning.learned import Learned
+from streameval.ope.learning.learned_ranker import LearnedRanker
+from support import ranking_worlds as worlds
 from support.learned_policies import EVERY, evaluated, value
 from support.learning import log
 
@@ -29,3 +35,42 @@ def test_a_policy_that_forgets_follows_a_world_that_turns_around() -> None:
         evaluator.update(turned)
         values.append(2 * value(evaluator.report()) - before)
     assert values[1] > values[0]
+
+
+def ranking(policy: LearnedRanker) -> Evaluator:
+    options = {"averages": ["cumulative"], "drift": None, "promotion": None, "ranking": worlds.LINEAR}
+    return Evaluator({"ranker": policy}, estimators=["click_ips"], **options)
+
+
+@pytest.mark.parametrize("loss", ["hinge", "dcg"])
+def test_a_ranker_comes_within_a_hundredth_of_the_best_linear_one(loss: Any) -> None:
+    for seed in range(2):
+        best, production = worlds.scorers(seed)
+        learner = ranking(LearnedRanker(loss=loss))
+        for part in range(20):
+            learner.update(worlds.featured(5_000, (seed, part), best, production)[0])
+        weights = learner.learned("ranker")["weights"][0]
+        _, features, attractive = worlds.featured(20_000, 1_000 + seed, best, production)
+        values = [worlds.worth(features, attractive, scorer).mean() for scorer in (weights, best, production)]
+        assert values[0] > values[1] - 0.01
+        assert values[1] - values[2] > 0.1
+
+
+def test_the_interval_of_the_lift_contains_the_mean_lift_of_the_rankers_of_all_blocks() -> None:
+    covered, block = 0, 100
+    for seed in range(40):
+        best, production = worlds.scorers(seed)
+        batch, features, attractive = worlds.featured(5_000, seed, best, production)
+        learner, lifts = ranking(LearnedRanker(step=0.02)), []
+        for first in range(0, 5_000, block):
+            weights = learner.learned("ranker")["weights"]
+            scorer = weights[0] if len(weights) else np.zeros(worlds.WIDTH)
+            page = slice(first, first + block)
+            values = [worlds.worth(features[page], attractive[page], one) for one in (scorer, production)]
+            lifts.append((values[0] - values[1]).mean())
+            learner.update(batch[page])
+        row = learner.report().get("ranker", "click_ips", "cumulative")
+        assert row.lift_lower is not None
+        assert row.lift_upper is not None
+        covered += row.lift_lower <= np.mean(lifts) <= row.lift_upper
+    assert covered >= 36

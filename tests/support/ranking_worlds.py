@@ -76,3 +76,42 @@ def evaluated(batch: EventBatch, examination: Any, average: str = "cumulative", 
 def estimate(batch: EventBatch, examination: Any, average: str = "cumulative") -> Estimate:
     """Return the estimate of the candidate after these pages."""
     return evaluated(batch, examination, average).report().get("new", "click_ips", average)
+
+
+ITEMS, WIDTH = 20, 8
+"""The items and the features of each on a page of `featured`."""
+LINEAR = {"metric": {"kind": "dcg", "at": 10}, "examination": {"kind": "power", "eta": 1.0}}
+"""How pages of `featured` are judged."""
+
+
+def scorers(seed: int) -> tuple[Array, Array]:
+    """Return weights that order items by their chance of a click, so that no ranker is better, and production's."""
+    best, other = np.random.default_rng(seed).normal(size=(2, WIDTH)) / np.sqrt(WIDTH)
+    return best, 0.5 * best + other
+
+
+def featured(count: int, seed: Any, best: Array, production: Array, **options: Any) -> tuple[EventBatch, Array, Array]:
+    """Draw pages of items with features, and return the features and the chance of a click on an examined item.
+
+    Args:
+        count: Number of pages.
+        seed: Seed of the random numbers.
+        best: The chance of a click grows with the score by these weights.
+        production: Production ranks by the score with these weights.
+        options: Further arguments of `EventBatch.from_rankings`.
+    """
+    rng = np.random.default_rng(seed)
+    features = rng.normal(size=(count, ITEMS, WIDTH))
+    order = np.argsort(-(features @ production), axis=1)
+    features = np.take_along_axis(features, order[..., None], axis=1)
+    attractive = 0.02 + 0.4 / (1 + np.exp(1 - 2 * (features @ best)))
+    clicks = rng.random((count, ITEMS)) < attractive / np.arange(1, ITEMS + 1)
+    columns = {"clicks": clicks, "ranks": {}, "features": features, **options}
+    return EventBatch.from_rankings(**columns), features, attractive
+
+
+def worth(features: Array, attractive: Array, weights: Array) -> Array:
+    """Return the DCG at 10 of each page, with its items in the order of the scores by these weights."""
+    gain = np.where(np.arange(ITEMS) < 10, 1 / np.log2(2 + np.arange(ITEMS)), 0.0)
+    order = np.argsort(-(features @ weights), axis=1, kind="stable")
+    return np.asarray((np.take_along_axis(attractive, order, axis=1) * gain).sum(axis=1))

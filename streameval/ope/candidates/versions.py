@@ -113,6 +113,10 @@ class FrozenPolicy(LearningPolicy):
         return self.policy.follows_model
 
     @property
+    def ranks_pages(self) -> bool:
+        return self.policy.ranks_pages
+
+    @property
     def keeps_learning(self) -> bool:
         return False
 

@@ -163,6 +163,10 @@ class EvaluatorConfig:
             yield from objections(partial(self.promotion.check, self.block), "promotion", "rule", hint=hint)
         if self.ranking is not None:
             yield from self._ranking_problems()
+        for name, policy in self.computed_policies.items():
+            if self.ranking is None and _ranks_pages(policy):
+                actual, hint = f"'{name}', which ranks pages", "write ranking: {metric: dcg, examination: power}"
+                yield Problem(("candidates", name), expecting("a policy that chooses actions", actual), hint)
         yield from self._limit_problems()
         yield from self._ratio_problems()
         if self.propensity is not None:
@@ -208,9 +212,11 @@ class EvaluatorConfig:
         if self.segments:
             hint = "remove them: segments split the estimates of decisions, and not those of rankings"
             yield Problem(("segments",), expecting("nothing next to `ranking`", "segments"), hint)
-        for name in self.computed_policies:
-            actual = f"'{name}', which is computed: policies in code cannot rank"
-            yield Problem(("candidates", name), expecting("a logged policy next to `ranking`", actual), "log the ranks")
+        for name, policy in self.computed_policies.items():
+            if not _ranks_pages(policy):
+                actual = f"'{name}', which is computed: policies in code cannot rank"
+                hint = "log the ranks, or take kind: learned_ranker"
+                yield Problem(("candidates", name), expecting("a logged policy next to `ranking`", actual), hint)
 
     def _limit_problems(self) -> Iterator[Problem]:
         """Yield what needs the range of a reward before its first event, next to a reward with `max: auto`."""
@@ -674,6 +680,10 @@ def _products(options: EvaluatorOptions) -> tuple[Product, ...]:
         return ((published, PUBLISHED_AVERAGES), (best, (BEST_AVERAGE,)))
     estimators, averages = tuple(dict.fromkeys((*published, *best))), (*PUBLISHED_AVERAGES, BEST_AVERAGE)
     return ((options.estimators or estimators, options.averages or averages),)
+
+
+def _ranks_pages(policy: object) -> bool:
+    return isinstance(policy, LearningPolicy) and policy.ranks_pages
 
 
 def _name_problems(production: str, candidates: Candidates) -> Iterator[Problem]:

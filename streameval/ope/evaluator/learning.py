@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -10,12 +11,13 @@ import numpy as np
 from streameval.common.arrays import Array, State, from_plain, to_plain
 from streameval.errors import StateError
 from streameval.events import ActionSets, EventBatch, Fault, RawFields
+from streameval.events.rankings import Rankings
 from streameval.ope.candidates.versions import FrozenPolicy
 from streameval.ope.core.state import Company
 from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.room import Incomplete, Owned, Present, Room
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT
-from streameval.ope.learning.learned import Learned
+from streameval.ope.learning.adam import LinearPolicy
 from streameval.ope.policies.base import Answer, LearningPolicy, Log
 from streameval.ope.policies.coded import Faults, fill
 from streameval.ope.report import Learner
@@ -53,7 +55,8 @@ def complete(config: EvaluatorConfig, state: State, incomplete: Incomplete) -> t
     )
     reward = np.where(usable, events.reward, np.nan)
     limits = config.rewards[0].range
-    log = Log(sets, propensity, reward, 1 / sampling, config.block, None, events.raw_fields, limits)
+    pages = events.rankings, incomplete.looks
+    log = Log(sets, propensity, reward, 1 / sampling, config.block, None, events.raw_fields, limits, *pages)
     if incomplete.prediction is not None:
         log = _with_prediction(config, log, incomplete.prediction)
     answers, after, unlearned = {}, {}, Faults()
@@ -62,7 +65,10 @@ def complete(config: EvaluatorConfig, state: State, incomplete: Incomplete) -> t
         answers[name], after[name] = policy.fold(state[name], asked)
         reasons = after[name].pop("unlearned", ())
         unlearned[name] = {len(events) + block: Fault("not_learned", reason) for block, reason in enumerate(reasons)}
-    filled, faults = fill(events, {name: partial(_answered, sets, answer) for name, answer in answers.items()})
+    if events.rankings is not None:
+        filled, faults = _ranked(events, events.rankings, answers)
+    else:
+        filled, faults = fill(events, {name: partial(_answered, sets, answer) for name, answer in answers.items()})
     faults = {name: by_event | unlearned[name] for name, by_event in faults.items()}
     return incomplete._replace(events=filled, faults=incomplete.faults | faults), after
 
@@ -90,6 +96,20 @@ def _answered(logged: ActionSets, answer: Answer, sets: ActionSets, _raw_fields:
     return np.full(len(sets.propensities), np.nan), dict.fromkeys(range(len(sets.index)), fault)
 
 
+def _ranked(events: EventBatch, rankings: Rankings, answers: Mapping[str, Answer]) -> tuple[EventBatch, Faults]:
+    """Fill in the ranks of these policies, which order all items shown. A page without ranks lacks only the policy."""
+    ranks, lengths, placed = (
+        column.T.copy() for column in (rankings.ranks, rankings.list_length, events.probabilities)
+    )
+    for name, (own, faults) in answers.items():
+        column, lost = events.policies.index(name), np.zeros(len(events), dtype=bool)
+        lost[list(faults)] = True
+        ranks[column] = own
+        lengths[column], placed[column] = (np.where(lost, np.nan, values) for values in (rankings.shown, 1.0))
+    filled = replace(rankings, ranks=ranks.T, list_length=lengths.T)
+    return replace(events, rankings=filled, probabilities=placed.T), {name: dict(a[1]) for name, a in answers.items()}
+
+
 def rows(config: EvaluatorConfig, state: State, present: Present) -> dict[str, tuple[Learner, ...]]:
     """Return a row for each policy that learns, and for each frozen copy."""
     return {"learners": tuple(_rows(config, state, present))}
@@ -103,6 +123,7 @@ def _rows(config: EvaluatorConfig, state: State, present: Present) -> Iterator[L
     for name, policy in config.learned_policies.items():
         made = {label for label, versions in config.versions.items() if versions.policy == name}
         own, version = state[name], max((copy.number for copy in copies if copy.of in made), default=None)
+        scale = (0.0, 1.0) if policy.ranks_pages else config.rewards[0].range
         if isinstance(policy, FrozenPolicy):
             version = policy.number
         yield Learner(
@@ -111,9 +132,9 @@ def _rows(config: EvaluatorConfig, state: State, present: Present) -> Iterator[L
             steps=own.get("steps", 0),
             version=version,
             regret=regrets.get(name),
-            step_norm=policy.step_norm(own, config.rewards[0].range) if isinstance(policy, Learned) else None,
+            step_norm=policy.step_norm(own, scale) if isinstance(policy, LinearPolicy) else None,
             failures=own.get("failures", 0),
-            learning_rate=policy.step if isinstance(policy, Learned) else None,
+            learning_rate=policy.step if isinstance(policy, LinearPolicy) else None,
         )
 
 

@@ -22,11 +22,13 @@ class Incomplete(NamedTuple):
     Args:
         prediction: [rows]. Reward that the model expected of each action before its block, None if no policy needs it.
         faults: events for which a policy has no distribution
+        looks: [rows of pages]. Probability of a look at each item, NaN if it is unknown, None if no policy ranks pages.
     """
 
     events: EventBatch
     prediction: Array | None
     faults: Faults
+    looks: Array | None = None
 
 
 class Blocks(NamedTuple):

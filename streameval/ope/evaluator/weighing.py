@@ -22,8 +22,9 @@ from streameval.ope.evaluator.state import EvaluatorState, EventState
 from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.actions import FORMS, Form, Requirement
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT, Evidence, SlateSums, start_recent, start_slates
-from streameval.ope.evidence.examination import LearnedCurve, LearnedExamination, variances
+from streameval.ope.evidence.examination import ExaminationState, LearnedCurve, LearnedExamination, variances
 from streameval.ope.policies.coded import Faults
+from streameval.ope.policies.logged import LOGGING
 from streameval.ope.promotion import Lift, PromotionMonitor, repeat_for_policies
 from streameval.ope.report import TrustCheck
 from streameval.ope.reward_models import online
@@ -83,9 +84,30 @@ def completed(config: EvaluatorConfig, state: EvaluatorState, events: EventBatch
         counts = structs.replace(state.events, clipped=fold(state.events.clipped, clips))
         state = structs.replace(state, events=counts)
     goal = _predict(config, state, events, 0) if config.policies_need_prediction else None
-    incomplete, after = rooms.complete(config, derived, Incomplete(events, None if goal is None else goal[0], {}))
+    looks = _looks(config, state, events)
+    known = Incomplete(events, None if goal is None else goal[0], {}, looks)
+    incomplete, after = rooms.complete(config, derived, known)
     weighable = incomplete.events if config.propensity is None else _weighable(incomplete.events)
     return Completed(weighable, incomplete.faults, structs.replace(state, rooms=after), goal)
+
+
+def _looks(config: EvaluatorConfig, state: EvaluatorState, events: EventBatch) -> Array | None:
+    """Return the probability of a look at each item, NaN on pages that do not count, or None if no policy ranks."""
+    if config.ranking is None or events.rankings is None or not config.learned_policies:
+        return None
+    curve, _ = _curve(config, state, events)
+    clicks = config.ranking.clicks(events, (LOGGING,), None if curve is None else curve.probability[:-1])
+    return np.where(clicks.present[events.rankings.owner, 0], clicks.probability, np.nan)
+
+
+def _curve(
+    config: EvaluatorConfig, before: EvaluatorState, events: EventBatch
+) -> tuple[LearnedCurve | None, ExaminationState | None]:
+    """Return the learned curve before each block and after the last one, and the state that it comes from."""
+    learned = examination(config)
+    if learned is None or before.examination is None:
+        return None, before.examination
+    return learned.fold(before.examination, learned.summarise(events, config.block))
 
 
 def _weighable(events: EventBatch) -> EventBatch:
@@ -222,12 +244,10 @@ def _weights(
     """Return the importance weights of these events, the curve, and the state that both come from."""
     signs, units = unit_signs(before.units, events.unit, len(events), config.block)
     after = structs.replace(before, units=units)
-    curve, learned = None, examination(config)
     if config.ranking is None:
         from_events = Evidence.from_batch if len(config.rewards) == 1 else Evidence.without_rewards
         return replace(from_events(events, config.policies, config.block), signs=signs), None, after
-    if learned is not None and before.examination is not None:
-        curve, after.examination = learned.fold(before.examination, learned.summarise(events, config.block))
+    curve, after.examination = _curve(config, before, events)
     curves = None if curve is None else curve.probability[:-1]
     evidence = Evidence.from_rankings(events, config.policies, config.ranking, config.block, curves)
     return replace(evidence, signs=signs), curve, after

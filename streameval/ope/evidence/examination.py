@@ -300,7 +300,7 @@ class Harvested(LearnedExamination):
     were shown there as often as at the next rank. So the clicks at k + 1 divided by this sum are `theta_(k+1) /
     theta_k`. Every item that can be at k + 1 must sometimes be at k. Then the mean of `P(item at k + 1) / P(item at k)`
     over the items shown at k is 1. A rank for which it is not, by four standard errors, is unknown, as are all later
-    ones. This needs pages with the whole list of a policy: other pages keep their clicked items alone.
+    ones. This needs pages with features, or with the whole list of a policy: others keep their clicked items alone.
 
     Source: for comparing equal items at two ranks, Agarwal et al., WSDM 2019.
     """
@@ -317,8 +317,10 @@ class Harvested(LearnedExamination):
         plain = np.where(np.isnan(ratios), np.nan, 1.0)
         earlier = _clicks_by_rank(rankings, self.ranks, ratios)[:, :-1]
         later = _clicks_by_rank(rankings, self.ranks, plain)[:, 1:]
-        # pages without whole lists have their clicked items alone, which are a selection
+        # pages without whole lists and features have their clicked items alone, which are a selection
         is_whole = np.asarray((~np.isnan(rankings.list_length)).any(axis=1))
+        if rankings.features is not None:
+            is_whole |= rankings.features.sizes > 0
         has_next = (rankings.rank < rankings.shown[rankings.owner]) & is_whole[rankings.owner]
         shown = [_sums_by_rank(rankings, links, has_next & ~np.isnan(ratios), column) for column in (plain, ratios)]
         return np.concatenate([earlier, later, *shown], axis=1)

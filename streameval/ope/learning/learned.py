@@ -12,17 +12,13 @@ from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, Mask, State, ratio
 from streameval.common.component import strict
-from streameval.events import ActionSets, Fault
+from streameval.events import Fault
 from streameval.events.action_sets import LARGEST_FEATURE, Index
-from streameval.ope.policies import policy_file
-from streameval.ope.policies.base import Answer, Copied, LearningPolicy, Log
+from streameval.ope.learning.adam import LinearPolicy, drawn
+from streameval.ope.policies.base import Answer, Log
 
 BASELINE_HORIZON = 5_000.0
 """Horizon in events of the baseline of rewards under `snips`."""
-FADING_GRADIENT, FADING_SQUARE = 0.9, 0.999
-"""Fading factors of Adam, for the mean gradient and for its mean square."""
-MIN_SCALE = 1e-8
-"""Smallest scale of gradients, relative to the width of the reward range."""
 NO_SCORES = Fault("missing_field", "features: missing, or another number of them; or the logged distribution")
 Objective: TypeAlias = Literal["ips", "snips", "dr", "cab"]
 MODEL_OBJECTIVES = ("dr", "cab")
@@ -95,7 +91,7 @@ class ScoredEvents(NamedTuple):
 
 
 @dataclass(frozen=True, config=strict)
-class Learned(LearningPolicy):
+class Learned(LinearPolicy):
     """Learn a softmax of linear scores, `exp(w . features)`, by ascending an estimate of its own value block by block.
 
     Each block is predicted with the weights from before it. Then one step of Adam on the objective follows. It uses
@@ -132,7 +128,7 @@ class Learned(LearningPolicy):
     Source: Swaminathan & Joachims, JMLR 2015 (POEM), for the penalty and clipping, and NIPS 2015 for Norm-POEM;
     Joachims, Swaminathan & de Rijke, ICLR
     2018, for the baseline; Dudik, Langford & Li, ICML 2011, for `dr`; Su et al., ICML 2019, for `cab`; Jagerman & de
-    Rijke, SIGIR 2020, for the sampling; Kingma & Ba, ICLR 2015, for Adam.
+    Rijke, SIGIR 2020, for the sampling.
     """
 
     objective: Annotated[Objective, Field(description="the estimate that it ascends")] = "ips"
@@ -169,27 +165,19 @@ class Learned(LearningPolicy):
     def needs_prediction(self) -> bool:
         return self.objective in MODEL_OBJECTIVES
 
-    @property
-    def keeps_learning(self) -> bool:
-        return self.step > 0
-
     def start(self) -> State:
-        """Return the state before the first event. Without initial weights the number of features is unknown.
-
-        `weights` are [1 or positions, features]. `mean` and `square` belong to gradients. `sums` are recent sums of `W
-        r` and `W`.
-        """
-        weights = np.array(self.weights) if self.weights else np.zeros((0, 0))
-        none = np.zeros_like(weights)
-        return {"steps": 0, "weights": weights, "mean": none, "square": none, "sums": np.zeros(2)}
+        """Return the state before the first event. `sums` are recent sums of `W r` and `W`."""
+        return {**super().start(), "sums": np.zeros(2)}
 
     def fold(self, state: State, log: Log) -> tuple[Answer, State]:
         """Return the distributions, each with the weights before its block, and the state after the whole blocks."""
-        state = self._opened(state, log.sets)
+        width = log.sets.first_width
+        positions = int(log.sets.sizes[np.flatnonzero(log.sets.widths)[0]]) if self.per_action and width else 1
+        state = self.opened(state, positions, width)
         chosen, events = self._scored(log, state["weights"])
-        positions, probabilities = np.append(0, np.cumsum(chosen)), [np.empty(0)]
+        places, probabilities = np.append(0, np.cumsum(chosen)), [np.empty(0)]
         for first in range(0, len(chosen), log.block):
-            start, end = positions[first], positions[min(first + log.block, len(chosen))]
+            start, end = places[first], places[min(first + log.block, len(chosen))]
             if start < end:
                 block_events = events.select(start, end)
                 probabilities.append(block_events.probabilities(state["weights"]))
@@ -198,14 +186,6 @@ class Learned(LearningPolicy):
         rows = np.full(len(log.sets.propensities), np.nan)
         rows[np.repeat(chosen, log.sets.sizes)] = np.concatenate(probabilities)
         return (rows, dict.fromkeys(np.flatnonzero(~chosen).tolist(), NO_SCORES)), state
-
-    def _opened(self, state: State, sets: ActionSets) -> State:
-        """Set weights of 0 once an event has features."""
-        width = sets.first_width
-        if len(state["weights"]) or not width:
-            return state
-        positions = int(sets.sizes[np.flatnonzero(sets.widths)[0]]) if self.per_action else 1
-        return state | {name: np.zeros((positions, width)) for name in ("weights", "mean", "square")}
 
     def _scored(self, log: Log, weights: Array) -> tuple[Mask, ScoredEvents]:
         """Return a mask of the events that can be predicted [events], and these events."""
@@ -244,37 +224,15 @@ class Learned(LearningPolicy):
         self, state: State, events: ScoredEvents, probabilities: Array, reward_range: tuple[float, float]
     ) -> State:
         """Return the state after one step of Adam on these events."""
-        steps = state["steps"] + 1
         if self.counter_sample:
-            events = events._replace(weight=events.weight * self._drawn(steps, events.propensity))
+            events = events._replace(weight=events.weight * drawn(state["steps"] + 1, 1 / events.propensity))
         _, by_score = self.objective_of(events, probabilities, self.baseline(state, reward_range[0]))
         gradient = events.gradient(state["weights"], by_score) - 2.0 * self.l2 * state["weights"]
-        mean = FADING_GRADIENT * state["mean"] + (1 - FADING_GRADIENT) * gradient
-        square = FADING_SQUARE * state["square"] + (1 - FADING_SQUARE) * gradient**2
-        fading = 1.0 if self.horizon is None else np.exp(-len(events.reward) / self.horizon)
         is_known, importance = ~np.isnan(events.reward), probabilities[events.logged] / events.propensity
         earned = events.reward[is_known] + reward_range[0]
         sums = np.array([importance[is_known] @ earned, importance[is_known].sum()])
-        return {
-            "steps": steps,
-            "weights": state["weights"] * fading + self._move(steps, mean, square, reward_range),
-            "mean": mean,
-            "square": square,
-            "sums": state["sums"] * np.exp(-len(is_known) / BASELINE_HORIZON) + sums,
-        }
-
-    def _move(self, steps: int, mean: Array, square: Array, reward_range: tuple[float, float]) -> Array:
-        """Return the step of Adam from the mean gradient and its mean square."""
-        scale = np.sqrt(square / (1 - FADING_SQUARE**steps)) + MIN_SCALE * (reward_range[1] - reward_range[0])
-        return np.asarray(self.step * mean / (1 - FADING_GRADIENT**steps) / scale)
-
-    def file_content(self, state: State, copied: Copied) -> bytes:
-        return policy_file.to_bytes(self, state["weights"], copied.events)
-
-    def step_norm(self, state: State, reward_range: tuple[float, float] = (0.0, 1.0)) -> float | None:
-        """Return the Euclidean length of the last step, or None before the first one."""
-        steps = state["steps"]
-        return float(np.linalg.norm(self._move(steps, state["mean"], state["square"], reward_range))) if steps else None
+        after = self.climbed(state, gradient, len(is_known), reward_range)
+        return after | {"sums": state["sums"] * np.exp(-len(is_known) / BASELINE_HORIZON) + sums}
 
     def objective_of(self, events: ScoredEvents, probabilities: Array, baseline: float) -> tuple[float, Array]:
         """Return the objective of a policy with these probabilities, and its derivative by the scores [rows]."""
@@ -311,10 +269,3 @@ class Learned(LearningPolicy):
     def baseline(self, state: State, lowest: float = 0.0) -> float:
         """Return the value that is subtracted from rewards, which count from the lowest one. It is 0 for `ips`."""
         return float(np.nan_to_num(ratio(*state["sums"]) - lowest)) if self.objective == "snips" else 0.0
-
-    @staticmethod
-    def _drawn(step: int, propensity: Array) -> Array:
-        """Draw events with probability proportional to `1 / p`. Return their numbers relative to the expectation."""
-        share = 1 / propensity
-        share /= share.sum()
-        return np.asarray(np.random.default_rng(step).multinomial(len(share), share) / (len(share) * share))

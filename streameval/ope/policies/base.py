@@ -9,9 +9,10 @@ from typing import Any, NamedTuple, TypeAlias, TypeGuard
 from streameval.common.arrays import Array, State
 from streameval.common.component import Configurable
 from streameval.events import ActionSets, Fault, RawFields
+from streameval.events.rankings import Rankings
 
 Answer: TypeAlias = tuple[Array, dict[int, Fault]]
-"""A distribution over the rows of action sets, and the reason for each event without one."""
+"""A distribution over the rows of action sets, or ranks of the rows of pages; the reason for each event without."""
 
 Ask: TypeAlias = Callable[[ActionSets, RawFields], Answer]
 
@@ -43,6 +44,8 @@ class Log(NamedTuple):
             no policy needs it [rows]
         raw_fields: contexts and names of actions, for policies that need them
         reward_range: the lowest and the highest possible reward
+        rankings: the pages, None if the events are decisions
+        looks: the probability of a look at each item of the pages, NaN if it is unknown [rows of the pages]
     """
 
     sets: ActionSets
@@ -53,6 +56,8 @@ class Log(NamedTuple):
     prediction: Array | None = None
     raw_fields: RawFields | None = None
     reward_range: tuple[float, float] = (0.0, 1.0)
+    rankings: Rankings | None = None
+    looks: Array | None = None
 
 
 class Copied(NamedTuple):
@@ -97,6 +102,11 @@ class LearningPolicy(metaclass=Configurable):
     @property
     def follows_model(self) -> bool:
         """Tell whether it knows no more than the reward model does. Its frozen copies then hold a copy of the model."""
+        return False
+
+    @property
+    def ranks_pages(self) -> bool:
+        """Tell whether it ranks the items of pages. Other policies give distributions over actions."""
         return False
 
     @property

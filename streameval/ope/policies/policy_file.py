@@ -18,7 +18,8 @@ POLICY_SUFFIX = ".npz"
 FILE_SCHEMA = 1
 """Version of the format."""
 LEARNED = "learned"
-"""Kind of the policies that are read again."""
+KINDS = (LEARNED, "learned_ranker")
+"""Kinds of the policies that are read again."""
 
 
 def to_bytes(policy: Any, weights: Array, events: int) -> bytes:
@@ -65,11 +66,11 @@ def _written(described: Mapping[str, Any], events: int, **arrays: Array) -> byte
     return file.getvalue()
 
 
-def options_of(content: bytes) -> dict[str, Any]:
-    """Return the options of the policy in a file, with its weights, as arguments of `Learned`.
+def options_of(content: bytes, kind: str = LEARNED) -> dict[str, Any]:
+    """Return the options of the policy in a file, with its weights, as arguments of the class of this kind.
 
     Raises:
-        InputError: This is not a policy file, or it has another schema.
+        InputError: This is not a policy file, or it has another schema or kind.
     """
     hint = "it has the arrays `weights` and `description`, as `streameval learn` writes them"
     if not zipfile.is_zipfile(io.BytesIO(content)):
@@ -83,7 +84,10 @@ def options_of(content: bytes) -> dict[str, Any]:
     if schema != FILE_SCHEMA:
         hint = "use the version of streameval that wrote it"
         raise InputError(f"the policy file has schema {schema}, this version reads {FILE_SCHEMA}", hint=hint)
-    if described.get("kind", LEARNED) != LEARNED:
+    found = described.get("kind", LEARNED)
+    if found not in KINDS:
         hint = "a recommender serves it; candidates start from files of policies of kind learned"
-        raise InputError(f"the policy file is of kind {described['kind']}, which no candidate starts from", hint=hint)
+        raise InputError(f"the policy file is of kind {found}, which no candidate starts from", hint=hint)
+    if found != kind:
+        raise InputError(f"the policy file is of kind {found}, expected {kind}", hint=f"write kind: {found}")
     return {**described, "weights": weights.tolist()}
