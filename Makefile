@@ -25,7 +25,7 @@ PYTEST = $(WHEEL_PYTHON) -m pytest --numprocesses 5 --dist loadfile $(IN_ORDER)
 export OPENBLAS_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo wheels quick test test-all lint tests bench bench-check fuzz soak soak-engine faults lock docs dashboards figures schemas manifests clean
+.PHONY: help demo wheels wheels-check quick test test-all lint tests bench bench-check fuzz soak soak-engine faults lock docs dashboards figures schemas manifests clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -91,6 +91,9 @@ docs: .venv-docs/ready  ## build the documentation as a site with search; open b
 
 wheels: .venv-release/ready  ## sdist, manylinux wheels of PYTHONS and the list of components, in build/wheels
 	requirements/wheels.sh build/wheels $(PYTHONS)
+
+wheels-check: .venv-test/ready .venv-release/ready  ## build and run the wheels of PYTHONS, the sdist, and both again
+	PYTHONS="$(PYTHONS)" $(PYTEST) tests/integration/test_wheels.py $(ARGS)
 
 dashboards: .venv/ready  ## regenerate deploy/grafana/dashboards/ from its code
 	PYTHONPATH=deploy/grafana .venv/bin/python -m streameval_dashboards deploy/grafana/dashboards

@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 import typer
 
 from streameval.errors import InputError
-from streameval.ingest.files.remote import is_remote
 
 DEFAULT_CONFIG = Path("streameval.yaml")
 CONFIG_VARIABLE = "STREAMEVAL_CONFIG"
@@ -55,7 +54,7 @@ def split_config_and_files(arguments: list[str]) -> tuple[Path, list[str]]:
         InputError: No file of events is named, or the configuration is not the first argument.
     """
     first, *others = arguments
-    is_log = first.endswith(EVENT_SUFFIXES) or first == "-" or is_remote(first)
+    is_log = first.endswith(EVENT_SUFFIXES) or first == "-" or "://" in first
     is_config = first.endswith(CONFIG_SUFFIXES) or (others and not is_log)
     late = next((name for name in others if name.endswith(CONFIG_SUFFIXES)), None)
     if late is not None and not is_config:

@@ -23,7 +23,7 @@ CLOSE_SECONDS = 0.5
 
 
 class Message(NamedTuple):
-    """Hold one decision or reward as JSON."""
+    """Hold one decision or reward as JSON, or several as Arrow, with the id of the first."""
 
     kind: MessageKind
     event_id: str | int

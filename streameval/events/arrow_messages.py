@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
 from itertools import chain, groupby
 from typing import Any, NamedTuple, TypeAlias
 
@@ -79,6 +78,8 @@ class ArrowDecoder:
         names = {} if columns.event_id else {"event_id": "event_id"}
         self._columns = columns.model_copy(update=names)
         self._layouts: dict[Any, TableLayout | None] = {}
+        self._newest: Any = None
+        self._hiding: Sequence[int] = ()
 
     def __getattr__(self, name: str) -> Any:
         """Return what decoders of single events have, such as `policies`."""
@@ -123,9 +124,9 @@ class ArrowDecoder:
 
     def _tables(self, values: Sequence[Message], indices: Index, origin: Origin) -> Iterator[Part]:
         """Decode Arrow messages, those of one schema together."""
-        read = [_read(value or b"") for value in values]
+        read = [_read(value or b"", self._looked_up) for value in values]
         pairs = zip(indices.tolist(), read, strict=True)
-        for schema, group in groupby(pairs, key=lambda pair: pair[1].schema):
+        for (schema, _), group in groupby(pairs, key=lambda pair: (pair[1].schema, pair[1].names)):
             numbers, contents = zip(*group, strict=True)
             sizes = [content.events for content in contents]
             owner = np.repeat(numbers, sizes)
@@ -137,6 +138,17 @@ class ArrowDecoder:
             table = pa.concat_tables([content.table for content in contents])
             places = replace(origin.take(owner), row=rows)
             yield Part(owner, rows, self._decode_table(table, contents[0].names, places))
+
+    def _looked_up(self, schema: Any) -> tuple[Any, Sequence[int]]:
+        """Return the last schema if it is equal, and the columns with types that repeat values without storing them.
+
+        Raises:
+            TypeError: A column has a type without values of JSON.
+        """
+        if self._newest is None or not schema.equals(self._newest):
+            self._hiding = [place for place, field in enumerate(schema) if _hides_bytes(field.type, field.name)]
+            self._newest = schema
+        return self._newest, self._hiding
 
     def _refused(self, owner: Index, problems: Sequence[str]) -> Part:
         """Reject all events of messages that cannot be read."""
@@ -196,21 +208,25 @@ class ArrowDecoder:
 
 
 class _Content(NamedTuple):
-    """Hold the table of a message and the names of policies in lists, or how many events are lost and why."""
+    """Hold the table of a message and the names of policies in lists, or how many events are lost and why.
 
-    table: Any
+    Messages with equal schemas and names are decoded together.
+    """
+
     events: int
-    names: tuple[str, ...] = ()
     problem: str = ""
-
-    @property
-    def schema(self) -> Any:
-        """Return what messages that are decoded together share."""
-        return None if self.table is None else (self.table.schema, self.names)
+    schema: Any = None
+    names: tuple[str, ...] = ()
+    table: Any = None
 
 
-def _read(message: bytes) -> _Content:
-    """Read an Arrow message, and check that its values lie inside of it and fit in memory."""
+def _read(message: bytes, look_up: Callable[[Any], tuple[Any, Sequence[int]]]) -> _Content:
+    """Read an Arrow message, and check that its values lie inside of it and fit in memory.
+
+    Args:
+        message: a stream or file
+        look_up: return an equal schema, and its columns that take more memory than their bytes
+    """
     events = 1
     try:
         if message.startswith(FILE):
@@ -221,13 +237,14 @@ def _read(message: bytes) -> _Content:
             schema = batches.schema
         promised = (schema.metadata or {}).get(COUNT_KEY)
         events = min(int(promised), MAX_EVENTS) if promised else 1
-        table = pa.Table.from_batches(_checked(batches, _hiding_columns(schema)), schema)
+        known, hiding = look_up(schema)
+        table = pa.Table.from_batches(_checked(batches, hiding), schema)
         if promised and table.num_rows != events:
             raise ValueError(f"it has {table.num_rows} of {counted(events, 'event')}")
         names = _names_of_policies(schema)
-        return _Content(table.replace_schema_metadata(None), table.num_rows, names)
+        return _Content(table.num_rows, "", known, names, table.replace_schema_metadata(None))
     except (OSError, ValueError, KeyError, TypeError, NotImplementedError, MemoryError) as error:  # also of pyarrow
-        return _Content(None, events, problem=f"expected a batch of Arrow: {error}".splitlines()[0])
+        return _Content(events, f"expected a batch of Arrow: {error}".splitlines()[0])
 
 
 def _checked(batches: Iterable[Any], hiding: Sequence[int]) -> Iterator[Any]:
@@ -240,31 +257,24 @@ def _checked(batches: Iterable[Any], hiding: Sequence[int]) -> Iterator[Any]:
     for batch in batches:
         batch.validate(full=True)
         events += batch.num_rows
-        size += batch.nbytes + sum(_hidden_bytes(batch.column(place)) for place in hiding)
+        size += batch.get_total_buffer_size() + sum(_hidden_bytes(batch.column(place)) for place in hiding)
         if events > MAX_EVENTS or size > MAX_BYTES:
             raise ValueError(f"it has more than {MAX_EVENTS:,} events or {MAX_BYTES:,} bytes")
         yield batch
 
 
-@lru_cache(maxsize=MAX_SCHEMAS)
-def _hiding_columns(schema: Any) -> Sequence[int]:
-    """Return the columns with types that repeat values without storing them.
-
-    Raises:
-        TypeError: A column has a type without values of JSON.
-    """
-    return [place for place, field in enumerate(schema) if _hides_bytes(field.type, field.name)]
-
-
 def _hides_bytes(kind: Any, name: str) -> bool:
     types = pa.types
-    if types.is_dictionary(kind) or types.is_null(kind) or _is_view(kind):
+    if types.is_dictionary(kind):
+        if _is_text(kind.value_type) or types.is_primitive(kind.value_type):
+            return True
+    elif types.is_null(kind) or _is_view(kind):
         return True
-    if types.is_nested(kind) and not types.is_union(kind) and not types.is_run_end_encoded(kind):
+    elif types.is_nested(kind) and not types.is_union(kind) and not types.is_run_end_encoded(kind):
         fields = map(kind.field, range(kind.num_fields))
         parts = [_hides_bytes(field.type, f"{name}.{field.name}") for field in fields]  # names may be damaged
         return any(parts) or not parts
-    if types.is_primitive(kind) or types.is_decimal(kind) or _is_text(kind):
+    elif types.is_primitive(kind) or types.is_decimal(kind) or _is_text(kind):
         return False
     raise TypeError(f"the column {name} has the type {kind}, which has no values of JSON")
 
@@ -273,6 +283,8 @@ def _hidden_bytes(column: Any) -> float:
     """Return how many bytes the values of a column take at most if each is stored."""
     kind, types = column.type, pa.types
     if types.is_dictionary(kind):
+        if len(column) * column.dictionary.nbytes < MAX_BYTES // 100:
+            return 0.0
         longest = pc.max(pc.binary_length(column.dictionary.cast(pa.large_string()))).as_py()
         return float(len(column) * (longest or 0))
     if _is_view(kind):

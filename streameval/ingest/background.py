@@ -20,6 +20,7 @@ import structlog
 T = TypeVar("T")
 
 PAUSE_FIRST, PAUSE_MAX = 0.5, 30.0  # seconds between two attempts of a `Worker`; a pause is twice the last one
+GATHER_SECONDS = 0.02  # between two looks at the number of items that gather
 CLOSING_PAUSE = 0.1  # seconds between two attempts of a `Worker` that is closing
 
 log = structlog.get_logger(__name__)
@@ -103,6 +104,8 @@ class Worker(Generic[T]):
         name: the name of the thread
         event: the log event of a failed attempt
         batch: how many items are written at once
+        gathered: the number of items that are worth a write. More are written in multiples of it
+        linger: seconds that an item waits for `gathered` items, unless the worker hurries
         max_bytes: memory for queued items, by `size`. Further ones are dropped
         size: returns the memory of an item in bytes
         written: called in the thread with items that the sink has written or refused for good
@@ -115,12 +118,16 @@ class Worker(Generic[T]):
         name: str,
         event: str,
         batch: int = 1,
+        gathered: int = 1,
+        linger: float = 0.0,
         max_bytes: float = float("inf"),
         size: Callable[[T], int] = lambda _: 0,
         written: Callable[[Sequence[T]], None] = lambda _: None,
     ) -> None:
         self._sink, self._event, self._batch, self._written = sink, event, batch, written
         self._max_bytes, self._size = max_bytes, size
+        self._gathered, self._linger = gathered, linger
+        self._oldest_since, self._hurried = 0.0, threading.Event()
         self._queue: deque[T] = deque()  # items stay until they are written or dropped
         self._bytes = self._done = self._dropped = 0
         self._trouble = ""
@@ -137,6 +144,8 @@ class Worker(Generic[T]):
         """
         with self._changed:
             self._dropped += dropped
+            if not self._queue:
+                self._oldest_since = time.monotonic()
             for item in items:
                 size = self._size(item)
                 if self._bytes + size <= self._max_bytes:
@@ -153,6 +162,10 @@ class Worker(Generic[T]):
         with self._changed:
             return WorkerStatus(self._done, self._dropped, len(self._queue), self._trouble)
 
+    def hurry(self) -> None:
+        """Let what is queued wait for no further items."""
+        self._hurried.set()
+
     def close(self, timeout: float, abort_timeout: float = 0.0, *, keeps_trying: bool = False) -> WorkerStatus:
         """Write what is queued, then end the thread.
 
@@ -165,6 +178,7 @@ class Worker(Generic[T]):
             if keeps_trying:
                 self._retries_until = time.monotonic() + timeout
             self._closing.set()
+            self._hurried.set()
             self._changed.notify()
         if self._thread.ident is None:
             self._sink.close()
@@ -202,7 +216,25 @@ class Worker(Generic[T]):
         """Return the oldest items, or none if no more will come."""
         with self._changed:
             self._changed.wait_for(lambda: self._queue or self._closing.is_set())
-            return list(islice(self._queue, self._batch))
+        if self._linger:
+            self._gather()
+        with self._changed:
+            count = min(len(self._queue), self._batch)
+            return list(islice(self._queue, count - count % self._gathered or count))
+
+    def _gather(self) -> None:
+        """Wait until enough items are queued, or the oldest has waited for its time.
+
+        Items are counted from time to time, as a thread that wakes up with each item costs more than the item.
+        """
+        until = self._oldest_since + self._linger
+        while (wait := until - time.monotonic()) > 0 and not self._closing.is_set():
+            is_enough = len(self._queue) >= self._gathered or 2 * self._bytes > self._max_bytes
+            if is_enough or self._hurried.wait(min(wait, GATHER_SECONDS)):
+                break
+        if not self._closing.is_set():
+            self._hurried.clear()
+        self._oldest_since = time.monotonic()  # of what is left, or comes during the write
 
     def _settle(self, items: Sequence[T], dropped: int, trouble: str = "", again: Sequence[T] = ()) -> None:
         """Count the oldest items, and keep `again` of them in the queue."""

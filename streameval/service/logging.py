@@ -17,8 +17,8 @@ from streameval.ope.core import COMPILE_HINT, NOT_COMPILED
 from streameval.ope.core.kernel import compiled
 from streameval.ope.report import Report
 
-CHATTY = ("confluent_kafka.", "kafka.", "uvicorn.", "asyncio.", "streameval.access.")
-"""Loggers that brokers and strangers can make repeat themselves."""
+CHATTY = ("confluent_kafka.", "kafka.", "opentelemetry.", "uvicorn.", "asyncio.", "streameval.access.")
+"""Loggers that brokers, receivers of metrics and strangers can make repeat themselves."""
 MAX_RECORDS, PERIOD_SECONDS = 3, 60.0
 REPEATING = {
     "backfill_continues": 10.0,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import platform
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib.resources import files
 from types import SimpleNamespace
@@ -66,15 +66,31 @@ Series: TypeAlias = tuple[Sequence[str], Any]
 log = structlog.get_logger("streameval.prometheus")
 
 
-def metrics_text(status: DaemonStatus, form: Format = TEXT) -> bytes:
-    """Return the metrics of the daemon and of its process."""
-    return _daemon_text(status, form).removesuffix(form.end) + form.generate(PROCESS)
+def metrics_text(status: DaemonStatus, form: Format = TEXT, policies: Collection[str] = ()) -> bytes:
+    """Return the metrics of the daemon and of its process.
+
+    Args:
+        status: What the daemon has published.
+        form: The text format.
+        policies: The policies to show, by default all. What belongs to no policy is always there.
+    """
+    return _daemon_text(status, form, frozenset(policies)).removesuffix(form.end) + form.generate(PROCESS)
 
 
 @lru_cache(maxsize=len(FORMATS))
-def _daemon_text(status: DaemonStatus, form: Format) -> bytes:
+def _daemon_text(status: DaemonStatus, form: Format, policies: frozenset[str]) -> bytes:
     """Return the metrics of the daemon. All scrapes of one status share them."""
-    return form.generate(cast("Collector", SimpleNamespace(collect=lambda: families(status))))
+    shown = families(status)
+    if policies:
+        shown = tuple(_of_policies(metric, policies) for metric in shown)
+    return form.generate(cast("Collector", SimpleNamespace(collect=lambda: shown)))
+
+
+def _of_policies(metric: Metric, policies: frozenset[str]) -> Metric:
+    """Return a family with the samples of these policies, and those without a policy."""
+    chosen = Metric(metric.name, metric.documentation, metric.type, metric.unit)
+    chosen.samples = [sample for sample in metric.samples if sample.labels.get("policy") in (None, *policies)]
+    return chosen
 
 
 @lru_cache(maxsize=1)

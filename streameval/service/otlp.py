@@ -38,8 +38,8 @@ __all__ = ["OtlpPush"]
 
 STOP_SECONDS = 2.0
 """Limit the last push when the daemon stops."""
-LONGEST_PUSH = 10.0
-"""Limit a push with its retries, in seconds."""
+SHORTEST_LIMIT, LONGEST_LIMIT = 1.0, 10.0
+"""Bounds in seconds of the time limit of a push with its retries, which is otherwise the interval."""
 UNKNOWN = cast("Any", None)  # optional in the protocol, a number in the type
 
 log = structlog.get_logger("streameval.otlp")
@@ -58,7 +58,7 @@ class OtlpPush:
         self._view, self._settings = view, settings
         headers = {key: value.get_secret_value() for key, value in settings.headers.items()}
         self._exporter = OTLPMetricExporter(
-            endpoint=settings.url, headers=headers, timeout=min(settings.interval, LONGEST_PUSH)
+            endpoint=settings.url, headers=headers, timeout=min(max(settings.interval, SHORTEST_LIMIT), LONGEST_LIMIT)
         )
         self._resource = Resource.create({"service.name": name, "service.version": own_version()})
         self._started = time.time_ns()

@@ -1,4 +1,4 @@
-"""Compare ways to decode compact events to Python objects. Columns cost the same after each way."""
+"""Compare ways to decode compact events: to Python objects, and to columns from JSON and from batches of Arrow."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ from typing import Any
 import msgspec
 from measuring import Benchmark, Ratio, Work
 from memory_source import POLL, decoding, parsing
-from messages import CANDIDATES, compact
+from messages import CANDIDATES, batched, compact
 
 from streameval.events import JsonDecoder
+from streameval.events.arrow_messages import ArrowDecoder
 from streameval.events.schema import event_type
+from streameval.events.tables import ColumnNames
+
+IN_BATCH, FEWER_POLLS = (50, 500, 1_000), 8
+"""Events of a message of Arrow, and how many times more events a poll then returns, as polls are limited by bytes."""
 
 
 class Positional(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -58,5 +63,10 @@ def benchmark(events: int = 40_000) -> Benchmark:
         "MessagePack without names": poll_work(positional, one_by_one(msgspec.msgpack.Decoder(Positional).decode)),
         "JSON to columns": decoding(values, JsonDecoder(CANDIDATES)),
     }
+    decoder = ArrowDecoder(JsonDecoder(CANDIDATES), ColumnNames())
+    for size in IN_BATCH:
+        messages = batched(values, size)
+        work = decoding(messages, decoder, POLL * FEWER_POLLS // size)
+        tasks[f"Arrow to columns, {size} events a message"] = work._replace(events=len(values))
     ratios = [Ratio(name, "orjson.loads") for name in tasks]
     return Benchmark("Ways to decode a compact event", {**tasks, "orjson.loads": parsing(values)}, ratios)

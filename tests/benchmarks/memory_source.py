@@ -10,6 +10,7 @@ from measuring import Work
 from streameval import Evaluator, EventBatch
 from streameval.events import JsonDecoder
 from streameval.ingest.base import Records, SourceStatus
+from streameval.ingest.pipeline import Decoder
 from streameval.service.daemon import Daemon
 
 POLL = 2_000
@@ -49,11 +50,11 @@ def parsing(values: Sequence[bytes]) -> Work:
     return Work(parse, len(values))
 
 
-def decoding(values: Sequence[bytes], decoder: JsonDecoder) -> Work:
+def decoding(values: Sequence[bytes], decoder: Decoder, poll: int = POLL) -> Work:
     """Return the work of decoding alone, in polls."""
-    return Work(lambda: decoded(values, decoder.decode_batch), len(values))
+    return Work(lambda: decoded(values, decoder.decode_batch, poll), len(values))
 
 
-def decoded(values: Sequence[bytes], decode: Callable[[list[bytes]], EventBatch]) -> list[EventBatch]:
+def decoded(values: Sequence[bytes], decode: Callable[[list[bytes]], EventBatch], poll: int = POLL) -> list[EventBatch]:
     """Return the batches of all polls."""
-    return [decode(list(values[first : first + POLL])) for first in range(0, len(values), POLL)]
+    return [decode(list(values[first : first + poll])) for first in range(0, len(values), poll)]

@@ -15,10 +15,15 @@ import numpy as np
 import pytest
 
 from streameval import EventLogger
+from streameval.events import EventBatch, JsonDecoder
+from streameval.events.arrow_messages import ArrowDecoder
+from streameval.events.tables import ColumnNames
+from support.asking import report_of
 from support.factories import wait_until
 from support.integration.broker import Broker, RealBroker
 from support.integration.faulty_cluster import StoppableBroker
 from support.integration.reading import Reading, reading
+from support.integration.running import daemon
 
 CHOICE: tuple[Any, ...] = ({"hour": 9}, ["a", "b", "c"], [0.8, 0.1, 0.1], "a")
 PER_SECOND = 5_000
@@ -26,10 +31,10 @@ OUTAGE = 60.0  # seconds
 RESIDENT_MEMORY = 150.0  # MiB that a full buffer of 32 MiB and a Kafka client may take
 
 
-def logger_of(broker: Broker, topics: Sequence[str], client: Any) -> EventLogger:
+def logger_of(broker: Broker, topics: Sequence[str], client: Any, **batches: Any) -> EventLogger:
     is_old = client == "kafka-python" and not isinstance(broker, RealBroker)
     options = {"api_version": (2, 3)} if is_old else {}
-    return EventLogger.to_kafka(broker.bootstrap, *topics, client=client, options=options)
+    return EventLogger.to_kafka(broker.bootstrap, *topics, client=client, options=options, **batches)
 
 
 def ids(messages: Reading) -> list[int]:
@@ -176,3 +181,105 @@ def test_an_outage_delays_no_decision_and_all_are_counted(stoppable_broker: Brok
         messages.poll_to_the_end()
         arrived = ids(messages)
     assert arrived == list(range(1 + counts.waiting)), "the first ones, each once"
+
+
+def read_batches(broker: Broker, topic: str, events: int = 0) -> tuple[list[int], int]:
+    """Return the ids of the decisions in a topic with at least so many of them, in order, and its messages."""
+    decoder = ArrowDecoder(JsonDecoder(["new"], rewarded=False), ColumnNames())
+
+    def decoded() -> EventBatch:
+        batch: EventBatch = decoder.decode_batch(messages.seen.elements())
+        assert batch.rejected == ()
+        return batch
+
+    with reading(broker.connection, topic) as messages:
+        messages.poll_until(lambda: len(decoded()) >= events)
+        messages.poll_to_the_end()
+        return sorted(map(int, decoded().timestamp)), messages.seen.total()
+
+
+@pytest.mark.kafka
+def test_a_daemon_reads_the_batches_that_were_logged(broker: Broker, client: str, tmp_path: Path) -> None:
+    topics = [f"batches-decisions-{client}", f"batches-rewards-{client}"]
+    for topic in topics:
+        broker.create_topic(topic, 2)
+    with logger_of(broker, topics, client, batch=500, linger="300ms") as logger:
+        for number in range(3_000):
+            place = {"event_id": number, "timestamp": number}
+            logger.decision(*CHOICE, policies={"new": [0.4, number % 2 * 0.6, 0.6 - number % 2 * 0.6]}, **place)
+            logger.reward(number, number % 2, timestamp=number)
+        assert logger.flush(60.0)
+    assert logger.counts == (6_000, 0, 0, 0, 0)
+    found, messages = read_batches(broker, topics[0], 3_000)
+    assert found == list(range(3_000))
+    assert messages < 100
+    config = tmp_path / "streameval.yaml"
+    source = broker.connection.model_dump(exclude_defaults=True) | {"topic": topics[0], "format": {"kind": "arrow"}}
+    source |= {"rewards": {"topic": topics[1], "window": "1m"}, "idle_timeout": "1s"}
+    parts = {"source": source, "policies": {"candidates": ["new"]}, "http": {"port": 0}}
+    config.write_text(json.dumps(parts | {"state": {"dir": str(tmp_path / "state")}}, default=str))
+
+    def events() -> dict[str, Any]:
+        report: dict[str, Any] = report_of(http) or {"events": {}}
+        return report["events"]  # type: ignore[no-any-return]
+
+    with daemon(config, tmp_path / "log") as http:
+        wait_until(lambda: events().get("accepted", 0) >= 2_900)  # the last minute waits for rewards
+        assert events()["rejected"] == {}
+        estimates = (report_of(http) or {})["estimates"]
+    means = {(one["policy"], one["estimator"]): one["value"] for one in estimates if one["average"] == "cumulative"}
+    assert means["logging", "ips"] == pytest.approx(0.5, abs=1e-3)
+    assert means["new", "ips"] == pytest.approx(0.25, abs=1e-3)
+
+
+BATCHES = """
+import os, sys, time, ast, streameval
+broker, topic, client, options = sys.argv[1:]
+logger = streameval.EventLogger.to_kafka(
+    broker, topic, client=client, options=ast.literal_eval(options), batch=500, linger="500ms"
+)
+def log(numbers):
+    for number in numbers:
+        logger.decision({}, None, .5, "a", reward=0, event_id=number, timestamp=number)
+        print(number, time.monotonic(), flush=True)
+        time.sleep(.0005)
+log(range(100))
+if os.fork():
+    os.wait()
+    log(range(200, 10**9))
+else:
+    log(range(100, 200))
+    logger.close()
+    os._exit(0)
+"""
+
+
+@pytest.mark.kafka
+def test_a_killed_process_loses_at_most_the_linger_and_sends_no_half_of_a_batch(broker: Broker, client: str) -> None:
+    topic = f"batches-killed-{client}"
+    broker.create_topic(topic, 1)
+    is_old = client == "kafka-python" and not isinstance(broker, RealBroker)
+    options = repr({"api_version": (2, 3)} if is_old else {})
+    command = [sys.executable, "-c", BATCHES, broker.bootstrap, topic, client, options]
+    logged: dict[int, float] = {}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        until = time.monotonic() + 60.0
+        for line in process.stdout:
+            number, moment = line.split()
+            logged[int(number)] = float(moment)
+            if len(logged) == 200:
+                until = time.monotonic() + 4.0
+            if time.monotonic() > until:
+                break
+        process.kill()
+        killed_at = time.monotonic()
+        for line in process.stdout:
+            if len(parts := line.split()) == 2:
+                logged[int(parts[0])] = float(parts[1])
+    found, messages = read_batches(broker, topic)
+    assert found == list(range(len(found))), "the parent's, the child's, and then all but the last"
+    assert 200 < len(found) < 500 * messages
+    lost = [moment for number, moment in logged.items() if number >= len(found)]
+    assert lost, "the process was killed while it logged"
+    assert killed_at - min(lost) < 0.5 + 1.0, "the linger, and the time of a busy machine to write"

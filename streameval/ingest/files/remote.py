@@ -205,11 +205,15 @@ class RemoteFile(io.RawIOBase):
         return position
 
     def sample(self, start: int, stop: int) -> bytes:
-        """Read some bytes without a change of the position."""
+        """Read some bytes without a change of the position.
+
+        Raises:
+            InputError: The store refuses.
+        """
         stop = min(stop, self.size)
         if start >= stop:
             return b""
-        with _as_os_error():
+        with _named(self._path):
             content: bytes = self._files.cat_file(self._path, start=start, end=stop)
             return content
 

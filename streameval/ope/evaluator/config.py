@@ -247,6 +247,10 @@ class EvaluatorConfig:
                 )
                 hint = "write promotion: paired, or promotion: off"
                 yield Problem(("promotion", "rule"), message, hint)
+        ratios = [reward.name for reward in self.rewards if reward.is_ratio]
+        if ratios and all(isinstance(average, AdaptiveDecay | AdaptiveWindow) for average in self.averages.values()):
+            message = f"expected an average that does not adapt, for the ratio {ratios[0]}"
+            yield Problem(("averages",), message, "add cumulative or mixture: adaptive ones follow single rewards")
         if self.rewards[0].is_ratio:
             others = {"segments": self.segments, "candidates": self.learned_policies, "logging": self.logging}
             for key in (key for key, value in others.items() if value):

@@ -52,6 +52,7 @@ def document() -> bytes:
         "/metrics": _get(
             "Return the metrics for Prometheus.",
             {200: _answer("text/plain", TEXT, other="application/openmetrics-text")},
+            _parameter("policy", {"type": "array", "items": {"type": "string"}}, "Policies to show, by default all."),
         ),
         "/openapi.json": _get("Return this description.", {200: _json({"type": "object"})}),
         "/": _get("Return the status page.", {200: _answer("text/html", TEXT)}),

@@ -88,10 +88,13 @@ class Pages:
         return HTMLResponse(plain, headers={"vary": "accept-encoding"})
 
     async def metrics(self, request: Request) -> Response:
-        """Return the metrics for Prometheus, in the format and compression that it prefers."""
+        """Return the metrics for Prometheus, in the format and compression that it prefers.
+
+        `?policy=...`, once or more often, leaves out all other policies.
+        """
         await asyncio.sleep(SCRAPE_DELAY_SECONDS)
         form = format_of(request.headers.get("accept", ""))
-        text = metrics_text(self._view.published, form)
+        text = metrics_text(self._view.published, form, request.query_params.getlist("policy"))
         body, headers = compressed(text, request.headers.get("accept-encoding", ""))
         return Response(body, headers={"vary": "accept, accept-encoding", **headers}, media_type=form.content_type)
 

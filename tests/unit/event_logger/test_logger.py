@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +15,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import ipc
 
 from streameval import EventLogger, read_events
 from streameval.event_logger import Message, MessageSink
 from streameval.events import JsonDecoder, Origin, RankingDecoder, RewardDecoder
+from streameval.events.arrow_messages import ArrowDecoder, is_arrow
 from streameval.events.further_rewards import RewardField
+from streameval.events.tables import ColumnNames
 from support.factories import wait_until
 from support.strategies import POLICIES, examples
 
@@ -464,3 +470,160 @@ def test_closing_waits_no_longer_than_its_timeout_for_a_sink_that_blocks(
     assert 0.9 * timeout <= sum(waits) < timeout
     assert logger.counts.dropped == 1
     released.set()
+
+
+# --- Batches ---
+
+
+class Collecting(MessageSink):
+    """Keep messages, and fail with the next of `faults`."""
+
+    def __init__(self, *faults: Exception) -> None:
+        self.messages: list[Message] = []
+        self.faults = list(faults)
+
+    def send(self, message: Message, done: Any) -> None:
+        if self.faults:
+            raise self.faults.pop(0)
+        self.messages.append(message)
+        done(None)
+
+    def sizes(self) -> list[int]:
+        """Return the number of events in each message."""
+        values = [message.value for message in self.messages]
+        return [len(ipc.open_stream(value).read_all()) if is_arrow(value) else 1 for value in values]
+
+    def read(self, kind: str = "decision", policies: Sequence[str] = ("new",), **options: Any) -> Any:
+        values = [message.value for message in self.messages if message.kind == kind]
+        decoder: Any = RewardDecoder() if kind == "reward" else JsonDecoder(policies, **options)
+        origin = Origin.from_parts("topic", [(0, range(len(values)))])
+        return ArrowDecoder(decoder, ColumnNames()).decode_batch(values, origin)
+
+
+def test_batches_of_decisions_and_rewards_are_what_was_logged() -> None:
+    sink = Collecting()
+    with EventLogger(lambda: sink, batch=500, linger=60.0) as logger:
+        for number in range(1_200):
+            fields = {"policies": {"new": [number % 2, 1 - number % 2]}, "event_id": number, "timestamp": number}
+            logger.decision({"hour": number}, ["a", "b"], [0.75, 0.25], "ab"[number % 2], **fields)
+            logger.reward(number, number % 3, timestamp=number)
+        wait_until(lambda: logger.counts.written >= 1_000)
+        assert logger.flush(5.0), "waits for no further events"
+    assert logger.counts == (2_400, 0, 0, 0, 0)
+    assert max(sink.sizes()) <= 500
+    assert len(sink.messages) <= 24
+    decisions, rewards = sink.read(rewarded=False), sink.read("reward")
+    assert (decisions.rejected, rewards.rejected) == ((), ())
+    np.testing.assert_array_equal(decisions.timestamp, range(1_200))
+    np.testing.assert_array_equal(decisions.propensity, [0.75, 0.25] * 600)
+    np.testing.assert_array_equal(decisions.probabilities, [[0.0], [0.0]] * 600)
+    np.testing.assert_array_equal(rewards.reward, np.arange(1_200) % 3)
+
+
+def test_a_batch_waits_for_its_linger_and_an_end_for_nothing() -> None:
+    sink = Collecting()
+    logger = EventLogger(lambda: sink, batch=500, linger=0.4)
+    for _ in range(3):
+        logger.decision(*CHOICE, reward=1)
+    started_at = time.monotonic()
+    wait_until(lambda: logger.counts.written == 3)
+    assert 0.2 < time.monotonic() - started_at < 2.0
+    assert sink.sizes() == [3]
+    logger.close()
+    slow = EventLogger(lambda: sink, batch=500, linger=3_600.0)
+    slow.decision(*CHOICE, reward=1)
+    slow.close(timeout=5.0)
+    assert slow.counts == (1, 0, 0, 0, 0)
+
+
+def test_events_that_are_no_table_are_single_messages_in_order() -> None:
+    sink = Collecting()
+    with EventLogger(lambda: sink, batch=100, linger=60.0) as logger:
+        for number in range(100):
+            actions: list[Any] = ["a", 1] if number == 50 else ["a", "b"]
+            logger.decision({}, actions, [0.5, 0.5], "a", reward=number, timestamp=number)
+            if number == 20:
+                logger.decision(None, None, 2.0, "a", reward=0)
+                logger.scored({}, 0.5, {"new": 1}, timestamp=number)
+    assert logger.counts == (101, 0, 0, 1, 0)
+    batch = sink.read()
+    assert batch.rejected == ()
+    assert sorted(batch.timestamp.tolist()) == sorted([*range(100), 20])
+    sizes = sink.sizes()
+    assert (sizes[:2], sum(sizes)) == ([21, 1], 101)
+    assert 1 in sizes[2:]
+    assert max(sizes[2:]) > 30, "the others are batches still"
+
+
+def test_a_batch_is_smaller_than_what_a_broker_takes() -> None:
+    sink = Collecting()
+    with EventLogger(lambda: sink, batch=500, linger=60.0) as logger:
+        for _ in range(100):
+            logger.decision({"text": "x" * 50_000}, ["a"], [1.0], "a", reward=1)
+    assert logger.counts == (100, 0, 0, 0, 0)
+    assert 500_000 < max(len(message.value) for message in sink.messages) < 1_000_000
+    assert len(sink.read()) == 100
+
+
+def test_counts_of_batches_are_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streameval.ingest.background.PAUSE_FIRST", 0.01)
+    sink = Collecting(OSError("no space"), OSError("no space"), ValueError("not this one"))
+    with EventLogger(lambda: sink, batch=10, linger=60.0) as logger:
+        for number in range(30):
+            logger.decision(*CHOICE, reward=number)
+        assert logger.flush()
+    assert (logger.counts, sink.sizes()) == ((20, 0, 0, 0, 10), [10, 10])
+    assert sink.read().reward.tolist() == list(range(10, 30))
+
+
+def test_a_full_buffer_of_batches_drops_and_ends_the_linger() -> None:
+    sink = Collecting()
+    logger = EventLogger(lambda: sink, batch=10_000, linger=3_600.0, max_bytes=100_000)
+    for _ in range(1_000):
+        logger.decision(*CHOICE, reward=0)
+    wait_until(lambda: logger.counts.written > 100)
+    logger.close()
+    counts = logger.counts
+    assert counts.dropped > 100
+    assert counts.written + counts.dropped == 1_000
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {
+                "propensities": st.sampled_from([0.5, [0.5, 0.5], [0.25, 0.75]]),
+                "policies": st.none()
+                | st.dictionaries(st.sampled_from(POLICIES), st.sampled_from([0.25, 1, None, [0, 1]]), max_size=2),
+                "reward": st.sampled_from([0, 1, 0.5, True]),
+                "unit": st.sampled_from([None, "u", 7, ""]),
+                "features": st.sampled_from([None, [[1], [2.5]]]),
+                "logging_policy": st.sampled_from([None, "v1", 2]),
+                "context": st.sampled_from([None, {}, {"a": 1}, "text", '{"a":1}', [1, "x"]]),
+            }
+        ),
+        max_size=6,
+    )
+)
+@examples(200)
+def test_batches_are_read_as_single_messages_are(decisions: list[dict[str, Any]]) -> None:
+    one, many = Collecting(), Collecting()
+    for sink, batch in ((one, None), (many, 500)):
+        with EventLogger(lambda sink=sink: sink, batch=batch, linger=60.0) as logger:
+            for number, fields in enumerate(decisions):
+                logger.decision(**fields, actions=["a", "b"], chosen="a", event_id=number, timestamp=number)
+    options = {"policies": POLICIES, "identified": True, "named": True}
+    expected, found = one.read(**options), many.read(**options)
+    assert found.rejected == expected.rejected == ()
+    assert len(many.messages) <= len(one.messages) == len(decisions)
+    for name in ("timestamp", "propensity", "reward", "probabilities"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+    np.testing.assert_array_equal(found.origin.identity, expected.origin.identity)
+
+
+def test_batches_need_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "streameval.event_logger.packing", None)
+    with pytest.raises(ImportError, match=r"pip install 'streameval\[columnar\]'"):
+        EventLogger.to_kafka("localhost:1", "decisions", batch=500)
+    with pytest.raises(ValueError, match="duration"):
+        EventLogger.to_kafka("localhost:1", "decisions", linger="soon")

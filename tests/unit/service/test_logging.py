@@ -97,14 +97,15 @@ def log_often(handler: logging.Handler, name: str, count: int) -> None:
         handler.handle(logging.LogRecord(name, logging.ERROR, "net.py", 7, "attempt %d failed", (number,), None))
 
 
-def test_one_line_of_code_is_limited_and_the_rest_is_counted() -> None:
+@pytest.mark.parametrize("library", ["kafka.net", "opentelemetry.exporter"])
+def test_one_line_of_code_is_limited_and_the_rest_is_counted(library: str) -> None:
     clock = Clock()
     handler, written = limited(clock)
-    log_often(handler, "kafka.net", 1000)
+    log_often(handler, library, 1000)
     assert written[:2] == ["attempt 0 failed", "attempt 1 failed"]
     assert written[2:] == ["attempt 2 failed (more like this are suppressed for 60 s)"]
     clock.now = 61.0
-    log_often(handler, "kafka.net", 1)
+    log_often(handler, library, 1)
     assert written[3:] == ["attempt 0 failed (997 similar entries were suppressed)"]
 
 

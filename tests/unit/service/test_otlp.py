@@ -61,8 +61,8 @@ class Taking(QuietHandler):
         is_packed = self.headers.get("content-encoding") == "gzip"
         request = ExportMetricsServiceRequest.FromString(gzip.decompress(body) if is_packed else body)
         headers = {key.lower(): value for key, value in self.headers.items()}
-        self.answer(server.code, ExportMetricsServiceResponse().SerializeToString(), "application/x-protobuf")
         server.requests.append((self.path, headers, request))
+        self.answer(server.code, ExportMetricsServiceResponse().SerializeToString(), "application/x-protobuf")
 
 
 @pytest.fixture

@@ -178,6 +178,17 @@ def test_a_restart_continues_in_the_file(web: str, tmp_path: Path) -> None:
     assert len(drained(settings.open(offsets))) == COUNT  # another file
 
 
+def test_a_server_that_goes_away_is_named_in_a_snapshot(tmp_path: Path) -> None:
+    (tmp_path / "log.ndjson").write_bytes(b"".join(LINES))
+    served = _served(tmp_path, Files)
+    source = FileSettings(path=[f"{next(served)}/log.ndjson"]).open()
+    source.poll(1.0)
+    served.close()
+    with pytest.raises(InputError, match=r"log\.ndjson (cannot be read|does not exist)"):
+        source.offsets()
+    source.close()
+
+
 @pytest.mark.parametrize(
     ("name", "message", "hint"),
     [

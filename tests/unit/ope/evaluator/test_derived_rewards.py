@@ -257,6 +257,8 @@ def test_a_ratio_as_goal_refuses_what_follows_the_rewards_of_events() -> None:
     ):
         with pytest.raises(ValueError, match=f"{path}: expected nothing that follows the reward of single events"):
             Evaluator(**{"candidates": ["one"], "rewards": rewards, "promotion": None, **options})
+    with pytest.raises(ValueError, match="averages: expected an average that does not adapt, for the ratio"):
+        Evaluator(["one"], rewards=rewards, promotion=None, averages=["adaptive_window"])
 
 
 def test_a_configuration_reads_the_fields_of_shares_and_of_parts() -> None:

@@ -71,6 +71,19 @@ PLAIN, PLAIN_1, OPENMETRICS = (
 )
 
 
+def test_metrics_of_some_policies_leave_out_the_others(client: httpx.Client) -> None:
+    def policies(path: str) -> set[str]:
+        return set(re.findall(r'policy="(.*?)"', client.get(path).text))
+
+    every = policies("/metrics")
+    assert len(every) > 1
+    one = min(every)
+    assert policies(f"/metrics?policy={one}") == {one}
+    assert policies("/metrics?" + "&".join(f"policy={name}" for name in every)) == every
+    assert policies("/metrics?policy=unknown") == set()
+    assert "streameval_ready" in client.get("/metrics?policy=unknown").text
+
+
 @pytest.mark.parametrize(
     ("accept", "expected"),
     [
