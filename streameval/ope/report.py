@@ -446,6 +446,10 @@ class Learner(msgspec.Struct, frozen=True):
         learning_rate: the factor of its steps, None if there is none
         failures: the number of events that code could not learn from
         learns: whether it keeps learning, which a copy does not
+        accepted_share: the share of the events that a policy learned from, of the events that it could decide, if it
+            learns from its own choices. None in other cases, also in the next fields
+        accepted_effective: the number of its own choices that these events are worth
+        accepted_value: the mean reward of these events, which is the value of the policy while it learned
     """
 
     policy: str
@@ -456,6 +460,9 @@ class Learner(msgspec.Struct, frozen=True):
     learning_rate: float | None = None
     failures: int = 0
     learns: bool = True
+    accepted_share: float | None = None
+    accepted_effective: float | None = None
+    accepted_value: float | None = None
 
 
 class Calibration(msgspec.Struct, frozen=True):

@@ -10,9 +10,10 @@ import pytest
 from streameval import Evaluator
 from streameval.ope.learning.learned import Learned
 from streameval.ope.learning.learned_ranker import LearnedRanker
+from streameval.ope.learning.linear_bandit import LinearBandit
 from support import ranking_worlds as worlds
 from support.learned_policies import EVERY, evaluated, value
-from support.learning import log
+from support.learning import ACTIONS, WIDTH, log
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -74,3 +75,29 @@ def test_the_interval_of_the_lift_contains_the_mean_lift_of_the_rankers_of_all_b
         assert row.lift_upper is not None
         covered += row.lift_lower <= np.mean(lifts) <= row.lift_upper
     assert covered >= 36
+
+
+def test_replayed_own_choices_of_linucb_have_its_value_online() -> None:
+    replayed, online, own = [], [], 300
+    for seed in range(20):
+        learner = evaluated(LinearBandit(learns_from="own"), log(10 * own, seed))
+        replayed.append(learner.report().learners[0].accepted_value or 0.0)
+        online.append(played(seed, own))
+    difference = np.mean(replayed) - np.mean(online)
+    error = np.sqrt((np.var(replayed, ddof=1) + np.var(online, ddof=1)) / 20)
+    assert abs(difference) <= 2 * error
+    assert error < 0.01
+    assert np.mean(replayed) > np.mean(log(10_000).reward) + 0.1
+
+
+def played(seed: int, events: int) -> float:
+    """Return the mean reward of LinUCB that plays the bandit of `log` itself."""
+    rng = np.random.default_rng([seed, 1])
+    precision, moment, earned = np.eye(WIDTH), np.zeros(WIDTH), 0.0
+    for _ in range(events):
+        features = rng.normal(size=(ACTIONS, WIDTH))
+        spread = np.einsum("ad,de,ae->a", features, np.linalg.inv(precision), features)
+        best = features[np.argmax(features @ np.linalg.solve(precision, moment) + np.sqrt(spread))]
+        reward = float(rng.random() < 1 / (1 + np.exp(-2 * best @ np.array([1.0, -1.0, 0.5]))))
+        precision, moment, earned = precision + np.outer(best, best), moment + reward * best, earned + reward
+    return earned / events

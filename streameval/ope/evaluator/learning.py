@@ -18,6 +18,7 @@ from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.room import Incomplete, Owned, Present, Room
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT
 from streameval.ope.learning.adam import LinearPolicy
+from streameval.ope.policies import own_choices
 from streameval.ope.policies.base import Answer, LearningPolicy, Log
 from streameval.ope.policies.coded import Faults, fill
 from streameval.ope.report import Learner
@@ -28,10 +29,13 @@ def start(config: EvaluatorConfig) -> State | None:
     """Return the state of each policy by name before the first event, or None if none learns."""
     if not config.learned_policies:
         return None
-    return {
-        name: {"model": config.reward_model.start()} if policy.keeps_model else policy.start()
-        for name, policy in config.learned_policies.items()
-    }
+    return {name: _started(config, policy) for name, policy in config.learned_policies.items()}
+
+
+def _started(config: EvaluatorConfig, policy: LearningPolicy) -> State:
+    if policy.keeps_model:
+        return {"model": config.reward_model.start()}
+    return {**policy.start(), "own": own_choices.start()} if policy.learns_from == "own" else policy.start()
 
 
 def resume(config: EvaluatorConfig, _before: EvaluatorConfig, state: State | None) -> State | None:
@@ -62,7 +66,11 @@ def complete(config: EvaluatorConfig, state: State, incomplete: Incomplete) -> t
     answers, after, unlearned = {}, {}, Faults()
     for name, policy in config.learned_policies.items():
         asked = _with_prediction(config, log, _predicted_by(config, state[name], events)) if policy.keeps_model else log
-        answers[name], after[name] = policy.fold(state[name], asked)
+        if policy.learns_from == "own":
+            identity = None if events.origin is None else events.origin.identity
+            answers[name], after[name] = own_choices.fold(policy, state[name], asked, identity)
+        else:
+            answers[name], after[name] = policy.fold(state[name], asked)
         reasons = after[name].pop("unlearned", ())
         unlearned[name] = {len(events) + block: Fault("not_learned", reason) for block, reason in enumerate(reasons)}
     if events.rankings is not None:
@@ -135,6 +143,7 @@ def _rows(config: EvaluatorConfig, state: State, present: Present) -> Iterator[L
             step_norm=policy.step_norm(own, scale) if isinstance(policy, LinearPolicy) else None,
             failures=own.get("failures", 0),
             learning_rate=policy.step if isinstance(policy, LinearPolicy) else None,
+            **(own_choices.reported(own["own"]) if policy.learns_from == "own" else {}),
         )
 
 
@@ -163,7 +172,7 @@ def load(config: EvaluatorConfig, saved: State, _trusted: object, faults: Faults
             return policy.from_state(own)
         except StateError as error:
             faults[name] = {0: Fault("not_loaded", error.message)}
-            return policy.start()
+            return _started(config, policy)
 
     policies = config.learned_policies.items()
     return {name: loaded(name, policy, from_plain(saved[name])) for name, policy in policies} or None

@@ -16,6 +16,7 @@ from streameval.events import Fault
 from streameval.events.action_sets import LARGEST_FEATURE, Index
 from streameval.ope.learning.adam import LinearPolicy, drawn
 from streameval.ope.policies.base import Answer, Log
+from streameval.ope.policies.own_choices import LearnsFrom, OwnLimit
 
 BASELINE_HORIZON = 5_000.0
 """Horizon in events of the baseline of rewards under `snips`."""
@@ -124,6 +125,8 @@ class Learned(LinearPolicy):
         horizon: weights fade by `exp(-events / horizon)` before each step, so that the policy forgets a world that has
             changed and stays unsure enough to learn
         weights: the weights to start from, as a policy file has them [1 or positions, features]
+        learns_from: `all` logged events, or `own` choices alone, as it would have made them: see `own_choices.fold`
+        own_limit: with `own`, importance weights up to this one are replayed exactly
 
     Source: Swaminathan & Joachims, JMLR 2015 (POEM), for the penalty and clipping, and NIPS 2015 for Norm-POEM;
     Joachims, Swaminathan & de Rijke, ICLR
@@ -151,6 +154,8 @@ class Learned(LinearPolicy):
     weights: Annotated[
         tuple[tuple[float, ...], ...], Field(description="the weights to start from; `file` reads them")
     ] = field(default=(), repr=False)
+    learns_from: LearnsFrom = "all"
+    own_limit: OwnLimit = 10.0
     kind: Literal["learned"] = field(default="learned", kw_only=True, repr=False)
 
     def __post_init__(self) -> None:

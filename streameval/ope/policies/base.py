@@ -59,6 +59,19 @@ class Log(NamedTuple):
     rankings: Rankings | None = None
     looks: Array | None = None
 
+    def take(self, events: slice) -> Log:
+        """Return consecutive decisions. Pages have no place in them."""
+        first, last, _ = events.indices(len(self.reward))
+        rows = slice(self.sets.offsets[first], self.sets.offsets[last])
+        return self._replace(
+            sets=self.sets.take(events),
+            propensity=self.propensity[events],
+            reward=self.reward[events],
+            weight=self.weight[events],
+            prediction=None if self.prediction is None else self.prediction[rows],
+            raw_fields=None if self.raw_fields is None else self.raw_fields.take(events),
+        )
+
 
 class Copied(NamedTuple):
     """Hold what the file of a frozen copy says besides what the policy knows.
@@ -75,9 +88,14 @@ class Copied(NamedTuple):
 
 
 class LearningPolicy(metaclass=Configurable):
-    """Follow the stream: predict each block first, then learn from it."""
+    """Follow the stream: predict each block first, then learn from it.
+
+    Subclasses may have the options `learns_from` and `own_limit` of `own_choices`.
+    """
 
     kind: str
+    learns_from: str = "all"
+    own_limit: float = 10.0
 
     @property
     def learns(self) -> bool:
@@ -102,6 +120,11 @@ class LearningPolicy(metaclass=Configurable):
     @property
     def follows_model(self) -> bool:
         """Tell whether it knows no more than the reward model does. Its frozen copies then hold a copy of the model."""
+        return False
+
+    @property
+    def learns_each_event(self) -> bool:
+        """Tell whether it learns its own choices one by one. Other policies learn those of a block together."""
         return False
 
     @property

@@ -21,6 +21,7 @@ from streameval.errors import ConfigError, StateError
 from streameval.events import Fault, RawFields
 from streameval.events.action_sets import Index
 from streameval.ope.policies.base import Answer, Ask, Copied, LearningPolicy, Log
+from streameval.ope.policies.own_choices import LearnsFrom, OwnLimit
 from streameval.ope.policies.python import Decisions, ask_policy, decisions_of, make
 
 TO_BYTES = "to_bytes() returns bytes that the recommender can read; without it, frozen copies have no file"
@@ -161,15 +162,8 @@ class ExternalPolicy(LearningPolicy):
 
 def _blocks(log: Log) -> Iterator[Log]:
     """Yield the blocks of a log. The last one may be unfinished."""
-    raw_fields = log.raw_fields or RawFields.none(len(log.reward))
     for first in range(0, len(log.reward), log.block):
-        events = slice(first, first + log.block)
-        yield log._replace(
-            sets=log.sets.take(events),
-            propensity=log.propensity[events],
-            reward=log.reward[events],
-            raw_fields=raw_fields.take(events),
-        )
+        yield log.take(slice(first, first + log.block))
 
 
 def _asked(model: LearnsToDecide, block: Log) -> Answer:
@@ -243,6 +237,8 @@ class PythonPolicy(ExternalPolicy):
         target: the factory, as `package.module:factory`
         options: keyword arguments of the factory
         learns: whether it learns from the stream
+        learns_from: `all` logged events, or `own` choices alone, as it would have made them: see `own_choices.fold`
+        own_limit: with `own`, importance weights up to this one are replayed exactly
 
     >>> from streameval.ope.policies.python import Decisions, Policy
     >>> def cautious(first: float) -> Policy:
@@ -259,6 +255,8 @@ class PythonPolicy(ExternalPolicy):
         default_factory=dict
     )
     learns: Annotated[bool, Field(description="true: it learns from the stream, by predict and learn")] = False
+    learns_from: LearnsFrom = "all"
+    own_limit: OwnLimit = 10.0
     kind: Literal["python"] = field(default="python", kw_only=True, repr=False)
 
     def prepare(self) -> Ask:

@@ -18,6 +18,7 @@ from streameval.common.foreign_code import CodeError, foreign_code
 from streameval.errors import ConfigError
 from streameval.events.action_sets import Index
 from streameval.ope.policies.external import ExternalPolicy, LearnsToDecide
+from streameval.ope.policies.own_choices import LearnsFrom, OwnLimit
 from streameval.ope.policies.python import Decisions
 
 Described: TypeAlias = tuple[Mapping[str, float], Mapping[str, float]]
@@ -46,6 +47,8 @@ class RiverPolicy(ExternalPolicy):
         model: its name in river
         parameters: arguments of its constructor. A value `{model: NAME, parameters: {...}}` is made first.
         epsilon: the probability of a random action instead
+        learns_from: `all` logged events, or `own` choices alone, as it would have made them: see `own_choices.fold`
+        own_limit: with `own`, importance weights up to this one are replayed exactly
 
     Source: Montiel et al., River: machine learning for streaming data in Python, JMLR 2021. Weighted classification:
     Beygelzimer & Langford, The offset tree, KDD 2009.
@@ -56,6 +59,8 @@ class RiverPolicy(ExternalPolicy):
         default_factory=dict
     )
     epsilon: Annotated[float, Field(ge=0, le=1, description="the probability of a random action")] = 0.0
+    learns_from: LearnsFrom = "all"
+    own_limit: OwnLimit = 10.0
     kind: Literal["river"] = field(default="river", kw_only=True, repr=False)
 
     def make(self) -> LearnsToDecide:
