@@ -67,8 +67,7 @@ def complete(config: EvaluatorConfig, state: State, incomplete: Incomplete) -> t
     for name, policy in config.learned_policies.items():
         asked = _with_prediction(config, log, _predicted_by(config, state[name], events)) if policy.keeps_model else log
         if policy.learns_from == "own":
-            identity = None if events.origin is None else events.origin.identity
-            answers[name], after[name] = own_choices.fold(policy, state[name], asked, identity)
+            answers[name], after[name] = own_choices.fold(policy, state[name], asked)
         else:
             answers[name], after[name] = policy.fold(state[name], asked)
         reasons = after[name].pop("unlearned", ())

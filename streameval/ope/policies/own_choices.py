@@ -9,7 +9,7 @@ from pydantic import Field
 
 from streameval.common.arrays import Array, Mask, State, ratio
 from streameval.events import Fault
-from streameval.events.origin import NO_IDENTITY, Identity, mix64
+from streameval.events.origin import mix64
 from streameval.ope.policies.base import Answer, LearningPolicy, Log
 
 LearnsFrom: TypeAlias = Annotated[
@@ -26,7 +26,7 @@ def start() -> State:
     return {"seed": SEED, "seen": 0, "usable": 0, "accepted": 0, "weight": 0.0, "square": 0.0, "earned": 0.0}
 
 
-def fold(policy: LearningPolicy, state: State, log: Log, identity: Identity | None) -> tuple[Answer, State]:
+def fold(policy: LearningPolicy, state: State, log: Log) -> tuple[Answer, State]:
     """Return the distributions, and the state after the whole blocks, as `LearningPolicy.fold` does.
 
     An event with the logged action a, its propensity p, and the policy's probability `pi(a|x)` is accepted if
@@ -39,14 +39,13 @@ def fold(policy: LearningPolicy, state: State, log: Log, identity: Identity | No
     value while learning from n own choices is `sum of v r / sum of v`, over the n accepted events, which are worth
     `(sum of v)^2 / sum of v^2` choices of the policy itself.
 
-    The draw of an event follows from its id and a seed in the state, so that it does not depend on where the stream is
-    cut. The number of the event stands in for an id that is not known.
+    The draw of an event follows from its number and a seed in the state, so that it does not depend on where the stream
+    is cut.
 
     Args:
         policy: the policy
         state: its state, and in `own` the state of the replay
         log: the events
-        identity: fingerprints of the ids of the events, `NO_IDENTITY` if an event has none, None if none is known [n]
 
     Source: Li, Chu, Langford & Wang, WSDM 2011, for the replay of logs of random choices; Dudik, Erhan, Langford & Li,
     UAI 2012, for acceptance by importance weights.
@@ -55,7 +54,7 @@ def fold(policy: LearningPolicy, state: State, log: Log, identity: Identity | No
     rows, faults, unlearned = [np.empty(0)], dict[int, Fault](), list[str]()
     for first in range(0, len(log.reward), log.block):
         block = log.take(slice(first, first + log.block))
-        draws = _draws(own, len(block.reward), None if identity is None else identity[first : first + log.block])
+        draws = _draws(own, len(block.reward))
         is_whole = len(block.reward) == log.block
         answer, after, own_after = _replayed(policy, state, own, block, draws, is_whole)
         rows.append(answer[0])
@@ -119,11 +118,10 @@ def _counted(own: State, log: Log, accepted: Mask, importance: Array) -> State:
     }
 
 
-def _draws(own: State, events: int, identity: Identity | None) -> Array:
+def _draws(own: State, events: int) -> Array:
     """Return the draws of the next events [n]."""
     numbers = mix64(np.arange(own["seen"] + 1, own["seen"] + 1 + events, dtype=np.uint64))
-    keys = numbers if identity is None else np.where(identity == NO_IDENTITY, numbers, identity)
-    mixed = mix64(keys + mix64(np.array([own["seed"]], np.uint64)))
+    mixed = mix64(numbers + mix64(np.array([own["seed"]], np.uint64)))
     return np.asarray((mixed >> np.uint64(11)).astype(float) * 2.0**-53)
 
 

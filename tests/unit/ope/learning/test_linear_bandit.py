@@ -10,7 +10,6 @@ import pytest
 
 from streameval import Evaluator, EventBatch, LinearBandit
 from streameval.common.problems import ProblemsError
-from streameval.events.origin import Origin, fingerprints
 from streameval.ope.learning.learned import Learned
 from streameval.ope.policies.river import RiverPolicy
 from support.learned_policies import evaluated, value
@@ -84,7 +83,6 @@ def test_a_bandit_regresses_all_events_of_the_blocks_before(algorithm: Any, per_
 def test_a_bandit_replays_its_own_choices_event_by_event(name: str) -> None:
     policy, terms, weights, earned, usable = OWN[name], [], [], [], 0
     assert isinstance(policy, LinearBandit)
-    identity = fingerprints([f"e-{event}" for event in range(400)])
     batch, model = log(400), prior(policy)
     features, action, propensity, reward = columns(batch)
     for event in range(400):
@@ -92,12 +90,11 @@ def test_a_bandit_replays_its_own_choices_event_by_event(name: str) -> None:
         terms.append(chances[action[event]] / propensity[event] * reward[event])
         usable += 1
         relative = chances[action[event]] / (policy.own_limit * propensity[event])
-        if drawn(identity[event]) < relative:
+        if drawn(event + 1) < relative:
             weights.append(max(1.0, relative))
             earned.append(reward[event] * weights[-1])
             learned_by(policy, model, features[event], action[event], reward[event])
-    origin = Origin("events", np.zeros(400, np.int64), np.arange(400), identity)
-    report = evaluated(policy, replace(batch, origin=origin)).report()
+    report = evaluated(policy, batch).report()
     (row,) = report.learners
     assert value(report) == pytest.approx(np.mean(terms), rel=1e-9)
     assert row.steps == len(weights)
@@ -106,15 +103,15 @@ def test_a_bandit_replays_its_own_choices_event_by_event(name: str) -> None:
     assert row.accepted_value == pytest.approx(sum(earned) / sum(weights))
 
 
-def drawn(identity: Any) -> float:
-    """Return the draw of an event: splitmix64 of its identity and of the mixed seed, which is 1."""
+def drawn(number: int) -> float:
+    """Return the draw of an event: splitmix64 of its mixed number and of the mixed seed, which is 1."""
 
     def mixed(word: int) -> int:
         word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
         word = (word ^ (word >> 27)) * 0x94D049BB133111EB % 2**64
         return word ^ (word >> 31)
 
-    return (mixed((int(identity) + mixed(1)) % 2**64) >> 11) * 2.0**-53
+    return (mixed((mixed(number) + mixed(1)) % 2**64) >> 11) * 2.0**-53
 
 
 @pytest.mark.parametrize("name", OWN)
