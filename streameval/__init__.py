@@ -58,7 +58,9 @@ if TYPE_CHECKING:
         StratifiedDR,
         StratifiedIPS,
         Switch,
+        WeightedIIPS,
         WeightedPseudoInverse,
+        WeightedRIPS,
     )
     from streameval.ope.evaluator.evaluator import Evaluator
     from streameval.ope.evidence import Ranking
@@ -85,6 +87,7 @@ __all__ = ["ConfigError", "InputError", "SourceError", "StateError", "Streameval
 __all__ += ["Evaluator", "Estimate", "EventBatch", "EventLogger", "Report", "compare", "read_events"]
 __all__ += ["CAB", "CABDR", "ClippedIPS", "ControlVariate", "DM", "DR", "IPS", "SNIPS", "StaticBlend", "Switch"]
 __all__ += ["IIPS", "PseudoInverse", "RIPS", "StratifiedDR", "StratifiedIPS", "WeightedPseudoInverse"]
+__all__ += ["WeightedIIPS", "WeightedRIPS"]
 __all__ += ["ClickCAB", "ClickIPS", "ClickSNIPS", "ClippedClickIPS", "Ranking", "ScoredIPS", "ScoredSNIPS"]
 __all__ += ["AdaptiveDecay", "AdaptiveWindow", "Cumulative", "Decay", "Mixture", "Window"]
 __all__ += ["ConfidenceSequence", "DriftAware", "EmpiricalBernstein", "EmpiricalLikelihood", "Interval", "Normal"]

@@ -11,11 +11,18 @@ from streameval.ope.estimators.clicks import ClickCAB, ClickEstimator, ClickIPS,
 from streameval.ope.estimators.importance import SNIPS, ControlVariate, StratifiedDR, StratifiedIPS
 from streameval.ope.estimators.interpolated import CAB, CABDR, DM, DR, IPS, ClippedIPS, StaticBlend, Switch
 from streameval.ope.estimators.scored import ScoredIPS, ScoredSNIPS
-from streameval.ope.estimators.slates import IIPS, RIPS, PseudoInverse, WeightedPseudoInverse
+from streameval.ope.estimators.slates import (
+    IIPS,
+    RIPS,
+    PseudoInverse,
+    WeightedIIPS,
+    WeightedPseudoInverse,
+    WeightedRIPS,
+)
 
 _Interpolated = IPS | ClippedIPS | DM | DR | StaticBlend | Switch | CAB | CABDR
 _Weighted = SNIPS | ControlVariate | StratifiedIPS | StratifiedDR
-_Slates = PseudoInverse | WeightedPseudoInverse | IIPS | RIPS
+_Slates = PseudoInverse | WeightedPseudoInverse | IIPS | RIPS | WeightedIIPS | WeightedRIPS
 _Outcomes = ScoredIPS | ScoredSNIPS
 _Clicks = ClickIPS | ClippedClickIPS | ClickSNIPS | ClickCAB
 _Other = _Slates | _Outcomes | _Clicks
@@ -26,3 +33,4 @@ __all__ += ["CAB", "CABDR", "DM", "DR", "IPS", "ClippedIPS", "StaticBlend", "Swi
 __all__ += ["ClickCAB", "ClickEstimator", "ClickIPS", "ClickSNIPS", "ClippedClickIPS"]
 __all__ += ["SNIPS", "ControlVariate", "StratifiedDR", "StratifiedIPS"]
 __all__ += ["IIPS", "RIPS", "ScoredIPS", "ScoredSNIPS", "PseudoInverse", "WeightedPseudoInverse"]
+__all__ += ["WeightedIIPS", "WeightedRIPS"]

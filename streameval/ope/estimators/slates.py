@@ -10,14 +10,16 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array
 from streameval.common.component import strict
 from streameval.ope.estimators.base import Estimator, Range, TermRange, Terms
-from streameval.ope.estimators.importance import SelfNormalised, WeightedReward
+from streameval.ope.estimators.importance import MeansState, SelfNormalised, WeightedReward, controlled_range
 from streameval.ope.evidence.actions import Requirements
 from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence.slate_weights import SLOTS_SHOWN
 
 
 @dataclass(frozen=True, config=strict)
@@ -126,3 +128,77 @@ class RIPS(WeightedReward):
 
     needs: ClassVar[Requirements] = frozenset({"cascade"})
     kind: Literal["rips"] = field(default="rips", kw_only=True, repr=False)
+
+
+class SlotNormalised(Estimator):
+    """Subtract from each slot's weighted reward what its weight alone explains."""
+
+    def start(self, policies: int) -> MeansState:
+        """Start with sums of `w_j` and of `w_j r_j` by slot [P, slots, 2]."""
+        return MeansState(np.zeros((policies, SLOTS_SHOWN, 2)))
+
+    def terms(self, evidence: Evidence, state: MeansState) -> tuple[Terms, MeansState]:
+        (events, policies), blocks = evidence.importance_weight.shape, evidence.blocks
+        event, position = np.arange(events), np.zeros(events, dtype=np.int64)
+        weights, reward = evidence.importance_weight, evidence.reward
+        if evidence.slots is not None:
+            event, position, weights, reward = evidence.slots.with_singles(weights, reward)
+        counted = evidence.sample_weight[event] > 0
+        weights, reward = np.where(counted, weights, 0.0), np.nan_to_num(reward)
+        cell = event * blocks // events * SLOTS_SHOWN + position
+        sums = np.zeros((blocks, *state.means.shape))
+        for policy, averaging in enumerate(evidence.sample_weight[event].T * weights.T):
+            for column, values in enumerate((averaging, averaging * reward)):
+                by_cell = np.bincount(cell, values, blocks * SLOTS_SHOWN)
+                sums[:, policy, :, column] = by_cell.reshape(blocks, -1)
+        path = evidence.recent_path(sums, state.means)
+        before = np.concatenate([state.means[None], path[:-1]])
+        expected = np.divide(before[..., 1], before[..., 0], out=np.zeros(before.shape[:-1]), where=before[..., 0] > 0)
+        by_slot = expected.swapaxes(1, 2).reshape(-1, policies)[cell]
+        parts = np.where(counted, by_slot + weights * (reward[:, None] - by_slot), 0.0)
+        terms = np.stack([np.bincount(event, column, events).astype(float) for column in parts.T])
+        return Terms(terms.T, lesson={"means": sums}), MeansState(path[-1])
+
+    def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
+        """Return the range of the sum of `R_j + w_j (r_j - R_j)`, if rewards of one sign add up inside their range."""
+        return controlled_range(reward_range, max_weight)._replace(controlled=np.zeros(max_weight.shape, dtype=bool))
+
+
+@dataclass(frozen=True, config=strict)
+class WeightedIIPS(SlotNormalised):
+    """Average `sum over slots j of R_j + w_j (r_j - R_j)`: independent IPS, self-normalised in each slot.
+
+    `w_j` and `r_j` are the weight and the reward of slot j as in `iips`, and `R_j = sum of w_j r_j / sum of w_j` is the
+    slot's self-normalised value. To first order the mean is `sum over slots of mean(w_j r_j) / mean(w_j)`, and equal to
+    it if `R_j` is from the same events. Here `R_j` is from the blocks before (horizon 100,000 events), and 0 at first,
+    so that the estimate has no bias of order 1/n and every average can be used. It has mostly less variance than
+    `iips`, above all if slots earn rewards with high probability. Slots after the 20th share one `R_j`.
+
+    In the second block of the example, slots had the values 0 and 1 before:
+
+    >>> from streameval.events import EventBatch
+    >>> log = {"reward": [[0, 1]], "propensity": [[0.25, 0.5]], "policies": {"new": [[0.5, 0.25]]}}
+    >>> evidence = Evidence.from_slots(EventBatch.from_arrays(**log), ["new"], "slot_rewards")
+    >>> estimator = WeightedIIPS()
+    >>> first, state = estimator.terms(evidence, estimator.start(policies=1))
+    >>> first.numerator, estimator.terms(evidence, state)[0].numerator
+    (array([[0.5]]), array([[1.]]))
+
+    Source: Li et al., KDD 2018, for the weights; Swaminathan & Joachims, NIPS 2015, for self-normalisation.
+    """
+
+    needs: ClassVar[Requirements] = frozenset({"slot_rewards"})
+    kind: Literal["weighted_iips"] = field(default="weighted_iips", kw_only=True, repr=False)
+
+
+@dataclass(frozen=True, config=strict)
+class WeightedRIPS(SlotNormalised):
+    """Average `sum over slots j of R_j + w_j (r_j - R_j)` with the weights of `rips`, self-normalised in each slot.
+
+    `w_j` is the product of the ratios up to slot j. All else is as in `weighted_iips`.
+
+    Source: McInerney et al., KDD 2020.
+    """
+
+    needs: ClassVar[Requirements] = frozenset({"cascade"})
+    kind: Literal["weighted_rips"] = field(default="weighted_rips", kw_only=True, repr=False)

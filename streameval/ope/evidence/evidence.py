@@ -19,6 +19,7 @@ from streameval.ope.evidence.clicks import Clicks, Ranking
 from streameval.ope.evidence.slate_weights import (
     SlotLifts,
     SlotLiftState,
+    SlotWeights,
     lift_sums,
     mean_lifts,
     mean_ratios,
@@ -191,6 +192,7 @@ class Evidence:
         timestamp: event time in seconds [n]
         signs: rademacher signs of the units of the events, None while no event has had a unit [n, 64]
         clicks: the clicks on rankings, None for other events
+        slots: the weights of the slots of slates that have rewards, None without any
         cache: the arrays of `compute_once`
     """
 
@@ -208,6 +210,7 @@ class Evidence:
     timestamp: Array | None = None
     signs: Array | None = None
     clicks: Clicks | None = None
+    slots: SlotWeights | None = None
     cache: dict[tuple[str, int], tuple[Array, Array, Array]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -396,9 +399,9 @@ class Evidence:
             return self
         if gains is not None and form == "slots":
             weight = whole_weights(batch.slates, gains)
-            weighted, heaviest = weight * self.reward[:, None], np.abs(weight)
+            weighted, heaviest, slots = weight * self.reward[:, None], np.abs(weight), None
         else:
-            weighted, weight, heaviest = slot_terms(batch, policies, form == "cascade")
+            weighted, weight, heaviest, slots = slot_terms(batch, policies, form == "cascade")
         with np.errstate(invalid="ignore"):
             usable = (heaviest <= LARGEST_WEIGHT) & (np.abs(weighted) <= LARGEST_WEIGHT)
         single = (batch.slates.sizes == 0)[:, None]
@@ -413,6 +416,7 @@ class Evidence:
             sample_weight=fill_slates(averaging, self.sample_weight),
             weighted=None if form == "slots" else fill_slates(weighted, self.weighted_reward),
             heaviest=fill_slates(heaviest, self.importance_weight),
+            slots=slots,
         )
 
     def _outcome_evidence(self, batch: EventBatch, policies: Sequence[str]) -> Evidence:
@@ -499,7 +503,9 @@ class Evidence:
             name: None if column is None else column.T[..., events].T for name, column in before
         }
         recent = self.recent.select_blocks(is_selected)
-        return replace(self, **columns, recent=recent, actions=self.actions and self.actions.take(events), forms={})
+        columns["actions"] = self.actions and self.actions.take(events)
+        columns["slots"] = self.slots and self.slots.take(events)
+        return replace(self, **columns, recent=recent, forms={})
 
     @cached_property
     def weighted_reward(self) -> Array:

@@ -65,18 +65,44 @@ def slot_gains(batch: EventBatch, policies: Sequence[str]) -> Array:
     return np.stack(columns).T
 
 
-def slot_terms(batch: EventBatch, policies: Sequence[str], cascade: bool) -> tuple[Array, Array, Array]:
+class SlotWeights(NamedTuple):
+    """Hold slates with the weights of their slots [S, P]."""
+
+    slates: SlateColumns
+    weights: Array
+
+    def take(self, events: Index) -> SlotWeights:
+        """Return these events."""
+        return SlotWeights(self.slates.take(events), self.weights[owned_rows(self.slates.offsets, events)[0]])
+
+    def with_singles(self, weight: Array, reward: Array) -> tuple[Index, Index, Array, Array]:
+        """Return event, position (below 20), weights and reward of each slot. Events that are no slates have one slot.
+
+        Args:
+            weight: the weights of the events [n, P]
+            reward: the rewards of the events [n]
+        """
+        slates, single = self.slates, np.flatnonzero(self.slates.sizes == 0)
+        event, first = np.concatenate([slates.owner, single]), np.zeros(len(single), dtype=np.int64)
+        position = np.concatenate([np.minimum(slates.position, SLOTS_SHOWN - 1), first])
+        weights = np.concatenate([self.weights, weight[single]])
+        return event, position, weights, np.concatenate([slates.reward, reward[single]])
+
+
+def slot_terms(
+    batch: EventBatch, policies: Sequence[str], cascade: bool
+) -> tuple[Array, Array, Array, SlotWeights | None]:
     """Return sums over slots, NaN if the event is not a slate, lacks the policy, or has no rewards of slots [n, P].
 
     The weight of a slot is `pi / pi0` of its action. With `cascade` it is the product of these ratios up to the slot.
 
     Returns:
-        The sum of the weighted rewards of the slots, the mean weight of the slots, and the largest weight.
+        The sum of the weighted rewards of the slots, the mean weight of the slots, the largest weight, and all weights.
     """
     slates = batch.slates
     if slates is None:
         nothing = np.full((len(batch), len(policies)), np.nan)
-        return nothing, nothing, nothing
+        return nothing, nothing, nothing, None
     logged = slates.conditional_propensity if cascade else slates.propensity
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         ratios = slates.probabilities / logged[:, None]
@@ -91,7 +117,7 @@ def slot_terms(batch: EventBatch, policies: Sequence[str], cascade: bool) -> tup
     weighted, mean, largest = (
         np.where(rewarded, values, np.nan) for values in (weighted, mean, slates.largest(weights))
     )
-    return weighted, mean, largest
+    return weighted, mean, largest, SlotWeights(slates, weights)
 
 
 def _ranking_gains(slates: SlateColumns) -> Array:

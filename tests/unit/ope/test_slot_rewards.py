@@ -279,3 +279,72 @@ def test_a_confidence_sequence_of_rewards_of_slots_is_withheld() -> None:
     evaluator = Evaluator([POLICY], BOTH, [Cumulative()], intervals={"cumulative": "confidence_sequence"})
     evaluator.update(coins(2_000))
     assert all(estimate.lower is None for estimate in evaluator.report().estimates)
+
+
+# -- self-normalised slot by slot ------------------------------------------------------------------------------------
+
+
+def logged_slates(
+    events: int, seed: int = 3, slots: int = 3, actions: int = 4
+) -> tuple[EventBatch, Array, Array, float]:
+    """Draw slates, and return them with the ratios and rewards of their slots and the value of the candidate."""
+    world, rng = np.random.default_rng(99), np.random.default_rng([seed, 5])
+    logging, target = (world.dirichlet(np.full(actions, 2.0), slots) for _ in range(2))
+    worth = world.uniform(0.2, 0.9, (slots, actions)) / slots
+    action = np.stack([rng.choice(actions, events, p=row) for row in logging], axis=1)
+    at = (np.arange(slots), action)
+    reward = (rng.random(action.shape) < worth[at] * slots) / slots
+    batch = EventBatch.from_arrays(reward=reward, propensity=logging[at], policies={POLICY: target[at]})
+    return batch, (target / logging)[at], reward, float((worth * target).sum())
+
+
+WEIGHTED: list[Any] = ["iips", "weighted_iips", "rips", "weighted_rips"]
+
+
+def weighted_values(batch: EventBatch, *cuts: int) -> list[float | None]:
+    options = {"estimators": WEIGHTED, "averages": ["cumulative"], "drift": None, "promotion": None}
+    evaluator = Evaluator([POLICY], **options)
+    for first, last in zip((0, *cuts), (*cuts, len(batch)), strict=True):
+        evaluator.update(batch[first:last])
+    return [evaluator.report().get(POLICY, name, "cumulative").value for name in WEIGHTED]
+
+
+@pytest.mark.parametrize("cuts", [(), (130, 777)])
+def test_self_normalised_slots_equal_a_loop_over_the_blocks(cuts: tuple[int, ...]) -> None:
+    batch, ratio, reward, _ = logged_slates(1_000)
+    actual = weighted_values(batch, *cuts)
+    for name, weights in (("weighted_iips", ratio), ("weighted_rips", ratio.cumprod(axis=1))):
+        total, sums, fading = 0.0, np.zeros((2, 3)), (1 - 1 / 100_000) ** 100
+        for first in range(0, 1_000, 100):
+            expected = sums[1] / np.maximum(sums[0], 1e-300)
+            w, r = weights[first : first + 100], reward[first : first + 100]
+            total += (expected + w * (r - expected)).sum()
+            sums = fading * sums + np.array([w.sum(axis=0), (w * r).sum(axis=0)])
+        assert actual[WEIGHTED.index(name)] == close(total / 1_000)
+
+
+def test_events_that_are_no_slates_count_as_their_first_slot() -> None:
+    rng = np.random.default_rng(1)
+    propensity = rng.uniform(0.2, 0.8, 600)
+    target = rng.uniform(0, 1, 600) * propensity
+    reward = rng.random(600)
+    plain = EventBatch.from_arrays(reward=reward, propensity=propensity, policies={POLICY: target})
+    slates = EventBatch.from_arrays(
+        reward=reward[:, None], propensity=propensity[:, None], policies={POLICY: target[:, None]}
+    )
+    assert weighted_values(plain) == [close(value or 0.0) for value in weighted_values(slates)]
+
+
+def test_self_normalised_slots_have_less_error_and_their_intervals_cover() -> None:
+    errors, covered = [], np.zeros(len(WEIGHTED))
+    for seed in range(100):
+        batch, _, _, truth = logged_slates(2_000, seed)
+        evaluator = Evaluator([POLICY], estimators=WEIGHTED, averages=["cumulative"], drift=None, promotion=None)
+        evaluator.update(batch)
+        rows = [evaluator.report().get(POLICY, name, "cumulative") for name in WEIGHTED]
+        errors.append([(row.value or 0.0) - truth for row in rows])
+        covered += [(row.lower or 0.0) <= truth <= (row.upper or 0.0) for row in rows]
+    iips, weighted_iips, rips, weighted_rips = np.sqrt(np.square(errors).mean(axis=0))
+    assert weighted_iips < 0.85 * iips
+    assert weighted_rips < 0.65 * rips
+    assert covered.min() >= 90
