@@ -234,6 +234,9 @@ def plan(
     ] = None,
     power: Annotated[float, typer.Option(min=0, max=1, help="Probability of detecting a lift of that size.")] = 0.8,
     estimator: Annotated[str | None, typer.Option(metavar="NAME", help="Estimator to plan with.")] = None,
+    explore: Annotated[
+        bool, typer.Option("--explore", help="Plan the exploration that halves the events, from lists of actions.")
+    ] = False,
     events_format: EventsFormat = None,
     as_json: AsJson = False,
     plot: Annotated[
@@ -250,7 +253,7 @@ def plan(
     """
     from streameval.cli.plan import run_plan
 
-    run_plan(arguments, candidates, lift or (), power, estimator, events_format, plot, as_json=as_json)
+    run_plan(arguments, candidates, lift or (), power, estimator, events_format, plot, explore=explore, as_json=as_json)
 
 
 @app.command()

@@ -34,6 +34,7 @@ def run_plan(
     events_format: str | None,
     plot: Path | None,
     *,
+    explore: bool,
     as_json: bool,
 ) -> None:
     """Print the forecast, and draw it if `plot` names a file.
@@ -44,7 +45,7 @@ def run_plan(
     config, files = config_and_files(arguments, candidates)
     if plot:
         check_path(plot)
-    report = plan_power(config, files, lifts, power, estimator, events_format, timed=candidates is None)
+    report = plan_power(config, files, lifts, power, estimator, events_format, candidates is None, explore)
     if plot:
         save(power_figure(report, ", ".join(Path(file).name for file in files)), plot)
     if as_json:
@@ -53,6 +54,9 @@ def run_plan(
         console().print(power_table(report))
         for line in notes(report):
             print(line)
+        for row in report.candidates if explore else ():
+            if row.reason is None:
+                print(f"{row.policy}: {exploration_text(row)}")
 
 
 def plan_power(
@@ -63,6 +67,7 @@ def plan_power(
     estimator: str | None = None,
     written: str | None = None,
     timed: bool = True,
+    explore: bool = False,
 ) -> PowerReport:
     """Forecast, from files, how many events each lift takes for each candidate.
 
@@ -74,6 +79,7 @@ def plan_power(
         estimator: label of the estimator, by default the preferred one with evidence about a candidate
         written: format of the files
         timed: rows of tables must have a timestamp
+        explore: plan the exploration that halves the events needed, too
 
     Raises:
         InputError: An option cannot be used.
@@ -106,7 +112,7 @@ def plan_power(
         drift=None,
         promotion=None,
     )
-    log = LogSummary(configured.policies, configured.computed_policies, configured.reward_range)
+    log = LogSummary(configured.policies, configured.computed_policies, configured.reward_range, explore)
     replay = Replay(config, Evaluator.from_config(forecast), timed)
 
     def update(batch: EventBatch) -> None:
@@ -186,3 +192,20 @@ def notes(report: PowerReport) -> Iterator[str]:
         smallest = ", ".join(f"{limit.lift:.2g} ({row.policy})" for row, limit in zip(limited, limits, strict=True))
         worth = f"worth at most {rounded_up(limits[0].events)} events"
         yield f"{limits[0].average}: {worth}, so it detects no lift under {smallest}"
+
+
+def exploration_text(row: CandidatePower) -> str:
+    """Describe the exploration that halves the events needed for a candidate."""
+    plan = row.exploration
+    if plan is None:
+        return "no plan to explore: it needs events with propensities, and its probabilities, of all actions"
+
+    def enough(share: float | None) -> str:
+        return "no share is enough" if share is None else f"{share:.0%} of events"
+
+    return (
+        "half as many events would be enough if a share of events took actions in proportion to the absolute "
+        f"difference of its and production's probabilities ({enough(plan.focused)}), or random actions "
+        f"({enough(plan.uniform)}); the first, with {plan.best_share:.0%} of events, "
+        f"needs {plan.best_factor:.0%} of them"
+    )

@@ -17,6 +17,7 @@ from streameval.events import EventBatch
 from streameval.ope.candidates import EvaluatedPolicy
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.exploration import ExplorationPlan, ExplorationSums
 from streameval.ope.policies.base import learns
 from streameval.ope.policies.coded import fill, prepared
 from streameval.ope.policies.logged import LOGGING
@@ -141,13 +142,18 @@ class LogSummary:
         policies: production first
         coded: the policies in code, which are evaluated on every event
         reward_range: the lowest and the highest reward
+        explores: whether to plan exploration, from full distributions over actions
 
     Raises:
         ConfigError: A policy learns from the stream.
     """
 
     def __init__(
-        self, policies: Sequence[str], coded: Mapping[str, EvaluatedPolicy], reward_range: tuple[float, float]
+        self,
+        policies: Sequence[str],
+        coded: Mapping[str, EvaluatedPolicy],
+        reward_range: tuple[float, float],
+        explores: bool = False,
     ):
         self.policies, self.reward_range = tuple(policies), reward_range
         learning = [name for name, policy in coded.items() if learns(policy)]
@@ -157,6 +163,7 @@ class LogSummary:
                 hint="leave this candidate out, or plan for a policy that does not change",
             )
         self._coded = prepared(coded)
+        self._exploration = ExplorationSums(len(self.policies)) if explores else None
         self._first, self._last, self._timed = math.inf, -math.inf, 0
         self._sampling = np.zeros((len(self.policies), 3))
         # Products of 1, w, w r, v, v r, where v is the weight of production
@@ -178,6 +185,8 @@ class LogSummary:
             return
         named = batch.with_policies(policy for policy in self.policies if policy != LOGGING)
         evidence = Evidence.from_batch(fill(named, self._coded)[0], self.policies, len(batch))
+        if self._exploration is not None:
+            self._exploration.add(evidence)
         other, reward = evidence.importance_weight[:, 0], evidence.reward
         for index in range(1, len(self.policies)):
             q = np.where(evidence.sample_weight[:, 0] > 0, evidence.sample_weight[:, index], 0.0)
@@ -196,6 +205,10 @@ class LogSummary:
         """Return `n sum(q^2) / (sum q)^2`, the increase of the events needed by uneven sampling."""
         events, total, squares = self._sampling[self.policies.index(policy)]
         return float(events * squares / total**2) if total > 0 else 1.0
+
+    def exploration(self, policy: str) -> ExplorationPlan | None:
+        """Return the planned exploration, None if it is not asked for or no event has full distributions."""
+        return None if self._exploration is None else self._exploration.plan(self.policies.index(policy))
 
     def advice(self, policy: str) -> ExplorationAdvice | None:
         """Return the exploration that would halve the events needed, or None without such advice.
@@ -262,6 +275,7 @@ class CandidatePower(msgspec.Struct, frozen=True):
         needed: the events needed for each target
         limits: the smallest lift for each average that forgets
         relief: advice on exploration
+        exploration: the exploration that halves the events needed, None unless `plan --explore` asks for it
     """
 
     policy: str
@@ -279,6 +293,7 @@ class CandidatePower(msgspec.Struct, frozen=True):
     needed: tuple[EventsNeeded, ...] = ()
     limits: tuple[Limit, ...] = ()
     relief: ExplorationAdvice | None = None
+    exploration: ExplorationPlan | None = None
 
 
 class PowerReport(msgspec.Struct, frozen=True):
@@ -339,7 +354,8 @@ def forecast_power(
             continue
         candidate = _candidate(counts, estimate, forecast, log.unevenness(counts.policy), horizons)
         relief = log.advice(counts.policy) if _weights_only(estimators[estimate.estimator]) else None
-        candidates.append(structs.replace(candidate, relief=relief))
+        exploration = log.exploration(counts.policy)
+        candidates.append(structs.replace(candidate, relief=relief, exploration=exploration))
     return structs.replace(forecast, candidates=tuple(candidates))
 
 

@@ -147,3 +147,17 @@ def test_named_candidates_need_no_configuration(run: Run) -> None:
     outcome = run("plan", "log.csv", "--candidates", "even", "--lift", "0.1")
     assert outcome.code == 0, outcome.err
     assert "120 events; events until a lift is detected" in outcome.out
+
+
+def test_explore_adds_the_exploration_that_halves_the_events(run: Run) -> None:
+    outcome = run("plan", "c.yaml", "sets.ndjson", "--explore")
+    assert "candidate-1: half as many events would be enough if a share of events" in " ".join(outcome.out.split())
+    (first, *_) = json.loads(run("plan", "c.yaml", "sets.ndjson", "--explore", "--json").out)["candidates"]
+    assert first["exploration"]["events"] == 1_000
+    assert 0 < first["exploration"]["best_factor"] <= 1
+    assert json.loads(run("plan", "c.yaml", "sets.ndjson", "--json").out)["candidates"][0]["exploration"] is None
+
+
+def test_explore_needs_lists_of_actions(run: Run) -> None:
+    out = " ".join(run("plan", "c.yaml", "log.ndjson", "--explore").out.split())
+    assert "candidate-1: no plan to explore: it needs events with propensities" in out

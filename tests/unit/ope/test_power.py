@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from streameval import IPS, SNIPS, EventBatch
 from streameval.ope.estimators import AnyEstimator
+from streameval.ope.exploration import ExplorationPlan
 from streameval.ope.power import (
     USUAL,
     LogSummary,
@@ -175,3 +177,78 @@ def test_more_events_do_not_help_for_actions_that_are_never_logged() -> None:
     )
     (candidate,) = forecast_of(batch, [TargetLift(0.01)]).candidates
     assert candidate.reason == "10.0% of its actions are never logged: no number of events shows their reward"
+
+
+# -- exploration -----------------------------------------------------------------------------------------------------
+
+
+def listed_log(logging: Any, events: int, seed: int) -> EventBatch:
+    """Draw events of two contexts with full distributions of four actions."""
+    rng = np.random.default_rng(seed)
+    context = rng.integers(0, 2, events)
+    propensities = logging[context]
+    action = (propensities.cumsum(axis=1) > rng.random((events, 1))).argmax(axis=1)
+    reward = (rng.random(events) < EXPLORED_REWARD[context, action]).astype(float)
+    policies = {CANDIDATE: EXPLORED_TARGET[context]}
+    return EventBatch.from_arrays(reward=reward, action=action, propensities=propensities, policies=policies)
+
+
+EXPLORED_LOG = np.array([[0.9, 0.06, 0.02, 0.02], [0.02, 0.9, 0.06, 0.02]])
+EXPLORED_TARGET = np.array([[0.3, 0.1, 0.1, 0.5], [0.02, 0.3, 0.66, 0.02]])
+EXPLORED_REWARD = np.array([[0.3, 0.4, 0.3, 0.5], [0.2, 0.3, 0.4, 0.6]])
+
+
+def variance_of(logging: Any) -> float:
+    """Return the variance of one event's `(w - v) (r - c)` by enumeration of contexts, actions and rewards."""
+    distance, centre = EXPLORED_TARGET - EXPLORED_LOG, (EXPLORED_LOG * EXPLORED_REWARD).sum() / 2
+    square = EXPLORED_REWARD * (1 - centre) ** 2 + (1 - EXPLORED_REWARD) * centre**2
+    mean = (distance * (EXPLORED_REWARD - centre)).sum() / 2
+    return float((distance**2 * square / logging).sum() / 2 - mean**2)
+
+
+def mixed_log(kind: str, share: float) -> Any:
+    distance = np.abs(EXPLORED_TARGET - EXPLORED_LOG)
+    other = {"focused": distance / distance.sum(axis=1, keepdims=True), "uniform": np.full((2, 4), 0.25)}[kind]
+    return (1 - share) * EXPLORED_LOG + share * other
+
+
+def explored(log: EventBatch) -> ExplorationPlan | None:
+    summary = LogSummary(["logging", CANDIDATE], {}, (0.0, 1.0), explores=True)
+    for first in range(0, len(log), 30_000):
+        summary.update(log[first : first + 30_000])
+    return summary.exploration(CANDIDATE)
+
+
+def test_planned_exploration_equals_the_enumerated_one() -> None:
+    plan, before = explored(listed_log(EXPLORED_LOG, 200_000, seed=1)), variance_of(EXPLORED_LOG)
+    assert plan is not None
+    assert plan.events == 200_000
+    for kind, share in (("focused", plan.focused), ("uniform", plan.uniform)):
+        assert share is not None
+        assert variance_of(mixed_log(kind, share + 0.01)) < 0.5 * before
+        assert variance_of(mixed_log(kind, share - 0.02)) > 0.5 * before
+    factors = [variance_of(mixed_log("focused", share / 100)) / before for share in range(100)]
+    assert plan.best_factor == pytest.approx(min(factors), rel=0.05)
+    assert plan.focused is not None
+    assert plan.uniform is not None
+    assert plan.focused <= plan.uniform
+
+
+def test_half_the_events_are_needed_after_the_planned_exploration() -> None:
+    plan = explored(listed_log(EXPLORED_LOG, 100_000, seed=2))
+    assert plan is not None
+    assert plan.focused is not None
+    errors = []
+    for logging in (EXPLORED_LOG, mixed_log("focused", plan.focused)):
+        log = listed_log(logging, 200_000, seed=3)
+        assert log.action_sets is not None
+        sets = log.action_sets
+        context = (sets.probabilities[::4, 0] < 0.2).astype(int)
+        at = context, sets.index
+        distance = (EXPLORED_TARGET - EXPLORED_LOG)[at] / logging[at]
+        errors.append(np.var(distance * (log.reward - (EXPLORED_LOG * EXPLORED_REWARD).sum() / 2)))
+    assert errors[1] / errors[0] == pytest.approx(0.5, abs=0.05)
+
+
+def test_without_lists_of_actions_no_exploration_is_planned() -> None:
+    assert explored(MILD.log(1_000, seed=1)) is None
