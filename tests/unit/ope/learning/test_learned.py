@@ -13,6 +13,7 @@ from streameval.common.problems import ProblemsError
 from streameval.errors import ConfigError
 from streameval.ope.estimators import Estimator
 from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.learning.adam import drawn
 from streameval.ope.learning.learned import Learned, ScoredEvents
 from streameval.ope.power import LogSummary
 from support.learned_policies import EVERY, evaluated, value
@@ -90,6 +91,16 @@ def test_the_penalty_follows_the_variance_of_the_terms_and_is_zero_without_lambd
         assert value == pytest.approx(terms.mean() - strength * np.sqrt(terms.var() / 20_000), rel=1e-12)
     batch = log(1_000)
     assert evaluated(Learned(variance=0), batch).report() == evaluated(Learned(), batch).report()
+
+
+def test_counter_samples_draw_events_as_often_as_their_weights_say() -> None:
+    size = np.array([1.0, 4.0, 10.0, 85.0])
+    draws = np.array([drawn(step, size) for step in range(4_000)])
+    counts = draws * len(size) * size / size.sum()
+    assert counts == pytest.approx(counts.round(), abs=1e-9)
+    assert counts.sum(axis=1) == pytest.approx(np.full(4_000, 4.0))
+    assert draws.mean(axis=0) == pytest.approx(np.ones(4), abs=0.25)
+    assert drawn(7, size).tolist() == draws[7].tolist()
 
 
 def test_the_penalty_on_squares_moves_each_weight_towards_0() -> None:
