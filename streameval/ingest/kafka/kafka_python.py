@@ -40,7 +40,7 @@ UNDECODABLE = "Unable to decode response"
 EMBEDDED = ', as the embedded broker does (`streameval demo`): set api_version to "2.3", with `produce` by --config'
 """The mock cluster of librdkafka (2.16) answers a request for versions in a form that nobody else writes or reads."""
 REQUEST_TIMEOUT_SECONDS = 5.0
-POLL_BYTES, FIRST_MEAN_BYTES = 2 * 2**20, 100_000
+POLL_BYTES, FIRST_MEAN_BYTES = 2 * 2**20, 10_000
 """Bytes of the messages of one poll, on average, and of a message before the first ones are known."""
 SKIP_SECONDS = 5.0
 """Time for skipping messages of a damaged batch in one poll, so that the caller stays alive."""
