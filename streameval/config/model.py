@@ -30,9 +30,9 @@ from streameval.events.schema import event_type
 from streameval.events.segments import SegmentField
 from streameval.events.tables import ColumnNames
 from streameval.ingest.base import CandidatesTopic, ExistingFile, RewardTopic
-from streameval.ingest.called import CalledSettings
 from streameval.ingest.files.source import FileSettings
 from streameval.ingest.kafka.settings import KafkaSettings
+from streameval.ingest.python_source import PythonSettings
 from streameval.ingest.simulated import LIST_WORLD, SimulatedSettings
 from streameval.ope.evaluator import rooms
 from streameval.ope.evaluator.config import EvaluatorConfig
@@ -41,7 +41,7 @@ from streameval.ope.evaluator.options import EvaluatorOptions, Name, NamedReward
 from streameval.ope.evidence.actions import REWARDED
 from streameval.ope.evidence.examination import GivenExamination
 
-AnySource = Annotated[KafkaSettings | FileSettings | SimulatedSettings | CalledSettings, Field(discriminator="kind")]
+AnySource = Annotated[KafkaSettings | FileSettings | SimulatedSettings | PythonSettings, Field(discriminator="kind")]
 
 
 class Http(StrictModel):

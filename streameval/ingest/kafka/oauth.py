@@ -113,7 +113,7 @@ class _Granted(msgspec.Struct):
     expires_in: float = DEFAULT_LIFE_SECONDS
 
 
-class CalledProvider(TokenProvider):
+class FunctionProvider(TokenProvider):
     """Get tokens from a function.
 
     Args:
@@ -144,7 +144,7 @@ class CalledProvider(TokenProvider):
         return token, life
 
 
-def provider_of(connection: KafkaConnection) -> CalledProvider | None:
+def provider_of(connection: KafkaConnection) -> FunctionProvider | None:
     """Return the provider that all connections with these settings share, None if no function gives tokens.
 
     Raises:
@@ -152,19 +152,19 @@ def provider_of(connection: KafkaConnection) -> CalledProvider | None:
     """
     if connection.sasl_mechanism == "AWS_MSK_IAM":
         return _msk_provider(msk_region(connection.address, os.environ))
-    return None if connection.sasl_oauth_provider is None else _called_provider(connection.sasl_oauth_provider)
+    return None if connection.sasl_oauth_provider is None else _function_provider(connection.sasl_oauth_provider)
 
 
 @cache
-def _called_provider(target: str) -> CalledProvider:
-    return CalledProvider(find(target), target)
+def _function_provider(target: str) -> FunctionProvider:
+    return FunctionProvider(find(target), target)
 
 
 @cache
-def _msk_provider(region: str) -> CalledProvider:
+def _msk_provider(region: str) -> FunctionProvider:
     from aws_msk_iam_sasl_signer import MSKAuthTokenProvider  # an extra
 
-    return CalledProvider(lambda: MSKAuthTokenProvider.generate_auth_token(region), f"AWS for MSK in {region}")
+    return FunctionProvider(lambda: MSKAuthTokenProvider.generate_auth_token(region), f"AWS for MSK in {region}")
 
 
 def msk_region(address: str, environment: Mapping[str, str]) -> str:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from streameval.errors import ConfigError
 from streameval.ingest.kafka import confluent, kafka_python, oauth
-from streameval.ingest.kafka.oauth import CalledProvider, ClientCredentials, msk_region
+from streameval.ingest.kafka.oauth import ClientCredentials, FunctionProvider, msk_region
 from streameval.ingest.kafka.settings import KafkaSettings
 from support.identity import CLIENT, SECRET, identity_provider
 from support.ports import free_port
@@ -132,7 +132,7 @@ def test_a_token_of_a_function_is_renewed_before_it_expires(monkeypatch: pytest.
         calls[0] += 1
         return f"token {calls[0]}", time.time() + 100.0
 
-    provider = CalledProvider(token, "mine:token")
+    provider = FunctionProvider(token, "mine:token")
     assert provider.token() == "token 1"
     now += 79.0
     assert provider.token_and_end() == ("token 1", pytest.approx(time.time() + 100.0, abs=5.0))
@@ -143,7 +143,7 @@ def test_a_token_of_a_function_is_renewed_before_it_expires(monkeypatch: pytest.
 def test_a_token_without_an_end_is_asked_for_every_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     now, tokens = 0.0, iter(["one", "two"])
     monkeypatch.setattr(oauth.time, "monotonic", lambda: now)
-    provider = CalledProvider(lambda: next(tokens), "mine:token")
+    provider = FunctionProvider(lambda: next(tokens), "mine:token")
     assert (provider.token(), provider.token()) == ("one", "one")
     now += 60.0
     assert provider.token() == "two"
@@ -160,13 +160,13 @@ def test_a_token_without_an_end_is_asked_for_every_minute(monkeypatch: pytest.Mo
 )
 def test_a_function_without_a_token_is_named(function: Callable[[], Any], reason: str) -> None:
     with pytest.raises(SaslAuthenticationFailedError, match=f"no token from mine:token: .*{reason}"):
-        CalledProvider(function, "mine:token").token()
+        FunctionProvider(function, "mine:token").token()
 
 
 def test_both_clients_ask_the_function() -> None:
     settings = KafkaSettings.model_validate(PROVIDED)
     options = kafka_python.consumer_options(settings)
-    assert isinstance(options["sasl_oauth_token_provider"], CalledProvider)
+    assert isinstance(options["sasl_oauth_token_provider"], FunctionProvider)
     asked = confluent.consumer_options(settings)["oauth_cb"]("")
     assert asked[0] == options["sasl_oauth_token_provider"].token()
     assert time.time() < asked[1] <= time.time() + 5.0

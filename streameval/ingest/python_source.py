@@ -33,7 +33,7 @@ from streameval.ingest.joined import JoinedSettings
 from streameval.ingest.stages import EventOrder
 from streameval.ope.policies.python import find
 
-__all__ = ["CalledSettings", "CalledSource"]
+__all__ = ["PythonSettings", "PythonSource"]
 
 Positions: TypeAlias = dict[int | str, int | float | str]
 """By partition, the position of the last message. A partition with a name has messages that are joined to decisions."""
@@ -47,7 +47,7 @@ EXPECTED = "yield ({0: POSITION}, EVENT), with the position after which a restar
 log = structlog.get_logger(__name__)
 
 
-class CalledSettings(JoinedSettings):
+class PythonSettings(JoinedSettings):
     """Read events from a function of the user.
 
     The function is called with the position of the last message of each partition, None at the first start. It yields
@@ -101,7 +101,7 @@ class CalledSettings(JoinedSettings):
         """Return the stage that orders events. Several partitions do not suffice: the function merges them."""
         return super().event_order(1)
 
-    def for_check(self) -> CalledSettings:
+    def for_check(self) -> PythonSettings:
         """Return settings that read decisions alone."""
         decisions = self.model_copy(update={"rewards": None, "candidates": None})
         decisions._left_out = frozenset(self.log_topics[1:])
@@ -109,7 +109,7 @@ class CalledSettings(JoinedSettings):
 
     def open(self, offsets: SourceOffsets | None = None) -> Source:
         """Open the source. A missing function is an error, and a function that fails is called again."""
-        return CalledSource(self, find(self.target), offsets or {}, leaves_out=self._left_out)
+        return PythonSource(self, find(self.target), offsets or {}, leaves_out=self._left_out)
 
 
 class _Item(NamedTuple):
@@ -119,7 +119,7 @@ class _Item(NamedTuple):
     value: bytes | None
 
 
-class CalledSource:
+class PythonSource:
     """Call a function in a thread, and again after a failure, from the position of its last message.
 
     A message and its positions are taken together, so that a snapshot between two polls counts each message once.
@@ -134,7 +134,7 @@ class CalledSource:
 
     def __init__(
         self,
-        settings: CalledSettings,
+        settings: PythonSettings,
         function: Callable[..., Iterable[Any]],
         saved: SourceOffsets,
         *,

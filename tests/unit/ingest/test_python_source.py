@@ -17,7 +17,7 @@ from streameval.config.model import Config
 from streameval.errors import ConfigError, SourceError
 from streameval.events import JsonDecoder
 from streameval.ingest.base import Offsets, Records, Source, SourceOffsets
-from streameval.ingest.called import CalledSettings
+from streameval.ingest.python_source import PythonSettings
 from streameval.service.startup import pipeline_of
 from support.factories import wait_until
 from support.messages import message
@@ -33,7 +33,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Source]]:
 
     def open(function: Any, offsets: SourceOffsets | None = None, **options: Any) -> Source:
         monkeypatch.setattr(MODULE, "stream", function, raising=False)
-        settings = CalledSettings(target=f"{__name__}:stream", **options)
+        settings = PythonSettings(target=f"{__name__}:stream", **options)
         monkeypatch.setitem(sys.modules, __name__, MODULE)
         sources.append(settings.open(offsets))
         return sources[-1]
@@ -250,7 +250,7 @@ def test_a_check_reads_decisions_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         yield {0: 1}, b"a decision"
 
     monkeypatch.setattr(MODULE, "stream", stream, raising=False)
-    settings = CalledSettings.model_validate({"target": f"{__name__}:stream", "rewards": {"topic": "clicks"}})
+    settings = PythonSettings.model_validate({"target": f"{__name__}:stream", "rewards": {"topic": "clicks"}})
     source = settings.for_check().open()
     assert values(drained(source)) == [b"a decision"]
     source.close()
@@ -270,7 +270,7 @@ def test_rejected_messages_go_to_a_file_only() -> None:
 
 def test_a_backfill_calls_the_function_a_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MODULE, "stream", numbers, raising=False)
-    settings = CalledSettings(target=f"{__name__}:stream")
+    settings = PythonSettings(target=f"{__name__}:stream")
     reader = settings.open_backfill("earliest", {})
     live = {("stream", 0): 4}
     read: list[Records] = []
@@ -282,9 +282,9 @@ def test_a_backfill_calls_the_function_a_second_time(monkeypatch: pytest.MonkeyP
 
 def test_a_function_that_does_not_exist_is_named() -> None:
     with pytest.raises(ConfigError, match="the module no_such_module cannot be imported"):
-        CalledSettings(target="no_such_module:stream").open()
+        PythonSettings(target="no_such_module:stream").open()
     with pytest.raises(ValidationError, match="target"):
-        CalledSettings(target="module.function")
+        PythonSettings(target="module.function")
 
 
 def test_the_state_is_kept_by_default() -> None:
