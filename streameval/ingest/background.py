@@ -5,6 +5,7 @@ A `ThreadPoolExecutor` waits for its threads when Python exits: a broker that do
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections import deque
@@ -22,8 +23,22 @@ T = TypeVar("T")
 PAUSE_FIRST, PAUSE_MAX = 0.5, 30.0  # seconds between two attempts of a `Worker`; a pause is twice the last one
 GATHER_SECONDS = 0.02  # between two looks at the number of items that gather
 CLOSING_PAUSE = 0.1  # seconds between two attempts of a `Worker` that is closing
+MIN_BACKOFF, MAX_BACKOFF, JITTER = 0.25, 5.0, 0.5  # seconds between two attempts to read, and the random share of them
 
 log = structlog.get_logger(__name__)
+
+
+def backoff(failures: int, chance: Callable[[], float] = random.random) -> float:
+    """Return the seconds until the next attempt to read, which about double with each failure.
+
+    Args:
+        failures: how many attempts in a row failed before the last one
+        chance: returns numbers in [0, 1) that spread the attempts of many daemons
+
+    >>> [backoff(failures, lambda: 0.0) for failures in range(6)]
+    [0.25, 0.5, 1.0, 2.0, 4.0, 5.0]
+    """
+    return float(min(MIN_BACKOFF * 2.0 ** min(failures, 10), MAX_BACKOFF) * (1.0 - JITTER * chance()))
 
 
 class Background(Generic[T]):

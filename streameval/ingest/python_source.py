@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from collections import deque
@@ -18,6 +17,7 @@ from streameval.common.foreign_code import CodeError, foreign_code
 from streameval.common.text import Seconds
 from streameval.errors import SourceError, StreamevalError
 from streameval.events.tables import plain
+from streameval.ingest.background import backoff
 from streameval.ingest.base import (
     JSON_FORMATS,
     Offsets,
@@ -39,7 +39,6 @@ Positions: TypeAlias = dict[int | str, int | float | str]
 """By partition, the position of the last message. A partition with a name has messages that are joined to decisions."""
 
 POLLED = 2000
-MIN_BACKOFF, MAX_BACKOFF, JITTER = 0.25, 5.0, 0.5  # as for a broker that is not reached
 QUIET_SECONDS = 1.0  # without an answer or a failure, after which a call counts as a stream without messages
 CLOSING_SECONDS = 2.0  # to wait for the function at the end of the program
 EXPECTED = "yield ({0: POSITION}, EVENT), with the position after which a restart continues, or None if nothing is new"
@@ -297,7 +296,7 @@ class PythonSource:
 
     def _failed(self, reason: str) -> float:
         """Note a failure, and return the seconds until the next call, which about double each time."""
-        pause = min(MIN_BACKOFF * 2.0 ** min(self._failures, 10), MAX_BACKOFF) * (1.0 - JITTER * random.random())
+        pause = backoff(self._failures)
         self._failures += 1
         self._failing_since = self._failing_since or self._clock()
         self._trouble = f"{self._settings.target} fails: {reason}"

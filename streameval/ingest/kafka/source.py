@@ -15,7 +15,7 @@ import structlog
 
 from streameval.common.text import counted
 from streameval.errors import SourceError
-from streameval.ingest.background import Background, ConnectionGroup, Worker
+from streameval.ingest.background import Background, ConnectionGroup, Worker, backoff
 from streameval.ingest.base import (
     DataLoss,
     Offsets,
@@ -34,7 +34,6 @@ from streameval.ingest.kafka.producer import GroupWriter
 CONNECT_TIMEOUT = 10.0
 COMMIT_TIMEOUT = 2.0  # seconds for the last commit at the end of the program
 MAX_COMMITS = 1_000_000  # all that wait are replaced by the newest one
-MIN_BACKOFF, MAX_BACKOFF, JITTER = 0.25, 5.0, 0.5
 OPENING_TIMEOUT = 120.0
 """Seconds after which a client that is neither connected nor refused is given up. All its requests together take less.
 """
@@ -310,7 +309,7 @@ class KafkaSource:
         now = self._clock()
         if now - self._opened_at > SILENCE_TIMEOUT and self._client is not None:
             self._failures = 0
-        pause = min(MIN_BACKOFF * 2.0 ** min(self._failures, 10), MAX_BACKOFF) * (1.0 - JITTER * self._chance())
+        pause = backoff(self._failures, self._chance)
         self._failures += 1
         self._rebuilds += self._client is not None
         self._disconnect()

@@ -15,7 +15,7 @@ from kafka import KafkaAdminClient
 from pydantic import ValidationError
 
 from streameval.errors import SourceError
-from streameval.ingest.background import RetryError
+from streameval.ingest.background import MAX_BACKOFF, RetryError
 from streameval.ingest.base import Offsets, Records, SourceStatus
 from streameval.ingest.kafka import confluent
 from streameval.ingest.kafka.client import ClientError, OffsetsGoneError
@@ -23,7 +23,6 @@ from streameval.ingest.kafka.connection import KafkaConnection
 from streameval.ingest.kafka.kafka_python import arguments, connection_options, consumer_options
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.kafka.source import (
-    MAX_BACKOFF,
     OPENING_TIMEOUT,
     PROBE_INTERVAL,
     SILENCE_TIMEOUT,
