@@ -294,9 +294,8 @@ class Config(EvaluatorOptions):
             logs_looks = isinstance(config.ranking.examination, GivenExamination)
             has_scores, identified = config.scores is not None, self._identified(is_log)
             most = config.ranking.max_items
-            return self._of_batches(
-                RankingDecoder(config.logged_policies, logs_looks, has_scores, identified, most), written
-            )
+            pages = RankingDecoder(config.logged_policies, logs_looks, has_scores, identified, most)
+            return self._of_batches(pages, written)
         kind, joined = written or self.written, self.reward_topic is not None and written is None
         form: Callable[..., JsonDecoder] = partial(json_decoder, self.columns)
         form = DsjsonDecoder if kind == "dsjson" else form
@@ -326,8 +325,8 @@ class Config(EvaluatorOptions):
 
     def _of_batches(self, decoder: JsonDecoder, written: str | None) -> JsonDecoder:
         """Return a decoder also of messages with many events, if the events come from a source that may have such."""
-        from_source = written is None and self.source is not None
-        return self.source.of_batches(decoder, self.columns) if from_source and self.source else decoder
+        source = self.source if written is None else None
+        return decoder if source is None else source.of_batches(decoder, self.columns)
 
     def _identified(self, is_log: bool) -> bool:
         return is_log or (self.source is not None and self.source.dedupe_window > 0)

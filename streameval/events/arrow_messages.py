@@ -9,11 +9,10 @@ from dataclasses import replace
 from itertools import chain, groupby
 from typing import Any, NamedTuple, TypeAlias
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import json, structs
+from msgspec import DecodeError, json, structs
 
 from streameval.common.arrays import Array
 from streameval.common.text import counted
@@ -78,8 +77,8 @@ class ArrowDecoder:
         names = {} if columns.event_id else {"event_id": "event_id"}
         self._columns = columns.model_copy(update=names)
         self._layouts: dict[Any, TableLayout | None] = {}
-        self._newest: Any = None
-        self._hiding: Sequence[int] = ()
+        self._schema: Any = None
+        self._expanding: Sequence[int] = ()
 
     def __getattr__(self, name: str) -> Any:
         """Return what decoders of single events have, such as `policies`."""
@@ -123,8 +122,8 @@ class ArrowDecoder:
                 yield Part(indices, np.full(len(indices), -1), self.decoder.decode_batch(values, origin.take(indices)))
 
     def _tables(self, values: Sequence[Message], indices: Index, origin: Origin) -> Iterator[Part]:
-        """Decode Arrow messages, those of one schema together."""
-        read = [_read(value or b"", self._looked_up) for value in values]
+        """Decode Arrow messages. Messages with equal schemas are decoded together."""
+        read = [_read(value or b"", self._known_schema) for value in values]
         pairs = zip(indices.tolist(), read, strict=True)
         for (schema, _), group in groupby(pairs, key=lambda pair: (pair[1].schema, pair[1].names)):
             numbers, contents = zip(*group, strict=True)
@@ -139,16 +138,16 @@ class ArrowDecoder:
             places = replace(origin.take(owner), row=rows)
             yield Part(owner, rows, self._decode_table(table, contents[0].names, places))
 
-    def _looked_up(self, schema: Any) -> tuple[Any, Sequence[int]]:
-        """Return the last schema if it is equal, and the columns with types that repeat values without storing them.
+    def _known_schema(self, schema: Any) -> tuple[Any, Sequence[int]]:
+        """Return the schema, as the same object as the last one if it is equal, and the columns that may expand.
 
         Raises:
             TypeError: A column has a type without values of JSON.
         """
-        if self._newest is None or not schema.equals(self._newest):
-            self._hiding = [place for place, field in enumerate(schema) if _hides_bytes(field.type, field.name)]
-            self._newest = schema
-        return self._newest, self._hiding
+        if self._schema is None or not schema.equals(self._schema):
+            self._expanding = [place for place, field in enumerate(schema) if _may_expand(field.type, field.name)]
+            self._schema = schema
+        return self._schema, self._expanding
 
     def _refused(self, owner: Index, problems: Sequence[str]) -> Part:
         """Reject all events of messages that cannot be read."""
@@ -197,6 +196,7 @@ class ArrowDecoder:
         return self._layouts[table.schema]
 
     def _new_layout(self, table: Any) -> TableLayout | None:
+        """Return what `_layout` remembers."""
         names, policies = dict.fromkeys(_flat(table.slice(0, 0)).column_names), dict(self._columns.policies)
         for policy in self.decoder.policies or ():
             if f"policies.{policy}" in names:
@@ -220,12 +220,12 @@ class _Content(NamedTuple):
     table: Any = None
 
 
-def _read(message: bytes, look_up: Callable[[Any], tuple[Any, Sequence[int]]]) -> _Content:
+def _read(message: bytes, known_schema: Callable[[Any], tuple[Any, Sequence[int]]]) -> _Content:
     """Read an Arrow message, and check that its values lie inside of it and fit in memory.
 
     Args:
         message: a stream or file
-        look_up: return an equal schema, and its columns that take more memory than their bytes
+        known_schema: return an equal schema, and its columns that may expand
     """
     events = 1
     try:
@@ -237,8 +237,8 @@ def _read(message: bytes, look_up: Callable[[Any], tuple[Any, Sequence[int]]]) -
             schema = batches.schema
         promised = (schema.metadata or {}).get(COUNT_KEY)
         events = min(int(promised), MAX_EVENTS) if promised else 1
-        known, hiding = look_up(schema)
-        table = pa.Table.from_batches(_checked(batches, hiding), schema)
+        known, expanding = known_schema(schema)
+        table = pa.Table.from_batches(_checked(batches, expanding), schema)
         if promised and table.num_rows != events:
             raise ValueError(f"it has {table.num_rows} of {counted(events, 'event')}")
         names = _names_of_policies(schema)
@@ -247,7 +247,7 @@ def _read(message: bytes, look_up: Callable[[Any], tuple[Any, Sequence[int]]]) -
         return _Content(events, f"expected a batch of Arrow: {error}".splitlines()[0])
 
 
-def _checked(batches: Iterable[Any], hiding: Sequence[int]) -> Iterator[Any]:
+def _checked(batches: Iterable[Any], expanding: Sequence[int]) -> Iterator[Any]:
     """Yield batches with values that lie inside of their message and fit in memory.
 
     Raises:
@@ -257,13 +257,18 @@ def _checked(batches: Iterable[Any], hiding: Sequence[int]) -> Iterator[Any]:
     for batch in batches:
         batch.validate(full=True)
         events += batch.num_rows
-        size += batch.get_total_buffer_size() + sum(_hidden_bytes(batch.column(place)) for place in hiding)
+        size += batch.get_total_buffer_size() + sum(_expanded_bytes(batch.column(place)) for place in expanding)
         if events > MAX_EVENTS or size > MAX_BYTES:
             raise ValueError(f"it has more than {MAX_EVENTS:,} events or {MAX_BYTES:,} bytes")
         yield batch
 
 
-def _hides_bytes(kind: Any, name: str) -> bool:
+def _may_expand(kind: Any, name: str) -> bool:
+    """Return whether values of a type may take more memory than their message, because it stores equal ones once.
+
+    Raises:
+        TypeError: The type has no values of JSON.
+    """
     types = pa.types
     if types.is_dictionary(kind):
         if _is_text(kind.value_type) or types.is_primitive(kind.value_type):
@@ -272,14 +277,14 @@ def _hides_bytes(kind: Any, name: str) -> bool:
         return True
     elif types.is_nested(kind) and not types.is_union(kind) and not types.is_run_end_encoded(kind):
         fields = map(kind.field, range(kind.num_fields))
-        parts = [_hides_bytes(field.type, f"{name}.{field.name}") for field in fields]  # names may be damaged
+        parts = [_may_expand(field.type, f"{name}.{field.name}") for field in fields]  # names may be damaged
         return any(parts) or not parts
     elif types.is_primitive(kind) or types.is_decimal(kind) or _is_text(kind):
         return False
     raise TypeError(f"the column {name} has the type {kind}, which has no values of JSON")
 
 
-def _hidden_bytes(column: Any) -> float:
+def _expanded_bytes(column: Any) -> float:
     """Return how many bytes the values of a column take at most if each is stored."""
     kind, types = column.type, pa.types
     if types.is_dictionary(kind):
@@ -291,9 +296,9 @@ def _hidden_bytes(column: Any) -> float:
         lengths = np.frombuffer(column.buffers()[1] or b"", dtype=np.int32).reshape(-1, 4)[:, 0]
         return float(lengths[column.offset : column.offset + len(column)].sum(dtype=float))
     if types.is_struct(kind):
-        return 8.0 * len(column) + sum(map(_hidden_bytes, column.flatten()))
+        return 8.0 * len(column) + sum(map(_expanded_bytes, column.flatten()))
     if types.is_nested(kind):
-        return _hidden_bytes(column.flatten())
+        return _expanded_bytes(column.flatten())
     return 8.0 * len(column)
 
 
@@ -373,7 +378,7 @@ def _json_rows(table: Any, names: Sequence[str]) -> list[bytes]:
     rows = json_rows(_with_named_policies(table, names))
     if "context" in table.column_names and _is_text(table.schema.field("context").type):
         for row in rows:
-            with suppress(msgspec.DecodeError, TypeError, RecursionError):
+            with suppress(DecodeError, TypeError, RecursionError):
                 row["context"] = json.decode(row["context"])
     return [
         json.encode(

@@ -97,7 +97,9 @@ class EventPipeline:
         self.events, self._settings = events, settings or StageSettings()
         self._reward_field, self._reward_range, self._further = reward_field, reward_range, tuple(further)
         topic = self._settings.reward_topic
-        self._rewards = reward_decoder(reward_field, self._further, dict(topic.columns) if topic else None)
+        self._rewards = self._of_batches(
+            reward_decoder(reward_field, self._further, dict(topic.columns) if topic else None)
+        )
         self._scores: RewardDecoder | None = None
         self._clock = ReaderClock(self._settings.clock_tolerance)
         self._clipped_joined = self.repeated_events = 0
@@ -279,9 +281,12 @@ class EventPipeline:
         if scores is not None:
             policies = getattr(self.events, "policies", ())  # a reload changes them
             if self._scores is None or self._scores.policies != policies:
-                self._scores = reward_decoder(columns=dict(scores.columns), policies=policies)
+                self._scores = self._of_batches(reward_decoder(columns=dict(scores.columns), policies=policies))
             decoders[scores.topic] = self._scores
-        return {topic: self._settings.of_batches(decoder, ColumnNames()) for topic, decoder in decoders.items()}
+        return decoders
+
+    def _of_batches(self, decoder: RewardDecoder) -> RewardDecoder:
+        return self._settings.of_batches(decoder, ColumnNames())
 
 
 class SecondReading(EventPipeline):
