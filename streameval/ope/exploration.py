@@ -66,13 +66,13 @@ class ExplorationSums:
             if not len(events):
                 continue
             q, r = evidence.sample_weight[events, index], evidence.reward[events]
-            distance, p = weight[events, index] - weight[events, 0], propensity[events]
-            focused = np.abs(distance) * p / np.where(spread[events, index] > 0, spread[events, index], 1.0)
-            chosen = np.stack([np.where(spread[events, index] > 0, focused, p), 1 / size[events]])[:, None]
+            v, p, total = weight[events, 0], propensity[events], spread[events, index]
+            distance = weight[events, index] - v
+            focused = np.divide(np.abs(distance) * p, total, out=p.copy(), where=total > 0)
+            chosen = np.stack([focused, 1 / size[events]])[:, None]
             mixed = (1 - SHARES[:, None]) * p + SHARES[:, None] * chosen  # [2, shares, events]
             terms = q * distance**2 * np.divide(p, mixed, out=np.zeros_like(mixed), where=mixed > 0)
             self._mixed[index] += np.stack([terms.sum(axis=-1), terms @ r, terms @ r**2])
-            v = evidence.importance_weight[events, 0]
             self._plain[index] += q.sum(), q @ distance, q @ (distance * r), q @ v, q @ (v * r)
             self._events[index] += len(events)
 
@@ -87,14 +87,14 @@ class ExplorationSums:
         variance = squares - 2 * centre * by_reward + centre**2 * ones - mean**2
         if not variance[0, 0] > 0:
             return None
-        focused, uniform = factors = variance / variance[0, 0]
+        focused, uniform = variance / variance[0, 0]
         best = int(np.argmin(focused))
         return ExplorationPlan(
             events=int(self._events[policy]),
             focused=_first(focused),
             uniform=_first(uniform),
             best_share=float(SHARES[best]),
-            best_factor=float(factors[0, best]),
+            best_factor=float(focused[best]),
         )
 
 

@@ -14,7 +14,7 @@ from streameval.common.component import strict
 from streameval.events import ActionSets
 from streameval.events.action_sets import LARGEST_FEATURE, Index
 from streameval.ope.learning.learned import NO_SCORES
-from streameval.ope.learning.of_reward_model import TIED
+from streameval.ope.learning.of_reward_model import are_highest
 from streameval.ope.policies.base import Answer, LearningPolicy, Log
 from streameval.ope.policies.own_choices import LearnsFrom, OwnLimit
 
@@ -115,7 +115,7 @@ class LinearBandit(LearningPolicy):
             return np.empty(0)
         scores, starts = self._scores(state, features), np.cumsum(sizes) - sizes
         highest = np.repeat(np.maximum.reduceat(scores, starts), sizes, axis=0)
-        best = (scores >= highest - TIED * np.abs(highest)).astype(float)
+        best = are_highest(scores, highest).astype(float)
         share = (best / np.repeat(np.add.reduceat(best, starts), sizes, axis=0)).mean(axis=1)
         return np.asarray(self.epsilon / np.repeat(sizes, sizes) + (1 - self.epsilon) * share)
 

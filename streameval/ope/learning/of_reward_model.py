@@ -9,15 +9,20 @@ import numpy as np
 from pydantic import Field, NonNegativeFloat
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import State
+from streameval.common.arrays import Array, Mask, State
 from streameval.common.component import strict
 from streameval.events import Fault
 from streameval.ope.policies import policy_file
 from streameval.ope.policies.base import Answer, Copied, LearningPolicy, Log
 
 TIED = 1e-9
-"""Predictions this close to the highest one, relative to it, count as highest, so that rounding decides nothing."""
+"""Scores this close to the highest one, relative to it, count as highest, so that rounding decides nothing."""
 NO_PREDICTION = Fault("missing_field", "features: missing, and the reward model needs them")
+
+
+def are_highest(scores: Array, highest: Array) -> Mask:
+    """Return which scores are the highest ones of their event, given the highest one at each row."""
+    return np.asarray(scores >= highest - TIED * np.abs(highest))
 
 
 @dataclass(frozen=True, config=strict)
@@ -64,7 +69,7 @@ class OfRewardModel(LearningPolicy):
             with np.errstate(over="ignore"):
                 share = np.exp((prediction - highest) / self.temperature)
         else:
-            share = (prediction >= highest - TIED * np.abs(highest)).astype(float)
+            share = are_highest(prediction, highest).astype(float)
         with np.errstate(divide="ignore", invalid="ignore"):  # of NaN
             scale = (1 - self.epsilon) / np.add.reduceat(share, starts)
             rows = np.repeat(scale, sizes) * share + np.repeat(self.epsilon / sizes, sizes)

@@ -20,6 +20,7 @@ ERROR = {
     "required": ["error"],
 }
 TEXT = {"type": "string"}
+NAMES = {"type": "array", "items": TEXT}
 MOMENT = {"anyOf": [{"type": "number"}, {"type": "string", "format": "date-time"}]}
 
 
@@ -32,11 +33,8 @@ def document() -> bytes:
     for component in components.values():
         component["description"] = inspect.cleandoc(component["description"])
     report, history = types
-    live, healthy = (
-        _object(live="boolean", reason="string"),
-        _object(healthy="boolean", seconds_since_last_turn="number"),
-    )
-    ready, reloaded = _object(ready="boolean", reason="string"), _object(reloaded="boolean", reason="string")
+    live, ready, reloaded = (_object(**{name: "boolean", "reason": "string"}) for name in ("live", "ready", "reloaded"))
+    healthy = _object(healthy="boolean", seconds_since_last_turn="number")
     paths = {
         "/livez": _probe("Tell whether the loop turns and the source is read. If not, restart the process.", live),
         "/healthz": _probe("Tell whether the loop turns.", healthy),
@@ -45,14 +43,14 @@ def document() -> bytes:
         "/api/v1/history": _get(
             "Return estimates and decisions of the last hours. Points are further apart the longer the time is.",
             {200: _json(history), 400: _json(ERROR, "no time")},
-            _parameter("policy", {"type": "array", "items": {"type": "string"}}, "Policies to return, by default all."),
+            _parameter("policy", NAMES, "Policies to return, by default all."),
             _parameter("from", MOMENT, "First moment, in epoch seconds or as ISO 8601."),
             _parameter("to", MOMENT, "Last moment."),
         ),
         "/metrics": _get(
             "Return the metrics for Prometheus.",
             {200: _answer("text/plain", TEXT, other="application/openmetrics-text")},
-            _parameter("policy", {"type": "array", "items": {"type": "string"}}, "Policies to show, by default all."),
+            _parameter("policy", NAMES, "Policies to show, by default all."),
         ),
         "/openapi.json": _get("Return this description.", {200: _json({"type": "object"})}),
         "/": _get("Return the status page.", {200: _answer("text/html", TEXT)}),
