@@ -85,7 +85,7 @@ class Copies:
 
 
 class _Sample:
-    """Count digests and compare their values. All occurrences of a digest are in the sample, or none is."""
+    """Count digests and compare their values. The sample has all occurrences of a digest, or no occurrence."""
 
     def __init__(self) -> None:
         self.found: dict[int, tuple[int, int, bool]] = {}  # how often, the first value, whether all are equal

@@ -122,7 +122,7 @@ class PartitionStatus:
     written_at: float | None = None
 
     def lag_seconds(self, now: float) -> float | None:
-        """Return the age of the last message read while others are unread, 0 if none is, and None if unknown."""
+        """Return the age of the last message read, 0 if no other message is unread, and None if unknown."""
         if not self.lag:
             return self.lag
         return None if self.written_at is None else max(0.0, now - self.written_at)

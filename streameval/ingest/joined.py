@@ -1,4 +1,4 @@
-"""Configure a log whose partitions are ordered by time, and to which separate rewards and probabilities are joined."""
+"""Configure how the partitions of a log are ordered by time, and what is joined to its decisions."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class PythonSettings(JoinedSettings):
 
     The function is called with the position of the last message of each partition, None at the first start. It yields
     pairs of new positions and an event, or None if there is nothing new. Events of the partition `rewards.topic` are
-    rewards that are joined to their decisions, and those of `candidates.topic` probabilities.
+    rewards that are joined to their decisions. In the partition `candidates.topic` they are probabilities.
     """
 
     keeps_position: ClassVar[bool] = True

@@ -48,5 +48,5 @@ def remedy_of(report: Report, check: str, policy: str) -> str:
     model = report.propensity_model
     if check == "missing_share" and model is not None and model.unknown:
         first = counted(model.unknown, "event")
-        return f"give more events, or log the propensities: {first} have none, the first ones and those of rare actions"
+        return f"give more events, or log the propensities: {first} have none, the first ones and rare actions"
     return REMEDIES.get(check, "")

@@ -49,7 +49,7 @@ OPENMETRICS = Format(
     "application/openmetrics-text; version=1.0.0; charset=utf-8", cast("Any", openmetrics).generate_latest, b"# EOF\n"
 )
 FORMATS = (TEXT, TEXT_1, OPENMETRICS)
-"""All formats. Exemplars are in none: the state keeps how large the largest weight is, but not of which event."""
+"""All formats. They have no exemplars: the state keeps how large the largest weight is, and not which event has it."""
 PROCESS = CollectorRegistry()
 """Metrics of the process itself, which need no status."""
 for _collector in (ProcessCollector, PlatformCollector, GCCollector):

@@ -100,7 +100,7 @@ def test_errors_of_ratios_are_those_of_the_delta_method_over_users() -> None:
 
 LOGGED_EVENTS = 20_000
 BETTER = np.array([20.0, 20.0, 26.55])
-"""Prices by which the candidate earns 9 % more per click."""
+"""Prices of clicks. With these the candidate earns 9 % more per click."""
 WORSE = np.array([20.0, 20.0, 18.0])
 """Prices by which the candidate earns 3 % less per click."""
 

@@ -162,7 +162,7 @@ def _reads_parts(stream: Any, url: str) -> bool:
 
 
 class RemoteFile(io.RawIOBase):
-    """Read a file of a store. All failures are errors of the operating system, as those of a local file.
+    """Read a file of a store. All failures are OSErrors, as for a local file.
 
     Args:
         files: the filesystem of fsspec

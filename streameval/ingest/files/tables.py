@@ -28,7 +28,7 @@ from streameval.ingest.files.source import Advance, read_lines
 BATCH_ROWS = 2000
 MAX_ROW_VALUES, MAX_BATCH_VALUES = 2**21, 2**24  # of a list, and of all rows that are read together
 READ_AHEAD_BYTES = 64 * 1024  # of a Parquet column, so that memory does not depend on the size of the file
-REMOTE_READ_BYTES = 2 * 2**20  # the same for a file that is not local: one request
+REMOTE_READ_BYTES = 2 * 2**20  # of a column of a remote file, by one request
 
 LayoutOf: TypeAlias = Callable[[Sequence[str]], TableLayout]
 """Return the layout of a table with these names of columns."""

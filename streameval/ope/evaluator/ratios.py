@@ -184,7 +184,7 @@ def lift_after(readings: Sequence[Reading], weight: float, columns: Sequence[str
         weight: the weight of the denominator in the sum
         columns: labels of the columns of a policy
         label: the column of the estimator
-        path: the lift of the sum after the block, whose events the ratio has
+        path: the lift of the sum after the block. The ratio has the same events
     """
     estimators = len(columns)
     own = Variances.from_readings(readings, weight)

@@ -124,7 +124,7 @@ class LearningPolicy(metaclass=Configurable):
 
     @property
     def learns_each_event(self) -> bool:
-        """Tell whether it learns its own choices one by one. Other policies learn those of a block together."""
+        """Tell whether it learns its own choices one by one. Other policies learn all choices of a block together."""
         return False
 
     @property
