@@ -53,12 +53,15 @@ class ClickEstimator(Estimator):
         return None
 
     def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
-        """Return a range on one side of 0, up to the cap times the full value. No mean weight is assumed."""
+        """Return a range on one side of 0, up to the cap times the full value. No mean weight is assumed.
+
+        With noise in the clicks it is on both sides.
+        """
         low, high = reward_range
         with np.errstate(invalid="ignore"):
             heaviest = np.fmin(max_weight, self.limit * (high - low))
-        slopes = (-1.0, 0.0) if low < 0 else (0.0, 1.0)
-        return TermRange.between((0.0, 0.0), slopes, heaviest, heaviest.copy(), controlled=False)
+        slopes = -float(low < 0), float(high > 0)
+        return TermRange.between((0.0, 0.0), slopes, heaviest, heaviest * sum(map(abs, slopes)), controlled=False)
 
 
 @dataclass(frozen=True, config=strict)

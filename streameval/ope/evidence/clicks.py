@@ -218,7 +218,9 @@ class Clicks:
         offsets: page i owns the rows `offsets[i]:offsets[i + 1]` [n + 1]
         rank: the rank at which production showed the item [rows]
         clicked: whether the item was clicked [rows]
-        probability: the probability of a look at that rank [rows]
+        probability: the probability of a look at that rank [rows]. With noise, the probability of a click on an
+            attractive item there, minus the noise
+        noise: the probability that an item that is not attractive is clicked at that rank [rows], or 0
         gain: the gain of the rank under the policy, 0 if unknown [P, rows]
         below: whether the policy shows the item below the cut of the metric [P, rows]
         present: whether a page has the policy, and the probabilities of looks at its clicks are known [n, P]
@@ -231,6 +233,7 @@ class Clicks:
     rank: Array
     clicked: Mask
     probability: Array
+    noise: Array | float
     gain: Array
     below: Mask
     present: Mask
@@ -243,9 +246,18 @@ class Clicks:
         """Return `unsupported`, 0 if it is unknown."""
         return np.nan_to_num(self.unsupported)
 
+    @property
+    def signal(self) -> Array:
+        """Return 1 for a click and 0 without one, minus the noise [rows]."""
+        return np.asarray(self.clicked - self.noise, dtype=np.float64)
+
     def clicked_gain(self, cap: float = np.inf) -> Array:
         """Return the sum over clicked items of their gains, each times `min(1 / theta, cap)` [n, P]."""
         return self.sum(self.gain * self._weight(cap))
+
+    def gain_size(self) -> Array:
+        """Return a limit of the absolute `clicked_gain`, which noise may make negative [n, P]."""
+        return self.sum(np.abs(self.gain * self._weight(np.inf)))
 
     def clicked_weight(self) -> Array:
         """Return the sum over clicked items of `1 / theta` [n, P]."""
@@ -256,9 +268,10 @@ class Clicks:
         return self.sum(self.gain * ((1.0 - np.minimum(cap * self.probability, 1.0)) * self.relevance))
 
     def _weight(self, cap: float) -> Array:
+        signal = self.signal
         with np.errstate(divide="ignore", invalid="ignore"):
-            weight = np.minimum(1.0 / self.probability, cap)
-        return np.where(self.clicked & np.isfinite(weight), weight, 0.0)
+            weight = signal * np.minimum(1.0 / self.probability, cap)
+        return np.where((signal != 0) & np.isfinite(weight), weight, 0.0)
 
     def by_rank(self, ranks: int, sample_weight: Array, blocks: int) -> Array:
         """Return sums of gains and of weights over the clicks of each block at each rank [blocks, P, 2 ranks + 1].
@@ -312,10 +325,24 @@ class Ranking(metaclass=Configurable):
     def largest_loss(self) -> float:
         """Return the largest amount by which production's sum over the clicks of a page can exceed another policy's.
 
-        It is infinite if the probabilities of looks are not fixed beforehand.
+        It is infinite if the probabilities of looks are not fixed beforehand. With noise n, an item without a click
+        counts `-n / (1 - n)` times its gain, which adds the most at the candidate's ranks.
         """
-        curve = self.examination.curve(self.metric.last)
-        return np.inf if curve is None else float((self.metric.gains / curve).sum())
+        curve, gains = self.examination.curve(self.metric.last), self.metric.gains
+        if curve is None:
+            return np.inf
+        noise = self.examination.noise_at(np.arange(1.0, MAX_RANKS + 1))
+        if noise is None:
+            return float((gains / curve).sum())
+        odds, below = (noise / (1.0 - noise)).max(), noise[: self.metric.last]
+        return float((gains * ((1.0 / curve - below) / (1.0 - below) + odds)).sum())
+
+    @property
+    def value_range(self) -> tuple[float, float]:
+        """Return the lowest and the highest value of a page. With noise, terms may have both signs."""
+        low, high = self.metric.value_range
+        is_noisy = self.examination.noise_at(np.ones(1)) is not None
+        return (min(low, -high), max(high, -low)) if is_noisy else (low, high)
 
     def clicks(self, batch: EventBatch, policies: Sequence[str], curves: Array | None = None) -> Clicks:
         """Return the evidence of these pages for these policies.
@@ -338,6 +365,11 @@ class Ranking(metaclass=Configurable):
             probability = curves[blocks[rankings.owner], np.minimum(rankings.rank, last).astype(np.int64) - 1]
             unknown = np.concatenate([np.zeros((len(curves), 1)), np.cumsum(np.isnan(curves), axis=1)], axis=1)
             lost = unknown[blocks, np.minimum(rankings.shown, last)] > 0
+        whole = (~np.isnan(lists) & (rankings.sizes == rankings.shown)).T
+        present, chance = (~np.isnan(presence) & ~lost).T, self.examination.noise_at(rankings.rank)
+        noise: Array | float = 0.0
+        if chance is not None:  # items without a click count too
+            noise, probability, present = probability * chance, probability * (1.0 - chance), present & whole
         with np.errstate(invalid="ignore"):
             gain, below = self.metric.gain(ranks), ranks > self.metric.last
         return Clicks(
@@ -345,10 +377,11 @@ class Ranking(metaclass=Configurable):
             rank=rankings.rank,
             clicked=clicked,
             probability=probability,
+            noise=noise,
             gain=np.where(np.isnan(ranks), 0.0, gain),
             below=below & clicked,
-            present=(~np.isnan(presence) & ~lost).T,
-            whole=(~np.isnan(lists) & (rankings.sizes == rankings.shown)).T,
+            present=present,
+            whole=whole,
             unsupported=self._unsupported(rankings, ranks, columns),
             relevance=np.zeros(len(rankings.rank)),
         )

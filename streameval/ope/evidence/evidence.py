@@ -304,13 +304,16 @@ class Evidence:
         """
         clicks, plain = ranking.clicks(batch, policies, curves), cls.from_batch(batch, policies, block)
         sign = -1.0 if ranking.metric.less_is_better else 1.0
-        weight, reward = sign * clicks.clicked_gain(), np.full(len(batch), sign)
+        gain, reward = clicks.clicked_gain(), np.full(len(batch), sign)
+        is_noisy = np.ndim(clicks.noise) > 0
+        weight = clicks.gain_size() if is_noisy else sign * gain
         usable = _usable(weight, reward) & clicks.present & (plain.sample_weight > 0)
         return replace(
             plain,
             importance_weight=np.where(usable, weight, 0.0),
             sample_weight=np.where(usable, plain.sample_weight, 0.0),
             reward=reward,
+            weighted=np.where(usable, gain, 0.0) if is_noisy else None,
             unsupported=clicks.unsupported_gain if clicks.unsupported_gain.any() else None,
             clicks=clicks,
         )

@@ -30,9 +30,50 @@ class Examination(Component):
         """Return the probabilities of a look at the first ranks, or None if they vary between pages."""
         return None
 
+    def noise_at(self, rank: Array) -> Array | None:
+        """Return how often an unattractive item is clicked for each click on an attractive one, None for never."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True, config=strict)
+class FixedCurve(Examination):
+    """Give the same probability to a rank on all pages, and correct for clicks that trust in the rank alone explains.
+
+    With `noise` n, an examined item that is not attractive is clicked n times as often as an attractive one. So an item
+    of attractiveness a is clicked at rank k with probability `alpha a + beta`. With the probability `theta` that an
+    attractive item is clicked there, `alpha = theta (1 - n)` and `beta = theta n`. A click c has the unbiased weight
+    `(c - beta) / alpha`, also if c is 0, so noise needs pages with whole lists. These two numbers for each rank express
+    every affine model of clicks with an alpha above 0.
+
+    Source: Vardasbi, Oosterhuis & de Rijke, CIKM 2020. The form with theta and n is derived.
+    """
+
+    noise: Annotated[
+        tuple[Annotated[float, Field(ge=0, lt=1)], ...],
+        Field(description="at rank 1, 2, ..., clicks on an unattractive item for each on an attractive one"),
+    ] = field(default=(), repr=False)
+
+    def looks(self, rank: Array) -> Array:
+        """Return the probability of a look at each of these ranks."""
+        raise NotImplementedError
+
+    def probability(self, rankings: Rankings) -> Array:
+        return self.looks(rankings.rank)
+
+    def curve(self, ranks: int) -> Array:
+        return self.looks(np.arange(1.0, ranks + 1))
+
+    def noise_at(self, rank: Array) -> Array | None:
+        return _at(self.noise, rank) if any(self.noise) else None
+
+
+def _at(values: tuple[float, ...], rank: Array) -> Array:
+    """Return the value at each of these ranks. Later ranks have the last one."""
+    return np.asarray(np.array(values)[np.minimum(rank.astype(np.int64), len(values)) - 1])
+
 
 @dataclass(frozen=True, config=strict)
-class PowerCurve(Examination):
+class PowerCurve(FixedCurve):
     """Let users look at a rank with probability `1 / rank^eta`. With eta 0 they look at every rank.
 
     >>> PowerCurve(eta=1.0).curve(4).round(2)
@@ -42,15 +83,12 @@ class PowerCurve(Examination):
     eta: Annotated[float, Field(ge=0, le=10, description="the steepness of the decline")] = 1.0
     kind: Literal["power"] = field(default="power", kw_only=True, repr=False)
 
-    def probability(self, rankings: Rankings) -> Array:
-        return np.asarray(rankings.rank**-self.eta)
-
-    def curve(self, ranks: int) -> Array:
-        return np.asarray(np.arange(1.0, ranks + 1) ** -self.eta)
+    def looks(self, rank: Array) -> Array:
+        return np.asarray(rank**-self.eta)
 
 
 @dataclass(frozen=True, config=strict)
-class TableCurve(Examination):
+class TableCurve(FixedCurve):
     """List the probabilities of the first ranks one by one. Later ranks have the last one.
 
     >>> TableCurve([1.0, 0.6, 0.4]).curve(5)
@@ -63,12 +101,8 @@ class TableCurve(Examination):
     ]
     kind: Literal["table"] = field(default="table", kw_only=True, repr=False)
 
-    def probability(self, rankings: Rankings) -> Array:
-        indices = np.minimum(rankings.rank.astype(np.int64), len(self.values)) - 1
-        return np.asarray(np.array(self.values)[indices])
-
-    def curve(self, ranks: int) -> Array:
-        return np.array(self.values)[np.minimum(np.arange(ranks), len(self.values) - 1)]
+    def looks(self, rank: Array) -> Array:
+        return _at(self.values, rank)
 
 
 @dataclass(frozen=True, config=strict)

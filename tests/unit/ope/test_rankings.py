@@ -80,6 +80,26 @@ def test_the_expectation_over_all_patterns_of_looks_is_the_metric(metric: Any, p
     np.testing.assert_allclose(expected, truth, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric["kind"])
+@settings(max_examples=10)
+@given(page=pages(), noise=st.lists(st.floats(0.0, 0.9), min_size=1, max_size=3), data=st.data())
+def test_noise_of_any_rank_is_taken_out_of_the_expectation(metric: Any, page: Any, noise: Any, data: Any) -> None:
+    _, ranks, looks = page
+    size = len(looks)
+    attractiveness = np.array(data.draw(st.lists(st.floats(0, 1), min_size=size, max_size=size)))
+    chance = np.array([noise[min(rank, len(noise) - 1)] for rank in range(size)])
+    clicked = np.array(looks) * (chance + (1 - chance) * attractiveness)
+    patterns = np.array(list(product([0, 1], repeat=size)))
+    probability = np.where(patterns, clicked, 1 - clicked).prod(axis=1)
+    batch = EventBatch.from_rankings(clicks=patterns, ranks={"new": [ranks] * len(patterns)}, list_length=size)
+    ranking = Ranking(metric=metric, examination={"kind": "table", "values": looks, "noise": noise})
+    values = terms(batch, ranking)
+    shown = np.arange(1.0, size + 1)
+    truth = [gains(metric, order) @ attractiveness for order in (shown, ranks)]
+    np.testing.assert_allclose(probability @ values, truth, rtol=1e-9, atol=1e-9)
+    assert (values[:, 0] - values[:, 1]).max() <= ranking.largest_loss * (1 + 1e-12)
+
+
 def test_with_one_attractive_item_on_each_page_the_mean_reciprocal_rank_is_found() -> None:
     rng = np.random.default_rng(4)
     attractive, order = rng.integers(6, size=20_000), rng.permuted(np.tile(np.arange(1.0, 7.0), (20_000, 1)), axis=1)
@@ -359,3 +379,37 @@ def test_on_60000_pages_the_lift_is_true_with_the_true_curve_and_has_the_wrong_s
     assert abs(corrected.lift - truth) < 2 * (corrected.lift_upper - corrected.lift) / 1.96
     assert truth > 0.25
     assert naive.lift_upper < 0
+
+
+def test_trust_in_high_ranks_is_corrected_on_pages_with_whole_lists() -> None:
+    rng, events, theta, noise = np.random.default_rng(21), 30_000, 1 / np.arange(1.0, 7.0), [0.6, 0.4, 0.3, 0.2, 0.1, 0]
+    attractive = rng.random((events, 6)) < np.linspace(0.1, 0.5, 6)
+    clicks = rng.random((events, 6)) < theta * np.where(attractive, 1.0, noise)
+    ranks = np.arange(6.0, 0, -1)
+    columns = {"clicks": clicks, "ranks": {"new": np.tile(ranks, (events, 1))}}
+    estimators = ["click_ips", "click_snips", {"kind": "clipped_click_ips", "cap": 60.0}]
+    gain = gains(SIX, ranks)
+    truths = {
+        "click_ips": (attractive @ gain).mean(),
+        "click_snips": (attractive @ gain).mean() / attractive.mean() / 6,
+    }
+    for corrected in (True, False):
+        examination = {"kind": "power", "noise": noise if corrected else []}
+        actual = report(
+            EventBatch.from_rankings(**columns, list_length=6),
+            ranking={"metric": SIX, "examination": examination},
+            estimators=estimators,
+            averages=["cumulative"],
+        )
+        for label, truth in truths.items():
+            row = actual.get("new", label, "cumulative")
+            assert row.lower is not None
+            assert row.upper is not None
+            assert (row.lower < truth < row.upper) == corrected
+        assert actual.get("new", "clipped_click_ips", "cumulative").value == pytest.approx(
+            actual.get("new", "click_ips", "cumulative").value
+        )
+    clicked_items = report(
+        EventBatch.from_rankings(**columns), ranking={"examination": {"kind": "power", "noise": noise}}
+    )
+    assert {policy.missing for policy in clicked_items.policies} == {events}
