@@ -408,27 +408,40 @@ class Harvested(LearnedExamination):
 
 @dataclass(frozen=True, config=strict)
 class Swaps(LearnedExamination):
-    """Compare pages that exchange the items of rank 1 and of another rank by chance (`swap`) with plain pages.
+    """Compare pages that exchange the items of the landmark and of another rank by chance (`swap`) with plain pages.
 
-    From the click rates of pages with this exchange and of pages without any, `theta_k / theta_1` is the sum of both
-    rates at rank k over the sum of both rates at rank 1. So equal items are counted above and below.
+    From the click rates of pages with this exchange and of pages without any, `theta_k / theta_landmark` is the sum of
+    both rates at rank k over the sum of both rates at the landmark. So equal items are counted above and below. The
+    curve is this ratio, divided by the ratio of rank 1. A landmark in the middle moves no item far.
 
-    Source: Joachims, Swaminathan & Schnabel, WSDM 2017.
+    Args:
+        landmark: the rank that all exchanges have in common, 1 if the first item always takes part
+
+    Source: Joachims, Swaminathan & Schnabel, WSDM 2017, section 5.1.
     """
 
+    landmark: Annotated[int, Field(ge=1, le=20, description="the rank that all exchanges have in common")] = field(
+        default=1, kw_only=True, repr=False
+    )
+
     kind: Literal["swaps"] = field(default="swaps", kw_only=True, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.landmark > self.ranks:
+            raise ValueError(f"the landmark {self.landmark} is beyond the {self.ranks} ranks that are learned")
 
     @property
     def numbers(self) -> int:
         return 6 * (self.ranks - 1)
 
     def observed(self, rankings: Rankings) -> Array:
-        """Return the number of pages with and without the exchange, and their clicks at rank 1 and the other rank."""
+        """Return the number of pages with and without the exchange, and their clicks at the landmark and elsewhere."""
         clicks = _clicks_by_rank(rankings, self.ranks, np.ones(len(rankings.rank)))
-        first, others = clicks[:, :1], clicks[:, 1:]
-        ranks = np.arange(2, self.ranks + 1)
-        swapped = (rankings.swap_from == 1)[:, None] & (rankings.swap_to[:, None] == ranks)
-        plain = (rankings.swap_from == 0)[:, None] & (rankings.shown[:, None] >= ranks)
+        first, others = clicks[:, self.landmark - 1, None], np.delete(clicks, self.landmark - 1, axis=1)
+        ranks = np.delete(np.arange(1, self.ranks + 1), self.landmark - 1)
+        lower, higher = np.minimum(ranks, self.landmark), np.maximum(ranks, self.landmark)
+        swapped = (rankings.swap_from[:, None] == lower) & (rankings.swap_to[:, None] == higher)
+        plain = (rankings.swap_from == 0)[:, None] & (rankings.shown[:, None] >= higher)
         parts = [group * column for group in (swapped, plain) for column in (np.ones_like(first), first, others)]
         return np.concatenate(parts, axis=1)
 
@@ -448,10 +461,11 @@ class Swaps(LearnedExamination):
         ]
         derivative = np.concatenate([column[..., None] * np.eye(self.ranks - 1) for column in columns], axis=-1)
         derivative = np.where(np.isnan(step)[..., None], np.nan, np.nan_to_num(derivative))
-        return (
-            np.concatenate([np.zeros_like(step[..., :1]), step], axis=-1),
-            np.concatenate([np.zeros_like(derivative[..., :1, :]), derivative], axis=-2),
-        )
+        logarithm = np.insert(step, self.landmark - 1, 0.0, axis=-1)
+        derivative = np.insert(derivative, self.landmark - 1, 0.0, axis=-2)
+        if self.landmark > 1:
+            logarithm, derivative = logarithm - logarithm[..., :1], derivative - derivative[..., :1, :]
+        return logarithm, derivative
 
 
 AnyExamination: TypeAlias = Annotated[
