@@ -251,26 +251,32 @@ class Clicks:
         """Return 1 for a click and 0 without one, minus the noise [rows]."""
         return np.asarray(self.clicked - self.noise, dtype=np.float64)
 
-    def clicked_gain(self, cap: float = np.inf) -> Array:
-        """Return the sum over clicked items of their gains, each times `min(1 / theta, cap)` [n, P]."""
-        return self.sum(self.gain * self._weight(cap))
+    @cached_property
+    def weight(self) -> Array:
+        """Return `1 / theta` [rows], infinite if nobody looks."""
+        with np.errstate(divide="ignore"):
+            return 1.0 / self.probability
+
+    def clicked_gain(self, beta: Array | float = 1.0) -> Array:
+        """Return the sum over clicked items of their gains, each times `beta / theta` [n, P]."""
+        return self.sum(self.gain * self._weight(beta))
 
     def gain_size(self) -> Array:
         """Return a limit of the absolute `clicked_gain`, which noise may make negative [n, P]."""
-        return self.sum(np.abs(self.gain * self._weight(np.inf)))
+        return self.sum(np.abs(self.gain * self._weight()))
 
     def clicked_weight(self) -> Array:
         """Return the sum over clicked items of `1 / theta` [n, P]."""
-        return self.sum(np.broadcast_to(self._weight(np.inf), self.gain.shape))
+        return self.sum(np.broadcast_to(self._weight(), self.gain.shape))
 
-    def modelled_gain(self, cap: float) -> Array:
-        """Return the sum over all shown items of their gains, each times `(1 - min(cap theta, 1)) relevance` [n, P]."""
-        return self.sum(self.gain * ((1.0 - np.minimum(cap * self.probability, 1.0)) * self.relevance))
+    def modelled_gain(self, alpha: Array | float) -> Array:
+        """Return the sum over all shown items of their gains, each times `alpha relevance` [n, P]."""
+        return self.sum(self.gain * (alpha * self.relevance))
 
-    def _weight(self, cap: float) -> Array:
+    def _weight(self, beta: Array | float = 1.0) -> Array:
         signal = self.signal
-        with np.errstate(divide="ignore", invalid="ignore"):
-            weight = signal * np.minimum(1.0 / self.probability, cap)
+        with np.errstate(invalid="ignore"):
+            weight = signal * (beta * self.weight)
         return np.where((signal != 0) & np.isfinite(weight), weight, 0.0)
 
     def by_rank(self, ranks: int, sample_weight: Array, blocks: int) -> Array:
@@ -283,7 +289,7 @@ class Clicks:
         index = block[owner] * ranks + np.minimum(self.rank, ranks).astype(np.int64) - 1
         columns = []
         for policy, sample in enumerate(sample_weight.T):
-            weight = self._weight(np.inf) * sample[owner]
+            weight = self._weight() * sample[owner]
             sums = [np.bincount(index, column, blocks * ranks) for column in (weight * self.gain[policy], weight)]
             count = np.bincount(block, sample, blocks)[:, None]
             columns.append(np.concatenate([column.reshape(blocks, ranks) for column in sums] + [count], axis=1))

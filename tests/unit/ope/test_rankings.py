@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 from streameval import (
     ClickCAB,
     ClickIPS,
+    ClickStaticBlend,
+    ClickSwitch,
     ClippedClickIPS,
     Evaluator,
     EventBatch,
@@ -311,6 +314,83 @@ def test_a_model_replaces_what_the_cap_removes() -> None:
     assert actual.reward_model.squared_error is not None
     assert actual.reward_model.baseline_squared_error is not None
     assert actual.reward_model.squared_error < actual.reward_model.baseline_squared_error
+
+
+@pytest.mark.parametrize(
+    ("estimator", "beta"),
+    [
+        (ClickStaticBlend(tau=0.3), lambda weight: 0.3),
+        (ClickSwitch(cap=3.0), lambda weight: float(weight <= 3)),
+        (ClickCAB(cap=3.0), lambda weight: min(3 / weight, 1)),
+    ],
+)
+def test_estimators_with_a_model_equal_the_published_table(estimator: Any, beta: Any) -> None:
+    batch = log(40, list_length=6)
+    rankings, ranking = batch.rankings, Ranking(metric=SIX)
+    assert rankings is not None
+    relevance = np.random.default_rng(2).random(len(rankings.rank))
+    evidence = Evidence.from_rankings(batch, POLICIES, ranking)
+    assert evidence.clicks is not None
+    evidence = replace(evidence, clicks=replace(evidence.clicks, relevance=relevance))
+    expected = np.zeros((40, 2))
+    for row, owner in enumerate(rankings.owner):
+        weight = rankings.rank[row]  # 1 / theta
+        counted = rankings.clicked[row] * weight * beta(weight) + (1 - beta(weight)) * relevance[row]
+        for policy, rank in enumerate((rankings.rank[row], rankings.ranks[row, 0])):
+            expected[owner, policy] += counted * gains(SIX, [rank])[0]
+    np.testing.assert_allclose(estimator.terms(evidence, None)[0].numerator, expected, rtol=1e-12)
+
+
+def with_features(events: int, seed: int) -> tuple[EventBatch, float]:
+    """Draw pages of ten items with a steep curve of looks and informative features, and the candidate's true value."""
+    rng, rank = np.random.default_rng(seed), np.arange(1.0, 11.0)
+    attractive = rng.random((events, 10)) < 0.3
+    clicks = (rng.random((events, 10)) < rank**-2.0) & attractive
+    ranks = np.tile(rank[::-1], (events, 1))
+    features = attractive[..., None] + 0.3 * rng.standard_normal((events, 10, 1))
+    batch = EventBatch.from_rankings(clicks=clicks, ranks={"new": ranks}, features=features, list_length=10)
+    return batch, float(np.mean(attractive @ gains({"kind": "dcg", "at": 10}, ranks[0])))
+
+
+STEEP: dict[str, Any] = {"metric": "dcg", "examination": {"kind": "power", "eta": 2.0}}
+
+
+def test_switch_and_blend_have_less_error_than_clicks_alone() -> None:
+    estimators = ["click_ips", ClickSwitch(cap=20.0), ClickStaticBlend(tau=0.1), ClickCAB(cap=20.0)]
+    errors: dict[str, list[float]] = {}
+    for seed in range(12):
+        batch, truth = with_features(1_000, seed)
+        actual = report(batch, ranking=STEEP, estimators=estimators, averages=["cumulative"])
+        for row in actual.estimates:
+            if row.policy == "new":
+                errors.setdefault(row.estimator, []).append((row.value or 0) - truth)
+    error = {label: np.sqrt(np.mean(np.square(values))) for label, values in errors.items()}
+    assert max(error["click_switch"], error["click_static_blend"], error["click_cab"]) < 0.8 * error["click_ips"]
+
+
+@pytest.mark.parametrize("kind", ["clipped_click_ips", "click_cab", "click_switch"])
+def test_the_cap_of_clicks_is_chosen_among_fixed_caps(kind: str) -> None:
+    batch, _ = with_features(3_000, 3)
+    caps = [np.inf, 1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0]
+    fixed = [{"kind": kind, "cap": cap, "name": f"{cap:g}"} for cap in caps]
+    settings = {"ranking": STEEP, "averages": ["cumulative"], "intervals": {"cumulative": "normal"}}
+    actual = report(batch, estimators=[{"kind": kind, "cap": "auto"}, *fixed], **settings)
+    rows = [actual.get("new", f"{cap:g}", "cumulative") for cap in caps]
+    largest, full = terms(batch, Ranking(**STEEP))[:, 1].max(), gains({"kind": "dcg", "at": 10}, range(1, 11)).sum()
+    width, low, high, chosen = np.inf, -np.inf, np.inf, 0
+    for index, (row, cap) in enumerate(zip(rows, caps, strict=True)):
+        assert row.value is not None
+        assert row.upper is not None
+        width = min(width, (row.upper - row.value) / 1.959964 / 2 + 2 * min(cap * full, largest) / 3_000)
+        low, high = max(low, row.value - width), min(high, row.value + width)
+        if low > high:
+            break
+        chosen = index
+    row = actual.get("new", kind, "cumulative")
+    assert row.details["cap"] == (caps[chosen] if chosen else None)
+    assert row.value == pytest.approx(rows[chosen].value)
+    assert row.lower is not None
+    assert row.lower < (rows[chosen].lower or 0)
 
 
 def test_the_model_learns_from_a_sampled_page_as_from_all_that_it_stands_for() -> None:
