@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         RIPS,
         SNIPS,
         ClickCAB,
+        ClickInterpol,
         ClickIPS,
         ClickSNIPS,
         ClickStaticBlend,
@@ -90,7 +91,7 @@ __all__ += ["Evaluator", "Estimate", "EventBatch", "EventLogger", "Report", "com
 __all__ += ["CAB", "CABDR", "ClippedIPS", "ControlVariate", "DM", "DR", "IPS", "SNIPS", "StaticBlend", "Switch"]
 __all__ += ["IIPS", "PseudoInverse", "RIPS", "StratifiedDR", "StratifiedIPS", "WeightedPseudoInverse"]
 __all__ += ["WeightedIIPS", "WeightedRIPS"]
-__all__ += ["ClickCAB", "ClickIPS", "ClickSNIPS", "ClickStaticBlend", "ClickSwitch", "ClippedClickIPS"]
+__all__ += ["ClickCAB", "ClickInterpol", "ClickIPS", "ClickSNIPS", "ClickStaticBlend", "ClickSwitch", "ClippedClickIPS"]
 __all__ += ["Ranking", "ScoredIPS", "ScoredSNIPS"]
 __all__ += ["AdaptiveDecay", "AdaptiveWindow", "Cumulative", "Decay", "Mixture", "Window"]
 __all__ += ["ConfidenceSequence", "DriftAware", "EmpiricalBernstein", "EmpiricalLikelihood", "Interval", "Normal"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -211,3 +211,43 @@ class ClickStaticBlend(ModelledClicks):
 
     def beta(self, weight: Array) -> float:
         return self.tau
+
+
+WINDOWS = (0.0, 1.0, 2.0, 4.0, 8.0, math.inf)
+"""Windows that `window: auto` chooses from."""
+
+
+@dataclass(frozen=True, config=strict)
+class ClickInterpol(ClickEstimator):
+    """Average the gain of each click times its weight within a window of ranks: INTERPOL.
+
+    A click at rank k on an item that the policy shows at rank t counts if `|k - t| <= window`. Its weight is
+    `lambda(t) / sum over j with |j - t| <= window of P(item at j) theta_j`. Window 0
+    is the item-position model: it assumes nothing about users that could be wrong, and has much noise. An infinite
+    window is the position-based model, as `click_ips`. Events need `rank_probabilities`, and a curve of looks that they
+    do not give themselves. `Windows` has what is derived.
+
+    With a learned curve, intervals have the error that the curve has in `click_ips`.
+
+    Args:
+        window: the largest distance of two ranks, may be infinite. `auto` computes the windows 0, 1, 2, 4, 8 and
+            infinity. A Report then chooses one for each policy and average by SLOPE, from the item-position model on
+
+    Source: Buchholz, London, Di Benedetto & Joachims, CONSEQUENCES workshop at RecSys 2022.
+    """
+
+    needs: ClassVar[Requirements] = frozenset({"window"})
+    is_biased_by_design: ClassVar[bool] = True
+    choice: ClassVar[str] = "click_window"
+    window: Annotated[Cap, Field(ge=0)] | Literal["auto"] = "auto"
+    kind: Literal["click_interpol"] = field(default="click_interpol", kw_only=True, repr=False)
+
+    @property
+    def alternatives(self) -> Mapping[float, Estimator]:
+        windows = WINDOWS if isinstance(self.window, str) else ()
+        return {window: replace(self, window=window) for window in windows} or super().alternatives
+
+    def numerator(self, evidence: Evidence, clicks: Clicks) -> Array:
+        if clicks.windows is None or isinstance(self.window, str):
+            return np.zeros_like(evidence.weighted_reward)
+        return clicks.window_gain(self.window)

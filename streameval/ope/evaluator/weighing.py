@@ -211,7 +211,7 @@ def weighed(
     goal: tuple[Array, ModelState] | None = None,
 ) -> Weighed:
     """Return the evidence of these events for each reward. `Completed` describes `goal`."""
-    shared, curve, after = _weights(config, before, events)
+    shared, curve, after = _weights(config, grids, before, events)
     every = [shared]
     if len(config.rewards) > 1:
         every = [shared.with_reward(_reward_of(config, events, index)) for index in range(len(config.rewards))]
@@ -239,7 +239,7 @@ def _reward_of(config: EvaluatorConfig, events: EventBatch, index: int) -> Array
 
 
 def _weights(
-    config: EvaluatorConfig, before: EvaluatorState, events: EventBatch
+    config: EvaluatorConfig, grids: Sequence[Grid], before: EvaluatorState, events: EventBatch
 ) -> tuple[Evidence, LearnedCurve | None, EvaluatorState]:
     """Return the importance weights of these events, the curve, and the state that both come from."""
     signs, units = unit_signs(before.units, events.unit, len(events), config.block)
@@ -249,7 +249,8 @@ def _weights(
         return replace(from_events(events, config.policies, config.block), signs=signs), None, after
     curve, after.examination = _curve(config, before, events)
     curves = None if curve is None else curve.probability[:-1]
-    evidence = Evidence.from_rankings(events, config.policies, config.ranking, config.block, curves)
+    windows = needs(grids, "window")
+    evidence = Evidence.from_rankings(events, config.policies, config.ranking, config.block, curves, windows)
     return replace(evidence, signs=signs), curve, after
 
 

@@ -27,7 +27,9 @@ from streameval.common.component import Component, Configurable, kind_as_mapping
 from streameval.events import EventBatch
 from streameval.events.action_sets import Index
 from streameval.events.rankings import MAX_ITEMS, MAX_RANK, Rankings
+from streameval.ope.evidence.actions import Requirements
 from streameval.ope.evidence.examination import AnyExamination, PowerCurve
+from streameval.ope.evidence.windows import Windows
 from streameval.ope.policies.logged import LOGGING
 
 MAX_RANKS = 10_000
@@ -227,6 +229,7 @@ class Clicks:
         whole: whether the policy gives its whole list [n, P]
         unsupported: the share of its gain at ranks with items that production did not show, NaN if unknown [n, P]
         relevance: the reward model's prediction of the attractiveness, 0 without one [rows]
+        windows: how often production shows the items near the ranks of the policies, None unless an estimator needs it
     """
 
     offsets: Index
@@ -240,6 +243,7 @@ class Clicks:
     whole: Mask
     unsupported: Array
     relevance: Array
+    windows: Windows | None = None
 
     @cached_property
     def unsupported_gain(self) -> Array:
@@ -262,8 +266,27 @@ class Clicks:
         return self.sum(self.gain * self._weight(beta))
 
     def gain_size(self) -> Array:
-        """Return a limit of the absolute `clicked_gain`, which noise may make negative [n, P]."""
-        return self.sum(np.abs(self.gain * self._weight()))
+        """Return a limit of the absolute `clicked_gain`, which noise may make negative, and of any window's [n, P]."""
+        size = self.sum(np.abs(self.gain * self._weight()))
+        if self.windows is None:
+            return size
+        return np.maximum(size, self.sum(np.abs(self._counted(self.windows.largest_weight()))))
+
+    def window_gain(self, window: float) -> Array:
+        """Return the sum over clicked items of their gains, each times its weight in `Windows` [n, P]."""
+        assert self.windows is not None
+        return self.sum(self._counted(self.windows.weight(window)))
+
+    def _counted(self, weight: Array) -> Array:
+        counts = (self.gain != 0) & (self.signal != 0) & np.isfinite(weight)
+        return np.where(counts, self.gain * self.signal * np.where(counts, weight, 0.0), 0.0)
+
+    def completeness(self, needs: Requirements) -> Mask:
+        """Tell whether a page has all that is required, for each policy [n, P]."""
+        is_complete = np.ones_like(self.whole) if needs == {"window"} else self.whole
+        if "window" in needs and self.windows is not None:
+            is_complete = is_complete & self.windows.known[:, None]
+        return is_complete & ("window" not in needs or self.windows is not None)
 
     def clicked_weight(self) -> Array:
         """Return the sum over clicked items of `1 / theta` [n, P]."""
@@ -350,7 +373,9 @@ class Ranking(metaclass=Configurable):
         is_noisy = self.examination.noise_at(np.ones(1)) is not None
         return (min(low, -high), max(high, -low)) if is_noisy else (low, high)
 
-    def clicks(self, batch: EventBatch, policies: Sequence[str], curves: Array | None = None) -> Clicks:
+    def clicks(
+        self, batch: EventBatch, policies: Sequence[str], curves: Array | None = None, with_windows: bool = False
+    ) -> Clicks:
         """Return the evidence of these pages for these policies.
 
         `curves` are learned before each block [blocks, ranks].
@@ -376,6 +401,9 @@ class Ranking(metaclass=Configurable):
         noise: Array | float = 0.0
         if chance is not None:  # items without a click count too
             noise, probability, present = probability * chance, probability * (1.0 - chance), present & whole
+        windows = None
+        if with_windows and rankings.rank_probabilities is not None:
+            windows = self._windows(rankings, ranks, columns, probability, curves)
         with np.errstate(invalid="ignore"):
             gain, below = self.metric.gain(ranks), ranks > self.metric.last
         return Clicks(
@@ -390,7 +418,30 @@ class Ranking(metaclass=Configurable):
             whole=whole,
             unsupported=self._unsupported(rankings, ranks, columns),
             relevance=np.zeros(len(rankings.rank)),
+            windows=windows,
         )
+
+    def _windows(
+        self,
+        rankings: Rankings,
+        ranks: Array,
+        columns: Sequence[int | None],
+        probability: Array,
+        curves: Array | None,
+    ) -> Windows | None:
+        """Return the windows of these pages, None if the events give the probabilities of looks."""
+        pages, tables = len(rankings.shown), rankings.rank_probabilities
+        assert tables is not None
+        if curves is None:
+            widest = int((tables.sizes // np.maximum(rankings.sizes, 1)).max(initial=1))
+            curve = self.examination.curve(widest)
+            if curve is None:
+                return None
+            noise = self.examination.noise_at(np.arange(1.0, widest + 1))
+            curves = (curve if noise is None else curve * (1.0 - noise))[None]
+        curves = curves[np.arange(pages) * len(curves) // max(1, pages)]
+        own = np.array([column is None for column in columns])
+        return Windows.from_rankings(rankings, np.where(own[:, None], np.nan, ranks), probability, curves)
 
     def _unsupported(self, rankings: Rankings, ranks: Array, columns: Sequence[int | None]) -> Array:
         """Return the share of each policy's gain at ranks of items that production did not show [n, P].
