@@ -250,10 +250,10 @@ class Clicks:
         """Return `unsupported`, 0 if it is unknown."""
         return np.nan_to_num(self.unsupported)
 
-    @property
-    def signal(self) -> Array:
+    @cached_property
+    def signal(self) -> Array | Mask:
         """Return 1 for a click and 0 without one, minus the noise [rows]."""
-        return np.asarray(self.clicked - self.noise, dtype=np.float64)
+        return self.clicked if isinstance(self.noise, float) else self.clicked - self.noise
 
     @cached_property
     def weight(self) -> Array:
@@ -297,10 +297,9 @@ class Clicks:
         return self.sum(self.gain * (alpha * self.relevance))
 
     def _weight(self, beta: Array | float = 1.0) -> Array:
-        signal = self.signal
         with np.errstate(invalid="ignore"):
-            weight = signal * (beta * self.weight)
-        return np.where((signal != 0) & np.isfinite(weight), weight, 0.0)
+            weight = self.signal * (beta * self.weight)
+        return np.where((self.signal != 0) & np.isfinite(weight), weight, 0.0)
 
     def by_rank(self, ranks: int, sample_weight: Array, blocks: int) -> Array:
         """Return sums of gains and of weights over the clicks of each block at each rank [blocks, P, 2 ranks + 1].
