@@ -11,6 +11,7 @@ import pytest
 from streameval import ClickInterpol, Evaluator, EventBatch, Ranking, Report
 from streameval.common.arrays import Array
 from streameval.ope.evidence import Evidence
+from support.ranking_worlds import RANKS, random_orders
 
 LENGTH = 4
 THETA = np.array([1.0, 0.6, 0.3, 0.2])
@@ -168,3 +169,27 @@ def test_blocks_of_any_size_give_the_same_report() -> None:
     assert evaluator.report().estimates == whole.report().estimates
     restored = Evaluator.from_state(evaluator.state())
     assert restored.report().estimates == whole.report().estimates
+
+
+def test_windows_use_a_learned_curve() -> None:
+    rng, count = np.random.default_rng(11), 20_000
+    orders, chance, at_rank = random_orders()
+    order = orders[rng.choice(len(orders), count, p=chance)]
+    attractiveness, theta = np.linspace(0.9, 0.3, RANKS), 1 / np.arange(1.0, RANKS + 1)
+    later = np.column_stack([at_rank, np.zeros(RANKS)])
+    batch = EventBatch.from_rankings(
+        clicks=rng.random((count, RANKS)) < theta * attractiveness[order],
+        ranks={"new": RANKS - order.astype(float)},
+        marginals=np.stack([later[order, np.arange(RANKS)], later[order, np.arange(1, RANKS + 1)]], axis=-1),
+        rank_probabilities=at_rank[order],
+        list_length=RANKS,
+    )
+    ranking = {"metric": {"kind": "dcg", "at": RANKS}, "examination": {"kind": "harvested", "ranks": RANKS}}
+    actual = report(batch, ranking=ranking)
+    truth = attractiveness @ (1 / np.log2(1 + RANKS - np.arange(RANKS)))
+    for name in ("0", "2", "inf", "click_interpol"):
+        row = actual.get("new", name, "cumulative")
+        assert row.lower is not None
+        assert row.upper is not None
+        assert row.lower < truth < row.upper
+        assert row.upper - row.lower < 0.3 * truth
