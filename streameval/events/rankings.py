@@ -211,6 +211,8 @@ def _unlikely_ranks(rows: Sequence[Sequence[float]]) -> Iterator[Fault]:
         if len(row) <= index:
             yield Fault("malformed", f"{place}[{index}]: {counted(len(row), 'entry')}, expected more than {index}")
             return
+        if row[index] > 0 and min(row) >= 0 and max(row) <= 1:
+            continue
         wrong = next((entry for entry in row if entry != 0 and not is_positive_probability(entry)), None)
         if wrong is not None or row[index] == 0:
             entry = row[index] if wrong is None else wrong
@@ -475,6 +477,8 @@ def rankings_from_arrays(
         if rows is None:
             return None
         values = column(name, rows, n, length, None)
+        if name == "rank_probabilities" and values.shape[-1] < length:
+            raise ValueError(f"{name} has {values.shape[-1]} ranks, expected at least {length}, as `clicks`")
         sizes = np.count_nonzero(kept, axis=1) * values.shape[-1]
         return Features(cumulative_offsets(sizes), values[kept].ravel())
 

@@ -159,6 +159,11 @@ def test_pages_without_probabilities_or_curves_are_missing_for_it_alone(examinat
     assert unknown.get("new", "2", "cumulative").value is None
 
 
+def test_arrays_have_a_probability_of_each_rank_of_the_page() -> None:
+    with pytest.raises(ValueError, match="rank_probabilities has 3 ranks, expected at least 4"):
+        pages(ORDERS[:1], np.ones((1, LENGTH)), np.full((LENGTH, 3), 0.3), np.arange(1.0, 5.0))
+
+
 def test_blocks_of_any_size_give_the_same_report() -> None:
     batch, _ = drawn(2_000, 2, 0.0)
     evaluator = Evaluator(["new"], estimators=["click_interpol"], ranking=RANKING, drift=None)
