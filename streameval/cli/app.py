@@ -482,19 +482,32 @@ def show(
 @app.command()
 def schema(
     name: Annotated[
-        Literal["event", "ranking", "reward", "candidates", "report", "decisions", "versions"],
+        Literal["event", "ranking", "reward", "candidates", "report", "decisions", "versions", "arrow"],
         typer.Argument(
-            help="event, ranking, reward or candidates (which arrive later), report, decisions or versions."
+            help="event, ranking, reward or candidates (which arrive later), report, decisions or versions; or arrow."
         ),
     ] = "event",
+    config: Annotated[
+        Path | None, typer.Argument(metavar="CONFIG", help="With arrow: the configuration.", show_default=False)
+    ] = None,
+    form: Annotated[
+        Literal["action", "actions", "slots"],
+        typer.Option(help="With arrow: single actions, or lists of actions with distributions, or slates of such."),
+    ] = "action",
 ) -> None:
     """Print a JSON Schema: of an event, a ranking with clicks, what arrives later, a Report or a decision.
 
-    The package has them as files, in streameval/config/schemas.
+    The package has them as files, in streameval/config/schemas. `arrow` prints the columns of events in Arrow, as the
+    configuration reads them.
 
-    Example: `streameval schema reward`.
+    Examples: `streameval schema reward`, `streameval schema arrow streameval.yaml`.
     """
-    print(_packaged("schemas", f"{name}.json"), end="")
+    if name == "arrow":
+        from streameval.cli.arrow_schema import print_arrow_schema
+
+        print_arrow_schema(config, form)
+    else:
+        print(_packaged("schemas", f"{name}.json"), end="")
 
 
 def _packaged(*path: str) -> str:
