@@ -240,6 +240,19 @@ def test_refusals_are_told_apart(web: str, name: str, message: str, hint: str) -
     assert name in error.value.message
 
 
+@pytest.mark.parametrize("name", ["missing.csv", "secret.csv", "broken.csv", "log.parquet", "*.csv"])
+def test_the_query_of_a_signed_address_is_not_shown(
+    web: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str
+) -> None:
+    (tmp_path / "log.parquet").write_bytes(b"PAR1")
+    shown = command(capfd, "replay", f"{web}/{name}?sv=1&sig=s3cret%2F", "--candidates", "challenger")
+    assert shown.code == 2
+    assert f"{name}?***" in shown.err
+    assert "s3cret" not in shown.err + shown.out
+    settings = FileSettings(path=[f"{web}/log?sig=s3cret"])
+    assert (settings.name, settings.description) == ("log", f"file, {web}/log?***")
+
+
 def test_a_server_that_does_not_answer_is_no_missing_file() -> None:
     with pytest.raises(InputError, match=r"log.csv cannot be read: .*Connect"):
         count_events("http://127.0.0.1:1/log.csv")
