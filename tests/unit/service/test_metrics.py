@@ -322,6 +322,13 @@ def test_lag_in_seconds_is_the_age_of_the_last_message_read_while_others_are_unr
     assert ages == {"0": 90.0, "1": 0.0, "4": 0.0}
 
 
+def test_the_query_of_an_address_is_no_label() -> None:
+    parts = (PartitionStatus("https://store/log?sig=s3cret", 0, 60, 12),)
+    text = metrics_text(make_published(source=SourceStatus(reached=True, partitions=parts))).decode()
+    assert 'topic="https://store/log?***"' in text
+    assert "s3cret" not in text
+
+
 def test_histograms_end_with_a_bucket_of_all_values() -> None:
     samples = scrape(make_published(make_report()))
     buckets = samples["streameval_event_delay_seconds_bucket"]
