@@ -127,7 +127,7 @@ class Columns:
     @classmethod
     def from_state(cls, state: Any) -> Self:
         """Restore from `to_state`."""
-        parts = {name: state[name] and kind.from_state(state[name]) for name, kind in cls.PARTS.items()}
+        parts = {name: state.get(name) and kind.from_state(state[name]) for name, kind in cls.PARTS.items()}
         return cls(**state | parts | {name: state[name].T for name in cls._by_policy()})
 
     @classmethod

@@ -13,6 +13,8 @@ from streameval.ope.estimators import (
     CABDR,
     AnyEstimator,
     ClickCAB,
+    ClickStaticBlend,
+    ClickSwitch,
     ClippedClickIPS,
     ClippedIPS,
     StaticBlend,
@@ -32,6 +34,8 @@ EXAMPLES: list[Any] = [
     StratifiedDR(threshold=CAP),
     ClippedClickIPS(cap=CAP),
     ClickCAB(cap=CAP),
+    ClickSwitch(cap=CAP),
+    ClickStaticBlend(tau=0.3),
 ]
 """Instances of classes that have required parameters, or that tests use with other parameters than the defaults."""
 

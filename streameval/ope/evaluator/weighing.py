@@ -219,7 +219,7 @@ def weighed(
     folded: FoldedCurve | None = None,
 ) -> Weighed:
     """Return the evidence of these events for each reward. `Completed` describes `goal`, and `folded` as `curve`."""
-    shared, curve, after = _weights(config, before, events, folded)
+    shared, curve, after = _weights(config, grids, before, events, folded)
     every = [shared]
     if len(config.rewards) > 1:
         every = [shared.with_reward(_reward_of(config, events, index)) for index in range(len(config.rewards))]
@@ -247,7 +247,11 @@ def _reward_of(config: EvaluatorConfig, events: EventBatch, index: int) -> Array
 
 
 def _weights(
-    config: EvaluatorConfig, before: EvaluatorState, events: EventBatch, folded: FoldedCurve | None
+    config: EvaluatorConfig,
+    grids: Sequence[Grid],
+    before: EvaluatorState,
+    events: EventBatch,
+    folded: FoldedCurve | None,
 ) -> tuple[Evidence, LearnedCurve | None, EvaluatorState]:
     """Return the importance weights of these events, the curve, and the state that both come from."""
     signs, units = unit_signs(before.units, events.unit, len(events), config.block)
@@ -256,7 +260,10 @@ def _weights(
         from_events = Evidence.from_batch if len(config.rewards) == 1 else Evidence.without_rewards
         return replace(from_events(events, config.policies, config.block), signs=signs), None, after
     curve, after.examination = folded or _curve(config, before, events)
-    evidence = Evidence.from_rankings(events, config.policies, config.ranking, config.block, _before_blocks(curve))
+    windows = needs(grids, "window")
+    evidence = Evidence.from_rankings(
+        events, config.policies, config.ranking, config.block, _before_blocks(curve), windows
+    )
     return replace(evidence, signs=signs), curve, after
 
 

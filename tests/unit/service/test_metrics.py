@@ -60,6 +60,7 @@ PROMISED: dict[str, set[str]] = {
     "streameval_policy_decay_alpha": PER_ESTIMATE,
     "streameval_policy_horizon_events": PER_ESTIMATE,
     "streameval_policy_cap": PER_ESTIMATE,
+    "streameval_policy_click_window": PER_ESTIMATE,
     "streameval_policy_lipschitz_per_event": PER_ESTIMATE,
     "streameval_events_accepted_total": set(),
     "streameval_events_rejected_total": {"reason"},
