@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from streameval.common.arrays import Array, floats, is_positive_probability
 from streameval.common.text import counted
-from streameval.events.action_sets import Columns, Features, Index, Ragged, cumulative_offsets
+from streameval.events.action_sets import Columns, Features, Index, Listed, cumulative_offsets
 from streameval.events.from_arrays import column
 from streameval.events.schema import (
     NAN,
@@ -224,7 +224,7 @@ def _unlikely_ranks(rows: Sequence[Sequence[float]]) -> Iterator[Fault]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rankings(Ragged):
+class Rankings(Listed):
     """Hold the items of n pages: all items shown if a policy gives its whole list, else the clicked items.
 
     Attributes:

@@ -22,7 +22,6 @@ from streameval.ope.estimators import (
     StratifiedIPS,
     Switch,
 )
-from streameval.ope.estimators.interpolated import WEIGHED
 
 CAP = 2.5
 EXAMPLES: list[Any] = [
@@ -69,15 +68,6 @@ def estimators() -> list[AnyEstimator]:
 def estimators_of_weights() -> list[AnyEstimator]:
     """Make one of each estimator that needs the logged action alone."""
     return [estimator for estimator in estimators() if not estimator.needs and not estimator.uses_clicks]
-
-
-def estimators_of_actions() -> list[AnyEstimator]:
-    """Make one of each estimator that needs distributions over actions, or predictions for them."""
-    return [
-        estimator
-        for estimator in estimators()
-        if estimator.needs and estimator.needs <= WEIGHED and not estimator.uses_clicks
-    ]
 
 
 def averages() -> list[AnyAverage]:

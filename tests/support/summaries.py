@@ -49,11 +49,11 @@ CASES: dict[str, tuple[EvaluatorConfig, se.EventBatch]] = {
             production="now",
             rewards={
                 "score": {"of": {"revenue": 0.5, "stay": -1}},
-                "revenue": {"max": 20, "above": "clip", "quantiles": [0.5, 0.9]},
+                "revenue": {"max": 20, "above": "clip", "quantiles": [0.5, 0.9], "per_unit": "1m"},
                 "stay": {"above": 0.5},
             },
         ),
-        batch(logs.with_rewards(logs.plain(17, EVENTS), 18)),
+        batch(logs.with_units(logs.with_rewards(logs.plain(17, EVENTS), 18), 19)),
     ),
     "ratios that decide": (
         case(

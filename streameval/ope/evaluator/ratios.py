@@ -57,6 +57,18 @@ class Variances(NamedTuple):
             weight,
         )
 
+    def of_means(self, shares: Array) -> Variances:
+        """Return the variances of means. The covariance has the geometric mean of both shares.
+
+        Args:
+            shares: the share of the variance of one event that the mean of each part has [2, columns]
+        """
+        one, other = np.sqrt(shares)
+        above, below, both = self.rows
+        mixed = one * other * (both - above - self.weight**2 * below)
+        above, below = one**2 * above, other**2 * below
+        return Variances(np.array([above, below, above + self.weight**2 * below + mixed]), self.weight)
+
     def of(self, one: Slope, other: Slope) -> Array:
         """Return the covariance of two weighted sums of the numerator and the denominator [2, columns]."""
         above, below, both = self.rows
@@ -93,11 +105,11 @@ def numbers_of(
         z: half-width of an interval in standard errors
     """
     above, below = (reading.value for reading in readings[:2])
-    own, events, drift = Variances.from_readings(readings, weight), _events(readings), _drift(readings, weight)
-    slope = Slope.of_ratio(above, below)
+    own, drift = Variances.from_readings(readings, weight), _drift(readings, weight)
+    means, slope = own.of_means(_shares(readings)), Slope.of_ratio(above, below)
 
     def error_of(one: Slope) -> Array:
-        return np.asarray(_largest(own.of(one, one)) / events + drift.total(one))
+        return np.asarray(_largest(means.of(one, one)) + drift.total(one))
 
     value = np.where(_is_known(readings), ratio(above, below), np.nan)
     of_above, of_below, error = error_of(Slope(1.0, 0.0)), error_of(Slope(0.0, 1.0)), error_of(slope)
@@ -146,19 +158,20 @@ def _lifts(readings: Sequence[Reading], lifts: Sequence[Reading], own: Variances
     bases = [lift.compared.production for lift in lifts[:2] if lift.compared is not None]
     now, base = [base + lift.value for base, lift in zip(bases, lifts, strict=False)], ratio(*bases)
     mine, its = Slope.of_ratio(*now), Slope.of_ratio(*bases)
-    events, drift = _events(lifts), _drift(lifts, weight).total(its)
-    lift = ratio(*now) - base
-    variances = (
-        Variances(candidate, weight).of(mine, mine),
-        Variances(production, weight).of(its, its),
-        2 * shared.of(mine, its),
-    )
-    sampling = _largest(variances[0] + variances[1] - variances[2])
-    error = sampling / events + drift
+    every = Variances(candidate, weight), Variances(production, weight), shared
+    lift, drift = ratio(*now) - base, _drift(lifts, weight).total(its)
+
+    def sampled(mine_of: Variances, its_of: Variances, shared_of: Variances) -> tuple[Array, Array, Array]:
+        """Return the variances of the lift, of production, and of the candidate."""
+        own, other = mine_of.of(mine, mine), its_of.of(its, its)
+        return _largest(own + other - 2 * shared_of.of(mine, its)), _largest(other), _largest(own)
+
+    shares = _shares(lifts)
+    sampling, of_base, of_candidate = sampled(*(one.of_means(shares) for one in every))
     drift_of_base = Variances(_for_candidates(_drift(readings, weight).rows, estimators), weight)
-    of_base = _largest(variances[1]) / events + drift_of_base.total(its)
+    error, of_base = sampling + drift, of_base + drift_of_base.total(its)
     sign = np.where(base < 0, -1.0, 1.0)
-    correlation = -sign * _correlation(error, of_base, _largest(variances[0]) / events + drift)
+    correlation = -sign * _correlation(error, of_base, of_candidate + drift)
     spread = _drift(lifts, weight, ("spread",)).total(its)
     relative = ratio_bounds(_around(lift, z, error), _around(sign * base, z, of_base), correlation)
     return {
@@ -170,8 +183,8 @@ def _lifts(readings: Sequence[Reading], lifts: Sequence[Reading], own: Variances
         "lift_ratio_upper": relative[1],
         "lift_value": ratio(*now),
         "lift_production_value": base,
-        "lift_deviation": np.sqrt(sampling),
-        "lift_variance": sampling / events,
+        "lift_deviation": np.sqrt(sampled(*every)[0]),
+        "lift_variance": sampling,
         "lift_spread_square": spread,
     }
 
@@ -217,13 +230,14 @@ def _correlation(one: Array, other: Array, difference: Array) -> Array:
     return np.asarray(np.clip(np.nan_to_num(ratio(one + other - difference, 2 * np.sqrt(one * other))), -1.0, 1.0))
 
 
-def _events(readings: Sequence[Reading]) -> Array:
-    """Return the number of events with the variance of one event that have the error of the parts."""
-    rows = [
-        ratio(reading.spread["variance"], reading.parts["se"] ** 2) if reading.parts else reading.count
-        for reading in readings[:2]
-    ]
-    return np.asarray(np.fmin(*rows))
+def _shares(readings: Sequence[Reading]) -> Array:
+    """Return the share of the variance of an event that the mean of each part has, 0 for a part without variance."""
+    rows = []
+    for reading in readings[:2]:
+        variance, error = reading.spread["variance"], reading.parts.get("se")
+        share = ratio(np.ones_like(variance), reading.count) if error is None else ratio(error**2, variance)
+        rows.append(np.where(variance > 0, share, 0.0))
+    return np.array(rows)
 
 
 def _drift(readings: Sequence[Reading], weight: float, names: Sequence[str] = ("spread", "drift")) -> Variances:

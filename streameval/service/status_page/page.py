@@ -142,6 +142,7 @@ def render(now: DaemonStatus, wanted: Mapping[str, str] = NO_SELECTION) -> str:
         guardrails=_guardrails(reported),
         quantiles=quantile_rows(reported),
         limits=limit_lines(report),
+        per_unit=reported.per_unit,
         sections=sections,
         marked=_marked(sections),
         firsts={estimate.policy: estimate for estimate in reversed(report.estimates)},

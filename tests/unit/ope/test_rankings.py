@@ -416,8 +416,10 @@ def test_decisions_and_rankings_are_not_mixed_and_other_metrics_are_refused_with
         Evaluator(["new"], estimators=["click_ips"])
     with pytest.raises(ValueError, match=r"candidates\.even: .* policies in code cannot rank"):
         Evaluator({"even": "uniform"}, ranking=Ranking())
-    for limits in ({"max": "auto", "quantile": 0.99}, {"max": 60.0, "quantiles": [0.5]}):
-        with pytest.raises(ValueError, match="reward_range: expected a range without max: auto and quantiles"):
+    for limits in ({"max": "auto", "quantile": 0.99}, {"max": 60.0, "quantiles": [0.5]}, {"per_unit": "24h"}):
+        with pytest.raises(
+            ValueError, match="reward_range: expected a range without max: auto, quantiles and per_unit"
+        ):
             Evaluator(["new"], ranking=Ranking(), reward_range=limits)
     with pytest.raises(ValueError, match="the events are rankings, and this evaluator takes decisions"):
         Evaluator(["new"]).update(log(1))
