@@ -267,8 +267,8 @@ def _text(attribute: str) -> Column:
     return attribute, lambda row: str(getattr(row, attribute))
 
 
-def _number(attribute: str, decimals: int, heading: str | None = None, signed: bool = False) -> Column:
-    return heading or f">{attribute}", lambda row: decimal(getattr(row, attribute), decimals, signed)
+def _number(attribute: str, decimals: int) -> Column:
+    return f">{attribute}", lambda row: decimal(getattr(row, attribute), decimals)
 
 
 def _bounded(heading: str, prefix: str, decimals: int, signed: bool = False) -> Column:

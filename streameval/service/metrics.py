@@ -291,12 +291,12 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
     "reward_model_failures": (("model", "reason"), _model_failures),
     "partitions": (
         ("topic", "partition"),
-        lambda status: (((log.topic, str(log.partition)), log) for log in status.source.partitions),
+        lambda status: (((log.name, str(log.partition)), log) for log in status.source.partitions),
     ),
     "lag": (
         ("topic", "partition"),
         lambda status: (
-            ((log.topic, str(log.partition)), log.lag_seconds(status.at)) for log in status.source.partitions
+            ((log.name, str(log.partition)), log.lag_seconds(status.at)) for log in status.source.partitions
         ),
     ),
     "lateness": (("topic", "partition"), _lateness),

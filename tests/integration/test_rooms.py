@@ -124,7 +124,7 @@ def test_a_package_without_a_room_gives_the_same_numbers(
 ) -> None:
     package = Path(*streameval.__path__)
     copied = tmp_path / "streameval"
-    shutil.copytree(package, copied, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(package, copied)
     for module_path in (f"ope/evaluator/{name}.py", *FURTHER.get(name, ())):
         path = copied / module_path
         shutil.rmtree(path) if path.is_dir() else path.unlink()

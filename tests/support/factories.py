@@ -51,7 +51,7 @@ DETAILS = {
     "decay": {"alpha": 0.9999, "horizon_events": 10_000.0},
     "adaptive_window": {"window_events": 4_200, "lipschitz_per_event": 2.5e-6},
     "adaptive_decay": {"alpha": 0.9998, "horizon_events": 5_000.0, "lipschitz_per_event": 2.5e-6, "cap": 30.0},
-    "mixture": {"horizon_events": 31_000.0, "se": 0.0004, "spread": 0.0003, "drift": None},
+    "mixture": {"horizon_events": 31_000.0, "se": 0.0004, "spread": 0.0003, "drift": None, "click_window": 2.0},
 }
 
 

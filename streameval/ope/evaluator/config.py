@@ -132,7 +132,7 @@ class EvaluatorConfig:
             products=_products(options),
             default_estimators=not options.estimators and ranking is None,
             intervals=options.intervals,
-            rewards=tuple(rewards) if ranking is None else (Reward("reward", *ranking.metric.value_range),),
+            rewards=tuple(rewards) if ranking is None else (Reward("reward", *ranking.value_range),),
             confidence=options.confidence,
             block=block,
             reward_model=options.reward_model,

@@ -635,11 +635,11 @@ class Evaluator:
 
     def _weigh(self, events: EventBatch) -> tuple[EventBatch, Weighed, EvaluatorState]:
         """Return whole blocks as logged, the same blocks weighed, and the state that weighs the next blocks."""
-        logged, faults, after, goal = weighing.completed(self.config, self._state, events)
+        logged, faults, after, goal, curve = weighing.completed(self.config, self._state, events)
         self._count_failures(faults)
         events, prepared = rooms.prepare(self.config, after.rooms, logged)
         after = structs.replace(after, rooms=prepared)
-        weighed = weighing.weighed(self.config, self._grids, after, events, goal)
+        weighed = weighing.weighed(self.config, self._grids, after, events, goal, curve)
         return logged, weighed, weighed.after
 
     def _fold_averages(self, sums: halves.Sums, folded: halves.Folded, curve: LearnedCurve | None) -> list[list[Lift]]:
@@ -792,9 +792,9 @@ class Evaluator:
         """Return the events of the unfinished block and their evidence, and the counts, models and curve after them."""
         config, rest, tail, learned = self.config, None, None, self._state
         if self._pending:
-            rest, _, _, goal = weighing.completed(config, learned, EventBatch.concat(self._pending))
+            rest, _, _, goal, folded_curve = weighing.completed(config, learned, EventBatch.concat(self._pending))
             rest, _ = rooms.prepare(config, learned.rooms, rest)
-            weighed = weighing.weighed(config, self._grids, learned, rest, goal)
+            weighed = weighing.weighed(config, self._grids, learned, rest, goal, folded_curve)
             folded = halves.fold(config, weighed.after, halves.summarise(weighed, self._mixes))
             learned = halves.Counts.from_weighed(weighed, self._knowledge).fold(folded.state)
             tail = folded.with_means(weighed.every)

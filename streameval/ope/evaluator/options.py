@@ -289,9 +289,6 @@ def _function_as_estimator(value: object) -> object:
     return FunctionEstimator.from_function(value) if callable(value) and not isclass(value) else value
 
 
-FunctionOrEstimator = Annotated[AnyEstimator, _by_kind(Estimator), BeforeValidator(_function_as_estimator)]
-
-
 class EvaluatorOptions(StrictModel):
     """Hold the options of an evaluator that Python and YAML write alike. An empty list stands for the default."""
 

@@ -368,6 +368,7 @@ DIAGNOSTICS: dict[str, Callable[[Estimate], str]] = {
     "Disagreement": _detail("spread", 2),
     "Drift since": _detail("drift", 2),
     "Cap": _detail("cap", 3),
+    "Window of ranks": _detail("click_window", 1),
     "Bias bound": _detail("bias_bound", 2),
     "Interval": lambda estimate: f"{estimate.kind}, covers {estimate.covers}{', anytime' if estimate.anytime else ''}",
 }
