@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 import numpy as np
 from msgspec import structs
 
-from streameval.common.arrays import State, require_fit
+from streameval.common.arrays import Mask, State, require_fit
 from streameval.common.foreign_code import CodeError, foreign_code
 from streameval.common.problems import Problem, hints_of_python, refuse, validated
 from streameval.common.text import counted
@@ -772,7 +772,7 @@ class Evaluator:
         for index in range(len(self.config.rewards) if pairs is None else 1):
             config = whole_config.for_reward(index)
             if config.rewards[0].is_ratio:
-                yield from self._ratio_rows(index, tail)
+                yield from self._ratio_rows(index, tail, learned.counts["since"] > 0)
                 continue
             totals = KnownEvents(learned.counts, learned.weights, learned.slates[index], learned.by_rank)
             last = None if tail is None else tail[index]
@@ -781,12 +781,12 @@ class Evaluator:
                     grid, state = whole.select_reward(before, index)
                     yield from report_rows(config, grid, state, last, totals, curve, wanted=averages)
 
-    def _ratio_rows(self, index: int, tail: Sequence[Evidence] | None) -> Iterator[Estimate]:
+    def _ratio_rows(self, index: int, tail: Sequence[Evidence] | None, late: Mask) -> Iterator[Estimate]:
         """Yield the rows of a ratio, from the states of its parts and of their sum."""
         indices = self._parts_of(index)
         for whole, state in zip(self._grids, self._state.grids, strict=True):
             parts = [(*whole.select_reward(state, part), None if tail is None else tail[part]) for part in indices]
-            yield from ratios.estimates(self.config.for_reward(index), parts)
+            yield from ratios.estimates(self.config.for_reward(index), parts, late)
 
     def _present(self) -> _Present:
         """Return the events of the unfinished block and their evidence, and the counts, models and curve after them."""

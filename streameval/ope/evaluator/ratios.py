@@ -94,13 +94,14 @@ class Slope(NamedTuple):
 
 
 def numbers_of(
-    readings: Sequence[Reading], weight: float, estimators: int, z: float
+    readings: Sequence[Reading], weight: float, late: Mask, estimators: int, z: float
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """Return numbers and details of all columns by name.
 
     Args:
         readings: the numerator, the denominator and their weighted sum
         weight: the weight of the denominator in the sum
+        late: whether a policy lacks the events before it came [columns]
         estimators: number of columns of a policy
         z: half-width of an interval in standard errors
     """
@@ -126,7 +127,9 @@ def numbers_of(
         for name, column in numbers.items()
         if name not in FOR_RULES
     }
+    lacking = [lift.compared.missing_share for lift in lifts[:2] if lift.compared is not None]
     details = {
+        "missing_share": np.where(late, np.nan, np.concatenate([unknown, np.fmax(*lacking)])),
         "numerator": above,
         "denominator": below,
         "design_effect": ratio(own.of(slope, slope)[1], own.of(slope, slope)[0]),
@@ -259,7 +262,7 @@ def _is_known(readings: Sequence[Reading]) -> Mask:
     return np.asarray(np.logical_and(*enough) & (np.min(counts, axis=0) >= (1 - MOST_LACKING) * np.max(counts, axis=0)))
 
 
-def estimates(config: EvaluatorConfig, parts: Sequence[Part]) -> Iterator[Estimate]:
+def estimates(config: EvaluatorConfig, parts: Sequence[Part], late: Mask) -> Iterator[Estimate]:
     """Yield the rows of a ratio.
 
     Averages with a memory of their own for each reward have no ratio, because its parts would be of different events.
@@ -268,6 +271,7 @@ def estimates(config: EvaluatorConfig, parts: Sequence[Part]) -> Iterator[Estima
     Args:
         config: a config with the ratio as its only reward
         parts: the numerator, the denominator and their weighted sum
+        late: whether a policy came after the first event [policies]
     """
     reward, (grid, state, tail) = config.rewards[0], parts[2]
     _, weight = reward.of.values()
@@ -278,7 +282,9 @@ def estimates(config: EvaluatorConfig, parts: Sequence[Part]) -> Iterator[Estima
         average, readings = three[0][0], [reading for _, _, reading, _ in three]
         interval, factor = (DriftAware(), WIDER_UNDER_DRIFT) if average.mixes_components else (Normal(), 1.0)
         z = factor * NormalDist().inv_cdf(0.5 + config.confidence / 2)
-        numbers, details = map(known_numbers, numbers_of(readings, weight, len(columns), z))
+        numbers, details = map(
+            known_numbers, numbers_of(readings, weight, np.repeat(late, len(columns)), len(columns), z)
+        )
         for policy, name in enumerate(config.policies):
             for estimator in grid.estimators:
                 if not shown[policy] or len(estimator.alternatives) > 1:

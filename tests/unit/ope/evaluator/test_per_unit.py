@@ -245,3 +245,12 @@ def test_intervals_cover_if_frequent_users_earn_more() -> None:
     shares = np.mean([np.sum(misses(seed), axis=1) for seed in range(RUNS)], axis=0)
     assert shares.shape == (3,)
     assert np.all(np.abs(shares - 0.05) < 3 * np.sqrt(0.05 * 0.95 / RUNS)), shares
+
+
+def test_a_table_with_too_many_units_is_dropped_and_its_windows_have_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = columns_of(10)
+    expected = rows_of(columns)
+    crowded = {**columns, "unit": [f"{one} {number % 3}" for number, one in enumerate(columns["unit"])]}
+    monkeypatch.setattr("streameval.ope.evaluator.per_unit.MOST_ROWS", 600)  # 400 units fit, and 1,200 do not
+    assert {row.value for row in rows_of(crowded).values()} == {None}
+    assert rows_of(columns) == expected
