@@ -48,7 +48,7 @@ def unsigned_token(life: int, number: int) -> str:
 
 GRANTED: list[int] = []
 """When `short_lived_token` was called, in epoch seconds."""
-SHORT_LIFE = 3
+SHORT_LIFE = 5
 
 
 def short_lived_token() -> tuple[str, float]:
