@@ -179,7 +179,7 @@ def replay(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Probabilities that the log lacks: NDJSON as in `schema candidates`, or CSV or Parquet with event_id.",
+            help="Probabilities that the log lacks: NDJSON as in `schema candidates`, or a table with event_id.",
         ),
     ] = None,
     plot: Annotated[
@@ -405,7 +405,7 @@ def produce(
     file: Annotated[
         str,
         typer.Argument(
-            metavar="FILE", help="NDJSON or CSV (plain, .gz or .zst) or Parquet; - is stdin.", show_default=False
+            metavar="FILE", help="NDJSON or CSV (plain, .gz or .zst), Parquet or Arrow; - is stdin.", show_default=False
         ),
     ],
     topic: Annotated[

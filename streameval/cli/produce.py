@@ -21,7 +21,7 @@ from streameval.events import EventBatch, Fault, JsonDecoder, RankingDecoder
 from streameval.events.defects import Rejections
 from streameval.events.fields import FieldNames
 from streameval.events.origin import Origin
-from streameval.ingest.files.lines import table_format
+from streameval.ingest.files.lines import TABLES, table_format
 from streameval.ingest.files.remote import expand
 from streameval.ingest.files.source import Advance, read_records
 from streameval.ingest.files.tables import read_rows
@@ -151,7 +151,7 @@ def messages(
     In a table without ids, the id of a row is its number. In a table without times, its time is now.
 
     Args:
-        file: NDJSON or CSV (plain or compressed) or Parquet, or `-` for stdin
+        file: NDJSON or CSV (plain or compressed), Parquet or Arrow, or `-` for stdin
         config: names columns, rewards and candidates. None accepts any in lines
         written: format of the file, by default from its extension, else from the configuration, else `json`
         advance: is called with the bytes read so far and the total
@@ -161,7 +161,7 @@ def messages(
         InputError: The file cannot be read, or lacks a required column.
     """
     written = written or table_format(file) or (config.written_to_files if config else "json")
-    read = _rows if written in ("csv", "parquet") else _lines
+    read = _rows if written in TABLES else _lines
     for values, decode in read(file, config, written, advance):
         left_out = set[int]()
         if rejections is not None:

@@ -25,7 +25,7 @@ from streameval.events.origin import Origin
 from streameval.events.tables import IDENTIFIERS, ColumnNames, Row, TableLayout, to_seconds
 from streameval.events.validation import rejection
 
-__all__ = ["COUNT_KEY", "NAMES_KEY", "ArrowDecoder", "arrow_message", "is_arrow"]
+__all__ = ["COUNT_KEY", "NAMES_KEY", "ArrowDecoder", "arrow_message", "event_columns", "is_arrow"]
 
 STREAM, FILE = b"\xff\xff\xff\xff", b"ARROW1"
 """First bytes of an Arrow IPC stream and of a file. No JSON begins like that."""
@@ -541,3 +541,21 @@ def _written(name: str, values: Sequence[Any]) -> Any:
 
 def _is_number(value: Any) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+# --- Files ---
+
+
+def event_columns(table: Any) -> Any:
+    """Add the values in structs of a table as columns, `user.id` for the field `id` of `user`, and each policy's.
+
+    Raises:
+        ValueError: Policies are lists without their names.
+    """
+    named = _with_named_policies(table, _names_of_policies(table.schema))
+    flat = _flat(named.select([field.name for field in named.schema if pa.types.is_struct(field.type)]))
+    for path, column in zip(flat.column_names, flat.columns, strict=True):
+        for name in (path, path.removeprefix("policies.")):
+            if name not in named.column_names:
+                named = named.append_column(name, column)
+    return named
