@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
+from string import ascii_lowercase
 from types import SimpleNamespace
 from typing import Any
 
@@ -102,7 +103,8 @@ def make_report(
 ) -> Report:
     """Make a full Report of production `logging` and this many candidates, better, worse and undecided ones."""
     rng = np.random.default_rng(seed)
-    names = ["logging", *(f"challenger-{suffix}" for suffix in "abcdefghijklmnopqrstuvwxyz"[:candidates])]
+    suffixes = [*ascii_lowercase, *range(len(ascii_lowercase), candidates)][:candidates]
+    names = ["logging", *(f"challenger-{suffix}" for suffix in suffixes)]
     truth = {name: 0.050 + 0.004 * ((index + 1) % 3 - 1) * (index > 0) for index, name in enumerate(names)}
     estimates = []
     for name in names:
