@@ -274,7 +274,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
         for new in versions:
             log.info("version_made", policy=new.policy, of=new.of, events=new.event, retired=list(new.retired))
         if self._decisions is not None:
-            self._decisions.collect(self._evaluator, versions)
+            self._decisions.collect(self._evaluator, versions, self.published.report)
 
     def _through_pipeline(self, records: list[Records]) -> EventBatch:
         """Return the events that count now. Messages are withheld while their schema or the right time is unknown."""

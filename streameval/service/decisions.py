@@ -18,7 +18,7 @@ from streameval.common.arrays import State as PlainState
 from streameval.events.schema import described_schema
 from streameval.ingest.background import Sink, Worker, WorkerStatus
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.report import Basis, NewVersion, State, Transition
+from streameval.ope.report import Basis, NewVersion, Report, State, Transition
 
 CLOSE_TIMEOUT, ABORT_TIMEOUT = 5.0, 2.0  # seconds to send what waits at the end, and then to abort
 DIGITS = 9
@@ -73,6 +73,9 @@ class DecisionMessage(Message, frozen=True, kw_only=True, rename={"before": "fro
         effective_events: Number of equally weighted events with as much evidence about the candidate, null if unknown.
         largest_share: Share of the total weight, or of the value, that one event carries.
         standard_errors: The lift in standard errors.
+        missing_share: Share of events that the candidate lacks, by the last Report, as the two below.
+        clipped_share: Share of the latest rewards that were clipped, null if rewards are rejected instead.
+        failed: Trust checks that fail for the candidate or for production.
         schema: Number of this layout.
     """
 
@@ -97,12 +100,31 @@ class DecisionMessage(Message, frozen=True, kw_only=True, rename={"before": "fro
     effective_events: float | None = None
     largest_share: float | None = None
     standard_errors: float | None = None
+    missing_share: float | None = None
+    clipped_share: float | None = None
+    failed: tuple[str, ...] = ()
 
     @classmethod
     def from_transition(
-        cls, transition: Transition, production: str, configuration: str, name: str, propensity: str = "logged"
+        cls,
+        transition: Transition,
+        production: str,
+        configuration: str,
+        name: str,
+        propensity: str = "logged",
+        present: Basis | None = None,
     ) -> DecisionMessage:
-        """Return the message about a transition."""
+        """Return the message about a transition.
+
+        Args:
+            transition: the transition
+            production: the production policy
+            configuration: the fingerprint of the configuration
+            name: the name of the daemon
+            propensity: as in `Estimate`
+            present: what the decision rests on by the last Report. Its shares and trust checks are about the stream
+        """
+        present = present or Basis()
         position = None if transition.place is None else LogPlace(*transition.place)
         named = [transition.policy, transition.rule, transition.promotable, transition.event, position, configuration]
         verdicts: tuple[Promotability, Promotability] = ("not_promotable", "promotable")
@@ -131,6 +153,9 @@ class DecisionMessage(Message, frozen=True, kw_only=True, rename={"before": "fro
             effective_events=_rounded(basis.effective_events),
             largest_share=_rounded(basis.largest_share),
             standard_errors=_rounded(basis.standard_errors),
+            missing_share=_rounded(present.missing_share),
+            clipped_share=_rounded(present.clipped_share),
+            failed=present.failed,
         )
 
 
@@ -243,13 +268,21 @@ class DecisionOutbox:
         )
         self.saved(saved)
 
-    def collect(self, evaluator: Evaluator, versions: Iterable[NewVersion] = ()) -> None:
-        """Keep messages about new transitions and new frozen copies until a snapshot holds them."""
+    def collect(self, evaluator: Evaluator, versions: Iterable[NewVersion] = (), report: Report | None = None) -> None:
+        """Keep messages about new transitions and new frozen copies until a snapshot holds them.
+
+        Args:
+            evaluator: the evaluator with the transitions
+            versions: the new copies
+            report: the last Report, with the shares and trust checks of the whole stream
+        """
         settings, origin = self._settings, evaluator.config.origin_of_propensities
+        decisions = () if report is None else report.promotion
+        bases = {(decision.policy, decision.rule): decision.basis for decision in decisions}
         messages: list[DecisionMessage | VersionMessage] = [
             *(
-                DecisionMessage.from_transition(transition, *settings, origin)
-                for transition in evaluator.take_transitions()
+                DecisionMessage.from_transition(change, *settings, origin, bases.get((change.policy, change.rule)))
+                for change in evaluator.take_transitions()
             ),
             *(VersionMessage.from_version(version, *settings) for version in versions),
         ]

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
+from msgspec import structs
 
 from streameval.config.model import Config
 from streameval.errors import ConfigError
@@ -22,7 +23,7 @@ from streameval.events import EventBatch
 from streameval.events.origin import Origin
 from streameval.ingest.background import RetryError
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.report import Transition
+from streameval.ope.report import Basis, Transition
 from streameval.service.decisions import DecisionMessage, DecisionOutbox, KeyedMessage
 from streameval.service.startup import configuration
 from support.alternating import PROMOTION, STRETCH, columns
@@ -86,7 +87,9 @@ def test_a_message_has_the_transition_its_reason_and_its_event() -> None:
     evaluator, box = Evaluator.from_config(Config.model_validate(CONFIG).evaluator_config()), outbox(topic)
     evaluator.update(events)
     evaluator.fold_pending()
-    box.collect(evaluator)
+    report = evaluator.report()
+    basis = Basis(missing_share=0.25, clipped_share=0.125, failed=("stale",))
+    box.collect(evaluator, (), structs.replace(report, promotion=(structs.replace(report.promotion[0], basis=basis),)))
     box.saved(box.state())
     wait_until(lambda: box.status().done == 3)
     box.close()
@@ -102,6 +105,7 @@ def test_a_message_has_the_transition_its_reason_and_its_event() -> None:
     assert rises["place"] == {"topic": "interactions", "partition": 0, "offset": rises["event"] - 1}
     assert rises["timestamp"] == 1_700_000_000.0 + rises["event"] - 1
     assert rises["lift"] == pytest.approx(0.2)
+    assert (rises["missing_share"], rises["clipped_share"], rises["failed"]) == (0.25, 0.125, ["stale"])
     assert rises["reason"] == "decision bound of lift 0.2 over margin 0, held for 1 block end"
     assert "under margin 0" in falls["reason"]
     validator = Draft202012Validator(DecisionMessage.json_schema())
