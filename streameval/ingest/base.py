@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
 
 import structlog
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from streameval.common.component import StrictModel as StrictModel
 from streameval.common.text import Seconds
-from streameval.errors import InputError, SourceError, StreamevalError
+from streameval.errors import InputError, SourceError, StreamevalError, without_queries
 from streameval.events.records import RecordDecoder
 from streameval.events.tables import ColumnNames
 from streameval.ingest.stages import EventOrder, PartitionEnds
@@ -120,6 +120,11 @@ class PartitionStatus:
     lag: int | None
     ended_at: float | None = None
     written_at: float | None = None
+
+    @property
+    def name(self) -> str:
+        """Return the topic for people: the query of a web address is hidden."""
+        return without_queries(self.topic)
 
     def lag_seconds(self, now: float) -> float | None:
         """Return the age of the last message read, 0 if no other message is unread, and None if unknown."""
@@ -556,6 +561,20 @@ class LogSettings(SourceSettings):
     """Configure a log of messages that may hold a message twice."""
 
     duplicates: DedupeWindow = Field(0, description=DEDUPE_WINDOW)
+    policies_of: dict[str, Annotated[list[str], Field(min_length=1)]] = Field(
+        default={},
+        description="Names of policies by header: `policies` of an event with `policies_of: v7` may be a list in this "
+        "order, e.g. {v7: [challenger, bandit]}.",
+    )
+
+    @model_validator(mode="after")
+    def _headers_name_lists(self) -> LogSettings:
+        if self.policies_of and self.wire_format != "json":
+            raise ValueError("policies_of names lists in events of JSON")
+        for header, names in self.policies_of.items():
+            if len(set(names)) < len(names):
+                raise ValueError(f"policies_of.{header} contains a name twice")
+        return self
 
     @property
     def dedupe_window(self) -> int:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 import msgspec
 from pydantic import BeforeValidator, Field, model_validator
 
-from streameval.errors import InputError
+from streameval.errors import InputError, without_queries
 from streameval.events.records import RecordDecoder, RowDecoder
 from streameval.events.tables import ColumnNames
 from streameval.ingest.base import (
@@ -90,11 +90,12 @@ class FileSettings(LogSettings):
 
     @property
     def description(self) -> str:
-        return f"file, {', '.join(self.path)}{', followed' if self.follow else ''}"
+        return without_queries(f"file, {', '.join(self.path)}{', followed' if self.follow else ''}")
 
     @property
     def name(self) -> str:
-        return Path(self.path[0]).name.partition(".")[0].strip("-*") or self.kind
+        path = self.path[0].partition("?")[0] if is_remote(self.path[0]) else self.path[0]
+        return Path(path).name.partition(".")[0].strip("-*") or self.kind
 
     def identity(self) -> dict[str, Any]:
         return {"kind": self.kind, "path": self.path, "format": self.format}

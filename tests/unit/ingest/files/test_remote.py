@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -132,6 +134,15 @@ def test_a_pattern_names_all_files_that_match(memory: Any) -> None:
     assert count_events("memory://logs/*.ndjson*") == COUNT
 
 
+def test_two_stars_name_each_file_once(memory: Any) -> None:
+    for name in ("1.ndjson", "a/2.ndjson", "a/b/3.ndjson", "_temporary/0/4.ndjson", "a/_SUCCESS", "a/.x/5.ndjson"):
+        memory.pipe(f"/_logs/{name}", b"".join(LINES[:10]))
+    files = [f"memory://_logs/{name}" for name in ("1.ndjson", "a/2.ndjson", "a/b/3.ndjson")]
+    assert expand(["memory://_logs/**"]) == expand(["memory://_logs/**/*.ndjson"]) == files
+    assert expand(["memory://_logs/_temporary/0/*"]) == ["memory://_logs/_temporary/0/4.ndjson"]
+    assert expand(["memory://_logs"]) == files
+
+
 def test_the_folders_of_a_partitioned_table_are_columns(memory: Any) -> None:
     for country, hour in (("de", "7"), ("fr", "8"), ("fr%20x", "8")):
         memory.pipe(f"/logs/country={country}/hour={hour}/part-0.parquet", parquet())
@@ -213,6 +224,30 @@ def test_a_server_that_goes_away_is_named_in_a_snapshot(tmp_path: Path) -> None:
     source.close()
 
 
+@pytest.mark.parametrize("newer", [LINES[: COUNT // 2], LINES[::-1]], ids=["shorter", "as long"])
+def test_a_file_that_is_replaced_while_it_is_read_is_refused(tmp_path: Path, newer: list[bytes]) -> None:
+    (tmp_path / "log.ndjson").write_bytes(b"".join(LINES))
+    with contextmanager(_served)(tmp_path, Files) as url:
+        source = FileSettings(path=[f"{url}/log.ndjson"]).open()
+        assert 0 < sum(map(len, source.poll(1.0))) < COUNT
+        (tmp_path / "log.ndjson").write_bytes(b"".join(newer))
+        os.utime(tmp_path / "log.ndjson", (0, 0))
+        with pytest.raises(InputError, match=r"log\.ndjson .*the file was replaced while it was read"):
+            drained(source)
+        source.close()
+
+
+def test_a_table_that_is_replaced_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "log.parquet").write_bytes(parquet(row_group_size=100))
+    with contextmanager(_served)(tmp_path, Files) as url:
+        batches = streameval.read_events(f"{url}/log.parquet", policies=["challenger"], batch_size=100)
+        next(batches)
+        (tmp_path / "log.parquet").write_bytes(parquet(row_group_size=100))
+        os.utime(tmp_path / "log.parquet", (0, 0))
+        with pytest.raises(InputError, match=r"log\.parquet cannot be used: the file was replaced"):
+            list(batches)
+
+
 @pytest.mark.parametrize(
     ("name", "message", "hint"),
     [
@@ -227,6 +262,19 @@ def test_refusals_are_told_apart(web: str, name: str, message: str, hint: str) -
         count_events(f"{web}/{name}")
     assert hint in error.value.hint
     assert name in error.value.message
+
+
+@pytest.mark.parametrize("name", ["missing.csv", "secret.csv", "broken.csv", "log.parquet", "*.csv"])
+def test_the_query_of_a_signed_address_is_not_shown(
+    web: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str
+) -> None:
+    (tmp_path / "log.parquet").write_bytes(b"PAR1")
+    shown = command(capfd, "replay", f"{web}/{name}?sv=1&sig=s3cret%2F", "--candidates", "challenger")
+    assert shown.code == 2
+    assert f"{name}?***" in shown.err
+    assert "s3cret" not in shown.err + shown.out
+    settings = FileSettings(path=[f"{web}/log?sig=s3cret"])
+    assert (settings.name, settings.description) == ("log", f"file, {web}/log?***")
 
 
 def test_a_server_that_does_not_answer_is_no_missing_file() -> None:
