@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -10,16 +11,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import streameval as se
-from streameval.events import JsonDecoder
+from streameval.cli.arrow_schema import arrow_schema
+from streameval.config.model import Config
+from streameval.events import EventBatch, JsonDecoder
+from streameval.events.arrow_messages import ArrowDecoder
+from streameval.events.tables import ColumnNames
 from support.go_toolchain import built
 from support.paths import ROOT
-from support.programs import program
+from support.programs import output, program
 
 RECIPES = ROOT / "examples" / "recommender" / "recipes"
 EVENTS = 2_000
+LIBRARIES, SQL = Path(__file__).parent / "arrow_recipes", ("decisions", "batches")
 
 
 def java(directory: Path) -> list[str]:
@@ -58,6 +65,61 @@ def test_every_decision_of_a_recipe_is_accepted_and_drawn_from_the_logged_probab
     np.testing.assert_allclose(logged, np.tile(0.8 * powers / powers.sum() + 0.2 / 3, (EVENTS, 1)))
     shown = np.bincount(sets.index, minlength=3) / EVENTS
     assert np.all(np.abs(shown - logged[0]) < 5 * np.sqrt(logged[0] * (1 - logged[0]) / EVENTS))
+
+
+def java_with_arrow(directory: Path) -> list[str]:
+    program("javac", "default-jdk-headless")
+    maven, jars = program("mvn", "maven"), directory / "jars"
+    goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={jars}"]
+    output(maven, "-B", "-q", "-f", str(LIBRARIES / "pom.xml"), *goal, seconds=300)
+    options = ["-cp", f"{jars}/*", "--add-opens=java.base/java.nio=ALL-UNNAMED"]
+    return [program("java", "default-jdk-headless"), *options, str(RECIPES / "Batches.java")]
+
+
+def go_with_arrow(directory: Path) -> list[str]:
+    module, binaries = directory / "batches", directory / "bin"
+    module.mkdir()
+    binaries.mkdir()
+    for file in (RECIPES / "batches.go", LIBRARIES / "go.mod", LIBRARIES / "go.sum"):
+        shutil.copy(file, module)
+    return [str(built(module, binaries))]
+
+
+def node_with_arrow(directory: Path) -> list[str]:
+    for file in (RECIPES / "batches.mjs", LIBRARIES / "package.json", LIBRARIES / "package-lock.json"):
+        shutil.copy(file, directory)
+    output(program("npm", "npm"), "--prefix", str(directory), "ci", "--ignore-scripts", "--no-audit", seconds=300)
+    return [program("node", "nodejs"), str(directory / "batches.mjs")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command_in", [java_with_arrow, go_with_arrow, node_with_arrow])
+def test_every_batch_of_a_recipe_is_accepted_and_has_the_columns_of_the_schema(
+    command_in: Callable[[Path], list[str]], tmp_path: Path
+) -> None:
+    command = [*command_in(tmp_path), str(EVENTS + 1)]
+    log = tmp_path / "log.arrows"
+    log.write_bytes(subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=300).stdout)
+    schema = arrow_schema(Config.model_validate({"policies": {"candidates": ["challenger"]}}), "action")
+    columns = set(pa.ipc.open_stream(log.read_bytes()).schema.names)
+    assert {field.name for field in schema if not field.nullable} <= columns <= set(schema.names)
+    message = ArrowDecoder(JsonDecoder(["challenger"]), ColumnNames()).decode_batch([log.read_bytes()])
+    assert (len(message), message.rejected) == (500, ())  # the first message of five
+    batch = EventBatch.concat(list(se.read_events(log, policies=["challenger"], reward_range=(0, 1))))
+    assert (len(batch), batch.rejected) == (EVENTS + 1, ())
+    production, challenger = (np.exp(scores) for scores in ([1.2, 0.4, 0.0], [0.2, 1.4, 0.3]))
+    pairs = zip(*(0.8 * powers / powers.sum() + 0.2 / 3 for powers in (production, challenger)), strict=True)
+    found = np.column_stack([batch.propensity, batch.probabilities[:, 0]])
+    for chance, own in pairs:
+        shown = np.isclose(found, [chance, own]).all(axis=1).sum() / len(batch)
+        assert abs(shown - chance) < 5 * np.sqrt(chance * (1 - chance) / len(batch))
+    assert np.isclose(batch.reward, 0).sum() + np.isclose(batch.reward, 1).sum() == len(batch)
+
+
+def test_the_batches_of_the_warehouse_have_the_columns_of_its_rows() -> None:
+    """Compare the names. Nothing here installs DuckDB."""
+    rows, batches = (set(re.findall(r"\bAS (\w+)(?:,|\n| )", (RECIPES / f"{name}.sql").read_text())) for name in SQL)
+    assert batches - {"DOUBLE"} == rows - {"unit", "challenger"} | {"policies"}
 
 
 def test_the_rows_of_the_warehouse_are_events_with_the_rewards_of_their_clicks(tmp_path: Path) -> None:

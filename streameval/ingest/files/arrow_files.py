@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from streameval.errors import InputError
 from streameval.events.arrow_messages import event_columns
@@ -38,12 +39,12 @@ def arrow_tables(path: str, advance: Advance, batch_rows: int) -> Iterator[Any]:
     try:
         with ExitStack() as opened:
             for schema, batches, position in _parts(path, size, opened):
-                yield event_columns(schema.empty_table()).replace_schema_metadata(None)
+                yield _columns(pa.Table.from_batches([], schema))
                 for batch in batches:
                     batch.validate(full=True)
                     for start in range(0, batch.num_rows, batch_rows):
                         table = pa.Table.from_batches([batch.slice(start, batch_rows)], schema)
-                        yield event_columns(table).replace_schema_metadata(None)
+                        yield _columns(table)
                         done += table.num_rows
                     read += batch.nbytes
                     advance(position() if position else read, size)
@@ -53,6 +54,15 @@ def arrow_tables(path: str, advance: Advance, batch_rows: int) -> Iterator[Any]:
     except (OSError, ValueError, KeyError, TypeError, NotImplementedError) as error:  # the base classes of pyarrow's
         hint = "check that the file was written completely"
         raise InputError(f"{path} cannot be read as Arrow after row {done:,}: {error}", hint=hint) from error
+
+
+def _columns(table: Any) -> Any:
+    """Return the columns of events, without metadata and with each value of runs."""
+    columns = event_columns(table).replace_schema_metadata(None)
+    for place, field in enumerate(columns.schema):
+        if pa.types.is_run_end_encoded(field.type):
+            columns = columns.set_column(place, field.name, pc.run_end_decode(columns.column(place)))
+    return columns
 
 
 def _parts(path: str, size: int | None, opened: ExitStack) -> Iterator[Part]:

@@ -873,6 +873,17 @@ def test_policies_in_arrow_files_are_columns_lists_or_structs(tmp_path: Path, of
     np.testing.assert_array_equal(batch.probabilities, [[0.1], [0.3]])
 
 
+def test_views_and_runs_in_arrow_files_are_values(tmp_path: Path) -> None:
+    runs = pa.RunEndEncodedArray.from_arrays(pa.array([1, 2], pa.int32()), pa.array([1.0, 0.0]))
+    columns = {"timestamp": [1.0, 2.0], "action": pa.array(["a", "b"], pa.string_view()), "propensity": [0.5, 0.25]}
+    other = pa.UnionArray.from_sparse(pa.array([0, 1], pa.int8()), [pa.array([1, 2]), pa.array(["a", "b"])])
+    table = pa.table({**columns, "reward": runs, "new": pa.array([0.5, 0.25], pa.float32()), "other": other})
+    batch = events_of(arrow_file(tmp_path / "log.arrow", table), policies=["new"])
+    assert batch.rejected == ()
+    assert batch.reward.tolist() == [1.0, 0.0]
+    assert batch.probabilities[:, 0].tolist() == [0.5, 0.25]
+
+
 @pytest.mark.parametrize("of_stream", [False, True])
 def test_a_damaged_arrow_file_is_an_input_error(tmp_path: Path, of_stream: bool) -> None:
     whole = arrow_file(tmp_path / "whole.arrow", columns(), of_stream=of_stream).read_bytes()
