@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
-__all__ = ["ConfigError", "DamagedError", "InputError", "SourceError", "StateError", "StreamevalError"]
+import re
+
+__all__ = [
+    "ConfigError",
+    "DamagedError",
+    "InputError",
+    "SourceError",
+    "StateError",
+    "StreamevalError",
+    "without_queries",
+]
+
+QUERY = re.compile(r"(https?://[^\s?'\"<>\\]*\?)[^\s'\"<>\\]+")
+
+
+def without_queries(text: str) -> str:
+    """Hide the queries of web addresses in a text: the ones of signed addresses are as good as passwords.
+
+    >>> without_queries("https://store/log.csv?sig=s3cret does not exist")
+    'https://store/log.csv?*** does not exist'
+    """
+    return QUERY.sub(r"\1***", text) if "://" in text else text
 
 
 class StreamevalError(Exception):
@@ -16,10 +37,9 @@ class StreamevalError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, *, hint: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
-        self.add_note(f"hint: {hint}")  # which a traceback and a notebook show
+        self.message, self.hint = without_queries(message), without_queries(hint)
+        super().__init__(self.message)
+        self.add_note(f"hint: {self.hint}")  # which a traceback and a notebook show
 
     def report(self) -> str:
         """Return the message and its hint as they are printed."""

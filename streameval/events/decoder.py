@@ -126,6 +126,7 @@ class JsonDecoder:
         self._headers = HeaderNames(headers, self.policies) if headers else None
         self._attributes = attributes(self._event_type)
         self._score_attributes = {field: self._attributes[field] for field in self.scores or ()}
+        self._form: type[msgspec.Struct] = self._event_type
         self._decode = self._decoder_of(self._event_type)
         self._diagnosis = Diagnosis(self._event_type, self.policies)
 
@@ -216,7 +217,7 @@ class JsonDecoder:
         if isinstance(row, Fault):
             return row
         try:
-            return msgspec.convert(row, self._event_type)
+            return msgspec.convert(row, self._form)
         except DECODE_ERRORS:
             return self._diagnosis.decode_tree(row)
 
@@ -302,9 +303,9 @@ class RankingDecoder(JsonDecoder):
         scores = () if named else None
         super().__init__(policies, scores=scores, rewarded=False, identified=identified, deferred=deferred)
         self.with_propensities, self.max_items = with_propensities, max_items
-        form = ranking_type(self.policies, named)
-        self._decode = self._decoder_of(form)
-        self._diagnosis = Diagnosis(form, self.policies, is_cell=lambda cell: isinstance(cell, dict))
+        self._form = ranking_type(self.policies, named)
+        self._decode = self._decoder_of(self._form)
+        self._diagnosis = Diagnosis(self._form, self.policies, is_cell=lambda cell: isinstance(cell, dict))
 
     def _unchecked_columns(self, events: list[Any], faults: dict[int, Fault]) -> tuple[list[Any], EventBatch]:
         events = _passing(events, partial(page_fault, max_items=self.max_items), faults)

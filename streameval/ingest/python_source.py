@@ -67,7 +67,9 @@ class PythonSettings(JoinedSettings):
     interval: Seconds | None = Field(
         None, description="When the function ends, call it again after this time; null: the stream has ended."
     )
-    buffered: PositiveInt = Field(10_000, description="Messages that are read ahead of the evaluation.")
+    buffered: PositiveInt = Field(
+        10_000, description="Messages that are read ahead of the evaluation, of at most `held_max_bytes` together."
+    )
     _left_out: frozenset[str] = PrivateAttr(default=frozenset())
     stall_after: Seconds = Field(
         600.0, description="/livez fails once the function has failed for this long, so that the process is restarted."
@@ -128,7 +130,6 @@ class PythonSource:
         function: the function
         saved: where an earlier source stopped
         leaves_out: partitions with names that are read and dropped
-        clock: returns seconds
     """
 
     def __init__(
@@ -138,9 +139,8 @@ class PythonSource:
         saved: SourceOffsets,
         *,
         leaves_out: Collection[str] = (),
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._settings, self._function, self._clock = settings, function, clock
+        self._settings, self._function = settings, function
         self._joined, self._leaves_out = settings.log_topics[1:], leaves_out
         self._taken: Positions = {}
         self._counts: dict[int | str, int] = dict.fromkeys(self._joined, 0)
@@ -151,6 +151,8 @@ class PythonSource:
             self._counts |= {topic if topic in self._joined else number: count for number, count in counts}
         self._read = dict(self._taken)  # with the items that wait; only the thread uses it
         self._items: deque[_Item] = deque()
+        self._bytes = 0  # of the messages in the queue
+        self._paused: frozenset[TopicPartition] = frozenset()
         self._changed = threading.Condition()
         self._closed = self._ended = self._answered = False
         self._trouble = ""
@@ -158,7 +160,7 @@ class PythonSource:
         self._failure: SourceError | None = None
         self._failures = self._calls = 0
         self._ended_at: float | None = None
-        self._called_at = clock()
+        self._called_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="streameval-source", daemon=True)
         self._thread.start()
 
@@ -169,8 +171,12 @@ class PythonSource:
             SourceError: The function yields something else, or raises an error of streameval.
         """
         with self._changed:
+            if self._is_paused:
+                self._changed.wait_for(lambda: self._closed, timeout)
+                return []
             self._changed.wait_for(lambda: self._items or self._ended or self._failure, timeout)
             items = [self._items.popleft() for _ in range(min(POLLED, len(self._items)))]
+            self._bytes -= sum(len(item.value or b"") for item in items)
             if self._failure is not None and not items:
                 raise self._failure
             self._changed.notify_all()
@@ -199,7 +205,7 @@ class PythonSource:
 
     def status(self) -> SourceStatus:
         """Return numbers of messages as positions. The lag is 0 after the function has said that nothing is new."""
-        now = self._clock()
+        now = time.monotonic()
         with self._changed:
             is_quiet = now - self._called_at > QUIET_SECONDS
             exhausted = self._ended and not self._items
@@ -233,7 +239,15 @@ class PythonSource:
         }
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Ignore the call: events count as they arrive."""
+        """Return no messages while all partitions are paused.
+
+        A pause of some has no effect: the function yields one stream, so messages of the others would wait behind them.
+        """
+        self._paused = frozenset(partitions)
+
+    @property
+    def _is_paused(self) -> bool:
+        return bool(self._counts) and all(self._place(partition) in self._paused for partition in self._counts)
 
     def commit(self, offsets: SourceOffsets) -> None:
         """Ignore the call."""
@@ -271,7 +285,7 @@ class PythonSource:
 
     def _call(self) -> None:
         """Call the function, and queue what it yields until it ends."""
-        self._called_at, self._calls = self._clock(), self._calls + 1
+        self._called_at, self._calls = time.monotonic(), self._calls + 1
         answer = self._function(dict(self._read) or None, **self._settings.options)
         if not isinstance(answer, Iterable):
             raise self._wrong(f"returned {type(answer).__name__}")
@@ -279,14 +293,22 @@ class PythonSource:
             checked = self._checked(item)
             self._answer()
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or len(self._items) < self._settings.buffered)
+                self._changed.wait_for(lambda: self._closed or self._has_room)
                 if self._closed:
                     return
                 self._read |= checked.positions
-                self._items.append(checked)
-                self._changed.notify_all()
+                self._put(checked)
         with self._changed:
-            self._items.append(_Item({}, None))
+            self._put(_Item({}, None))
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self._items) < self._settings.buffered and self._bytes < self._settings.held_max_bytes
+
+    def _put(self, item: _Item) -> None:
+        self._items.append(item)
+        self._bytes += len(item.value or b"")
+        self._changed.notify_all()
 
     def _answer(self) -> None:
         """Note that the function works."""
@@ -298,7 +320,7 @@ class PythonSource:
         """Note a failure, and return the seconds until the next call, which about double each time."""
         pause = backoff(self._failures)
         self._failures += 1
-        self._failing_since = self._failing_since or self._clock()
+        self._failing_since = self._failing_since or time.monotonic()
         self._trouble = f"{self._settings.target} fails: {reason}"
         log.warning("source_function_failed", detail=self._trouble, failures=self._failures)
         return pause
@@ -325,6 +347,8 @@ class PythonSource:
                 raise self._wrong(f"yielded the partition {_shown(partition)}, not a whole number from 0{other}")
             if type(position) not in (int, float, str):
                 raise self._wrong(f"yielded the position {_shown(position)}, neither a number nor text")
+            if not _can_be_saved(position):
+                raise self._wrong(f"yielded the position {_shown(position)}, which a snapshot cannot hold")
             before = self._read.get(partition)
             if type(before) is type(position) is int and position <= before:
                 raise self._wrong(f"yielded the position {position} after {before} of partition {partition}")
@@ -345,6 +369,14 @@ class PythonSource:
 
     def _wrong(self, found: str) -> SourceError:
         return SourceError(f"{self._settings.target} {found}", hint=EXPECTED)
+
+
+def _can_be_saved(position: float | str) -> bool:
+    """Return whether JSON holds a position: infinities and lone surrogates are lost."""
+    try:
+        return bool(msgspec.json.decode(msgspec.json.encode(position)) == position)
+    except (ValueError, OverflowError, msgspec.MsgspecError):
+        return False
 
 
 def _shown(value: object) -> str:

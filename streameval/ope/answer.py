@@ -59,7 +59,7 @@ __all__ = [
 
 POLICY_PARTS = (
     *("policies", "estimates", "promotion", "contenders", "trust"),
-    *("transitions", "calibration", "segments", "learners", "quantiles"),
+    *("transitions", "calibration", "segments", "learners", "quantiles", "per_unit"),
 )
 """Parts of a Report with one policy per entry."""
 MAX_NAMES = 5

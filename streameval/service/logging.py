@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from streameval.errors import without_queries
 from streameval.events import Rejected
 from streameval.ope.core import COMPILE_HINT, NOT_COMPILED
 from streameval.ope.core.kernel import compiled
@@ -62,7 +63,11 @@ def configure_logging(level: str = "info", format: str = "auto") -> None:
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *renderer,
+                lambda logger, name, line: without_queries(str(line)),
+            ],
         )
     )
     handler.addFilter(discreet)

@@ -291,12 +291,12 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
     "reward_model_failures": (("model", "reason"), _model_failures),
     "partitions": (
         ("topic", "partition"),
-        lambda status: (((log.topic, str(log.partition)), log) for log in status.source.partitions),
+        lambda status: (((log.name, str(log.partition)), log) for log in status.source.partitions),
     ),
     "lag": (
         ("topic", "partition"),
         lambda status: (
-            ((log.topic, str(log.partition)), log.lag_seconds(status.at)) for log in status.source.partitions
+            ((log.name, str(log.partition)), log.lag_seconds(status.at)) for log in status.source.partitions
         ),
     ),
     "lateness": (("topic", "partition"), _lateness),
@@ -312,6 +312,7 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
     "limits": (("reward",), _reported("limits", "reward")),
     "quantiles": (("policy", "reward", "level"), _reported("quantiles", "policy", "reward", "quantile")),
     "joining": ((), _joining),
+    "per_unit": (("policy", "reward"), _reported("per_unit", "policy", "reward")),
     "propensities": (("kind",), _propensities),
     "propensity_models": (("model",), _model("propensity_model")),
     "engine": ((), lambda status: [((), status.engine)] if status.engine else []),

@@ -7,6 +7,7 @@ import io
 import os
 import re
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -27,8 +28,13 @@ DRIVERS = {
 }
 """Commands that install the driver of a protocol."""
 CREDENTIALS = "check the credentials in the environment: deploy/files.md says which variables each store reads"
+VERSIONS = ("ETag", "Last-Modified", "Content-MD5", "LastModified", "etag", "generation", "updated", "created", "mtime")
+"""What stores say of a file that differs once another file has its name."""
+CHECK_SECONDS = 1.0  # of reading, after which the store is asked whether the file is still the same
 READ_AHEAD_BYTES = 4 * 2**20  # of a file that is read from its start to its end, with one request
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # the folder of rows without a value
+BINARY_SUFFIXES = (".parquet", ".pq", ".arrow", ".feather", ".arrows")
+"""Endings of files that a folder is read for."""
 
 
 def is_remote(path: str) -> bool:
@@ -44,7 +50,7 @@ def expand(paths: Iterable[str]) -> list[str]:
     """Replace patterns by the files that match, and folders by the files in them, in the order of their names.
 
     Files in folders are left out if their name, or the name of a folder above, starts with `_` or `.`. Local folders
-    without Parquet files stay as they are.
+    without Parquet or Arrow files stay as they are.
 
     Args:
         paths: local paths and addresses
@@ -59,7 +65,7 @@ def _local_files(path: str) -> list[str]:
     found = []
     if os.path.isdir(path):
         below = sorted(Path(path).rglob("*"))
-        if any(file.suffix in (".parquet", ".pq") for file in below):
+        if any(file.suffix in BINARY_SUFFIXES for file in below):
             found = [str(file) for file in below if file.is_file() and _counts(str(file.relative_to(path)))]
     elif "*" in path and not os.path.exists(path):
         found = sorted(glob.glob(path, recursive=True))
@@ -79,11 +85,13 @@ def _remote_files(url: str) -> list[str]:
             matches = {top: {"type": "directory"}}
         else:
             return [url]
-        found = []
+        found = set[str]()
         for name, entry in matches.items():
-            inside = files.find(name, detail=True) if entry["type"] == "directory" else {}
-            found += [file for file, each in inside.items() if each["size"] != 0 and _counts(file[len(name) :])]
-            found += [name] if entry["type"] == "file" else []
+            start = len(top if "**" in url else name)  # `**` matches folders that nobody has named, such as _temporary
+            inside = files.find(name, detail=True) if entry["type"] == "directory" else {name: entry}
+            found |= {
+                file for file, each in inside.items() if _counts(file[start:]) and (file == name or each["size"] != 0)
+            }
     if not found:
         raise InputError(f"no file matches {url}", hint="check the pattern; ** also matches in folders below")
     top, root = top.rstrip("/"), root if root.endswith("://") else root.rstrip("/")
@@ -164,6 +172,9 @@ def _reads_parts(stream: Any, url: str) -> bool:
 class RemoteFile(io.RawIOBase):
     """Read a file of a store. All failures are OSErrors, as for a local file.
 
+    A file that is replaced meanwhile is a failure, as its parts would come from both. The store is asked at times, at
+    the end of the file, and when it is closed, which then raises an InputError.
+
     Args:
         files: the filesystem of fsspec
         path: the name of the file in it
@@ -176,6 +187,9 @@ class RemoteFile(io.RawIOBase):
     def __init__(self, files: Any, path: str, stream: Any) -> None:
         self._files, self._path, self._stream = files, path, stream
         self.size: int = stream.size
+        self._version: dict[str, Any] = {}
+        self._version = self._newest_version() | {"size": stream.size}
+        self._checked_at, self._is_checked = time.monotonic(), True
 
     def readable(self) -> bool:
         """Return true."""
@@ -189,7 +203,26 @@ class RemoteFile(io.RawIOBase):
         """Read bytes at the position, as many as there are up to `most`."""
         with _as_os_error():
             content: bytes = self._stream.read(most)
-            return content
+        self._is_checked = False
+        if (not content and most) or time.monotonic() > self._checked_at + CHECK_SECONDS:
+            self._require_same()
+        return content
+
+    def _newest_version(self) -> dict[str, Any]:
+        """Return what the store says now. Without an answer, the file counts as the same, and reading it fails."""
+        try:
+            with foreign_code():
+                info = self._files.info(self._path)
+        except CodeError:
+            return dict(self._version)
+        return {name: info[name] for name in (*VERSIONS, "size") if info.get(name) is not None}
+
+    def _require_same(self) -> None:
+        """Raise OSError if another file has the name now."""
+        newest = self._newest_version()
+        self._checked_at, self._is_checked = time.monotonic(), True
+        if any(newest.get(name, value) != value for name, value in self._version.items()):
+            raise OSError("the file was replaced while it was read")
 
     read1 = read
 
@@ -222,6 +255,13 @@ class RemoteFile(io.RawIOBase):
         if not self.closed:
             with closing(self._stream):
                 super().close()
+            try:
+                if not self._is_checked:
+                    self._require_same()
+            except OSError as error:
+                raise InputError(
+                    f"{self._path} cannot be used: {error}", hint="read the new file from its start"
+                ) from error
 
 
 def _filesystem(url: str) -> tuple[Any, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping
 
 import msgspec
@@ -13,6 +14,9 @@ from streameval.ope.report import State
 from streameval.service.status import History
 
 __all__ = ["HistoryAnswer", "answer"]
+
+ZONE = re.compile(r"(:\d\d(?:\.\d+)?) (?=\d\d(:?\d\d)?$)")
+"""The space before a zone: a plus that the client has not encoded, as in `?from=2026-01-31T12:00:00+01:00`."""
 
 
 class EstimateHistory(msgspec.Struct, frozen=True):
@@ -102,7 +106,7 @@ def answer(history: History, query: Mapping[str, str], policies: Collection[str]
 def _moment(query: Mapping[str, str], name: str, default: float) -> float:
     text = query.get(name)
     try:
-        moment = default if text is None else float(to_seconds(text))
+        moment = default if text is None else float(to_seconds(ZONE.sub(r"\1+", text)))
     except ValueError:
         moment = math.nan
     if math.isnan(moment):

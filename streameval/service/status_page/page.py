@@ -154,6 +154,7 @@ def render(now: DaemonStatus, wanted: Mapping[str, str] = NO_SELECTION) -> str:
         guardrails=_guardrails(reported),
         quantiles=quantile_rows(reported),
         limits=limit_lines(report),
+        per_unit=reported.per_unit,
         sections=sections,
         marked=_marked(sections),
         firsts={estimate.policy: estimate for estimate in reversed(report.estimates)},
@@ -385,6 +386,7 @@ DIAGNOSTICS: dict[str, Callable[[Estimate], str]] = {
     "Disagreement": _detail("spread", 2),
     "Drift since": _detail("drift", 2),
     "Cap": _detail("cap", 3),
+    "Window of ranks": _detail("click_window", 1),
     "Bias bound": _detail("bias_bound", 2),
     "Interval": lambda estimate: f"{estimate.kind}, covers {estimate.covers}{', anytime' if estimate.anytime else ''}",
 }

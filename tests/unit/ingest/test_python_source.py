@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -164,6 +165,9 @@ def test_an_exit_in_the_function_does_not_end_the_program(opened: Callable[..., 
         (({"a": 1}, b"1"), "partition 'a', not a whole number"),
         (({0: None}, b"1"), "the position None, neither"),
         (({0: True}, b"1"), "the position True, neither"),
+        (({0: math.inf}, b"1"), "the position inf, which a snapshot cannot hold"),
+        (({0: math.nan}, b"1"), "the position nan, which a snapshot cannot hold"),
+        (({0: "\ud800"}, b"1"), "which a snapshot cannot hold"),
         (({0: 1}, 7), "an event of the type int"),
         (({0: 0}, b"1"), "the position 0 after 0 of partition 0"),
     ],
@@ -212,6 +216,39 @@ def test_a_fast_function_waits_for_the_evaluation(opened: Callable[..., Source])
     time.sleep(0.05)
     assert made[0] == 11
     assert len(values(drained(source))) == 1000
+
+
+def test_long_messages_wait_for_the_evaluation(opened: Callable[..., Source]) -> None:
+    made = [0]
+
+    def stream(positions: Any) -> Iterator[Any]:
+        for number in range(20):
+            made[0] += 1
+            yield {0: number}, b"x" * 400
+
+    source = opened(stream, held_max_bytes=1000)
+    wait_until(lambda: made[0] >= 4, 10.0)
+    time.sleep(0.05)
+    assert made[0] == 4
+    assert len(values(drained(source))) == 20
+
+
+def test_a_poll_that_waits_learns_that_nothing_is_new(opened: Callable[..., Source]) -> None:
+    source = opened(lambda positions: iter(()), interval="1h")
+    started = time.monotonic()
+    source.poll(30.0)
+    assert time.monotonic() - started < 10.0
+
+
+def test_a_pause_of_all_partitions_withholds_messages(opened: Callable[..., Source]) -> None:
+    source = opened(lambda positions: iter([({0: 1}, b"1"), ({1: 1}, b"2"), None, ({0: 2}, b"3")]), buffered=1)
+    first = values(drained(source, 2))
+    saved = source.offsets()
+    source.pause(source.status().positions)
+    assert source.poll(0.2) == []
+    assert source.offsets() == saved
+    source.pause([("stream", 0)])
+    assert [*first, *values(drained(source))] == [b"1", b"2", b"3"]
 
 
 def test_rewards_that_come_later_are_joined_and_counted_once(opened: Callable[..., Source]) -> None:

@@ -44,6 +44,12 @@ def rejected(*indices: int) -> list[Rejected]:
     return [Rejected("malformed", "not JSON", b"x", origin=ORIGINS[index]) for index in indices]
 
 
+def test_a_dead_letter_hides_the_query_of_an_address() -> None:
+    origin = ("https://store/log?sig=s3cret", 0, 5)
+    (letter,) = dead_letters_of([], [Rejected("malformed", "not JSON", b"x", origin=origin)])
+    assert (letter.topic, letter.offset) == ("https://store/log?***", 5)
+
+
 def many(count: int) -> list[Rejected]:
     return [Rejected("malformed", "not JSON", b"x", origin=("clicks", 0, offset)) for offset in range(count)]
 

@@ -33,6 +33,21 @@ def test_without_a_terminal_each_record_is_a_line_of_json_on_stderr(capsys: Capt
     assert written.out == ""
 
 
+@pytest.mark.parametrize("format", ["json", "console"])
+def test_the_queries_of_addresses_are_not_logged(capsys: Capture, format: str) -> None:
+    configure_logging("info", format)
+    url = "https://store/log.csv?sig=s3cret"
+    structlog.get_logger("here").info("gone", place={"log": url})
+    logging.getLogger("there").warning("no answer from %s", url)
+    try:
+        raise ValueError(url)
+    except ValueError:
+        structlog.get_logger("here").exception("failed")
+    written = capsys.readouterr().err
+    assert "s3cret" not in written
+    assert written.count("https://store/log.csv?***") >= 3
+
+
 def test_console_lines_are_for_people(capsys: Capture) -> None:
     configure_logging("info", "console")
     structlog.get_logger("here").info("started", port=9108)

@@ -60,6 +60,7 @@ PROMISED: dict[str, set[str]] = {
     "streameval_policy_decay_alpha": PER_ESTIMATE,
     "streameval_policy_horizon_events": PER_ESTIMATE,
     "streameval_policy_cap": PER_ESTIMATE,
+    "streameval_policy_click_window": PER_ESTIMATE,
     "streameval_policy_lipschitz_per_event": PER_ESTIMATE,
     "streameval_events_accepted_total": set(),
     "streameval_events_rejected_total": {"reason"},
@@ -68,6 +69,12 @@ PROMISED: dict[str, set[str]] = {
     "streameval_rewards_clipped_share": {"reward"},
     "streameval_rewards_clipped_worth": {"reward"},
     "streameval_reward_limit": {"reward"},
+    **{
+        f"streameval_policy_unit_{name}{end}": {"policy", "reward"}
+        for name in ("value", "lift", "lift_ratio")
+        for end in ("", "_lower", "_upper")
+    },
+    **{f"streameval_policy_{name}": {"policy", "reward"} for name in ("units", "unit_window_end_seconds")},
     **{f"streameval_policy_reward_quantile{end}": {"policy", "reward", "level"} for end in ("", "_lower", "_upper")},
     "streameval_policy_events_since_start": {"policy"},
     "streameval_policy_events_missing_total": {"policy"},
@@ -320,6 +327,13 @@ def test_lag_in_seconds_is_the_age_of_the_last_message_read_while_others_are_unr
     samples = scrape(make_published(source=SourceStatus(reached=True, partitions=parts)))
     ages = {sample.labels["partition"]: sample.value for sample in samples["streameval_consumer_lag_seconds"]}
     assert ages == {"0": 90.0, "1": 0.0, "4": 0.0}
+
+
+def test_the_query_of_an_address_is_no_label() -> None:
+    parts = (PartitionStatus("https://store/log?sig=s3cret", 0, 60, 12),)
+    text = metrics_text(make_published(source=SourceStatus(reached=True, partitions=parts))).decode()
+    assert 'topic="https://store/log?***"' in text
+    assert "s3cret" not in text
 
 
 def test_histograms_end_with_a_bucket_of_all_values() -> None:

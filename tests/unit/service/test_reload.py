@@ -194,6 +194,7 @@ def test_a_backfill_between_live_polls_loses_and_repeats_nothing(
     monkeypatch: pytest.MonkeyPatch, live_lots: list[int], late_lots: list[int]
 ) -> None:
     monkeypatch.setattr("streameval.service.reload.SLICE_SECONDS", 0.001)
+    monkeypatch.setattr("streameval.service.daemon.MIN_TURN_SECONDS", 0.001)
     live, source, added = Log([120, 80], live_lots), Log([120, 80], late_lots), AddedCandidate()
     all_candidates = AllCandidates(added)
     changes = iter([Change(NumberFormat(), Backfill(added, added, lambda _: BackfillReader(source)))])

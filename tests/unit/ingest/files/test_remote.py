@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -47,6 +49,13 @@ def table(count: int = COUNT) -> pa.Table:
 def parquet(count: int = COUNT, **options: Any) -> bytes:
     sink = pa.BufferOutputStream()
     pq.write_table(table(count), sink, **options)
+    return sink.getvalue().to_pybytes()
+
+
+def arrow(*, of_stream: bool = False) -> bytes:
+    sink = pa.BufferOutputStream()
+    with (pa.ipc.new_stream if of_stream else pa.ipc.new_file)(sink, table().schema) as writer:
+        writer.write_table(table(), 500)
     return sink.getvalue().to_pybytes()
 
 
@@ -125,6 +134,15 @@ def test_a_pattern_names_all_files_that_match(memory: Any) -> None:
     assert count_events("memory://logs/*.ndjson*") == COUNT
 
 
+def test_two_stars_name_each_file_once(memory: Any) -> None:
+    for name in ("1.ndjson", "a/2.ndjson", "a/b/3.ndjson", "_temporary/0/4.ndjson", "a/_SUCCESS", "a/.x/5.ndjson"):
+        memory.pipe(f"/_logs/{name}", b"".join(LINES[:10]))
+    files = [f"memory://_logs/{name}" for name in ("1.ndjson", "a/2.ndjson", "a/b/3.ndjson")]
+    assert expand(["memory://_logs/**"]) == expand(["memory://_logs/**/*.ndjson"]) == files
+    assert expand(["memory://_logs/_temporary/0/*"]) == ["memory://_logs/_temporary/0/4.ndjson"]
+    assert expand(["memory://_logs"]) == files
+
+
 def test_the_folders_of_a_partitioned_table_are_columns(memory: Any) -> None:
     for country, hour in (("de", "7"), ("fr", "8"), ("fr%20x", "8")):
         memory.pipe(f"/logs/country={country}/hour={hour}/part-0.parquet", parquet())
@@ -145,14 +163,31 @@ def test_a_local_folder_of_parquet_files_is_one_table(tmp_path: Path) -> None:
     assert count_events(str(tmp_path / "*" / "*.parquet")) == 2 * COUNT
 
 
-@pytest.mark.parametrize("name", ["log.ndjson", "log.ndjson.gz", "log.parquet", "unnamed"])
+@pytest.mark.parametrize(
+    "name", ["log.ndjson", "log.ndjson.gz", "log.parquet", "unnamed", "log.arrow", "log.arrows", "x"]
+)
 def test_a_web_server_sends_parts_or_whole_files(web: str, tmp_path: Path, name: str) -> None:
     text = b"".join(LINES)
-    content = {"log.ndjson.gz": gzip.compress(text), "log.parquet": parquet(), "unnamed": parquet()}.get(name, text)
+    content = {
+        "log.ndjson.gz": gzip.compress(text),
+        "log.parquet": parquet(),
+        "unnamed": parquet(),
+        "log.arrow": arrow(),
+        "log.arrows": arrow(of_stream=True),
+        "x": arrow(of_stream=True),
+    }.get(name, text)
     (tmp_path / name).write_bytes(content)
     assert check(f"{web}/{name}") == len(content)
     assert count_events(f"{web}/{name}") == COUNT
     assert count_events(f"{web}/{name}?signature=a.b") == COUNT
+
+
+def test_arrow_files_in_folders_of_a_store_are_one_table_with_their_partitions(memory: Any) -> None:
+    memory.pipe("/frames/country=de/part-0.feather", arrow())
+    memory.pipe("/frames/country=fr/part-0.arrows", arrow(of_stream=True) * 2)
+    answer = streameval.compare("memory://frames", candidates=["challenger"], segments=["country"])
+    found = {row.segment_value: row.events for row in answer.report.segments if row.policy == "challenger"}
+    assert (found["de"], found["fr"]) == (COUNT, 2 * COUNT)
 
 
 def test_columns_that_are_not_read_are_not_sent(tmp_path: Path) -> None:
@@ -189,6 +224,30 @@ def test_a_server_that_goes_away_is_named_in_a_snapshot(tmp_path: Path) -> None:
     source.close()
 
 
+@pytest.mark.parametrize("newer", [LINES[: COUNT // 2], LINES[::-1]], ids=["shorter", "as long"])
+def test_a_file_that_is_replaced_while_it_is_read_is_refused(tmp_path: Path, newer: list[bytes]) -> None:
+    (tmp_path / "log.ndjson").write_bytes(b"".join(LINES))
+    with contextmanager(_served)(tmp_path, Files) as url:
+        source = FileSettings(path=[f"{url}/log.ndjson"]).open()
+        assert 0 < sum(map(len, source.poll(1.0))) < COUNT
+        (tmp_path / "log.ndjson").write_bytes(b"".join(newer))
+        os.utime(tmp_path / "log.ndjson", (0, 0))
+        with pytest.raises(InputError, match=r"log\.ndjson .*the file was replaced while it was read"):
+            drained(source)
+        source.close()
+
+
+def test_a_table_that_is_replaced_while_it_is_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "log.parquet").write_bytes(parquet(row_group_size=100))
+    with contextmanager(_served)(tmp_path, Files) as url:
+        batches = streameval.read_events(f"{url}/log.parquet", policies=["challenger"], batch_size=100)
+        next(batches)
+        (tmp_path / "log.parquet").write_bytes(parquet(row_group_size=100))
+        os.utime(tmp_path / "log.parquet", (0, 0))
+        with pytest.raises(InputError, match=r"log\.parquet cannot be used: the file was replaced"):
+            list(batches)
+
+
 @pytest.mark.parametrize(
     ("name", "message", "hint"),
     [
@@ -203,6 +262,19 @@ def test_refusals_are_told_apart(web: str, name: str, message: str, hint: str) -
         count_events(f"{web}/{name}")
     assert hint in error.value.hint
     assert name in error.value.message
+
+
+@pytest.mark.parametrize("name", ["missing.csv", "secret.csv", "broken.csv", "log.parquet", "*.csv"])
+def test_the_query_of_a_signed_address_is_not_shown(
+    web: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str
+) -> None:
+    (tmp_path / "log.parquet").write_bytes(b"PAR1")
+    shown = command(capfd, "replay", f"{web}/{name}?sv=1&sig=s3cret%2F", "--candidates", "challenger")
+    assert shown.code == 2
+    assert f"{name}?***" in shown.err
+    assert "s3cret" not in shown.err + shown.out
+    settings = FileSettings(path=[f"{web}/log?sig=s3cret"])
+    assert (settings.name, settings.description) == ("log", f"file, {web}/log?***")
 
 
 def test_a_server_that_does_not_answer_is_no_missing_file() -> None:

@@ -176,6 +176,16 @@ def test_the_history_has_estimates_and_decisions_of_the_chosen_policies_and_time
     assert len(everything["estimates"]) == len(report.estimates)
 
 
+@pytest.mark.parametrize(
+    "moment", ["2026-01-31T12:00:00+01:00", "2026-01-31 12:00+0100", "2026-01-31%2012:00:00.5%2B01"]
+)
+def test_a_plus_in_a_time_need_not_be_encoded(view: View, client: httpx.Client, moment: str) -> None:
+    eleven = datetime(2026, 1, 31, 11, tzinfo=UTC).timestamp()
+    history = History().after(eleven - 1.0, make_report()).after(eleven + 1.0, make_report())
+    view.published = make_published(make_report(), history=history)
+    assert client.get(f"/api/v1/history?from={moment}").json()["at"] == [eleven + 1.0]
+
+
 @pytest.mark.parametrize("moment", ["yesterday", "nan", ""])
 def test_a_time_of_the_history_that_is_none_is_refused(client: httpx.Client, moment: str) -> None:
     answer = client.get("/api/v1/history", params={"from": moment})

@@ -250,7 +250,7 @@ def test_a_page_with_many_candidates_has_a_table_of_contents() -> None:
     links = re.findall(r'<a id="go-(\w+)" href="#(\w+)">', shown)
     assert links == [
         (part, part)
-        for part in ("answer", "standing", "quantiles", "hours", "adaptation", "trust", "pipeline", "marks")
+        for part in ("answer", "standing", "quantiles", "units", "hours", "adaptation", "trust", "pipeline", "marks")
     ]
     assert all(f'id="{part}"' in shown for part, _ in links)
 
