@@ -62,7 +62,7 @@ from streameval.ope.promotion import (
 from streameval.ope.report import Estimate, EventCounts, NewVersion, Report, Transition
 from streameval.ope.reward_models import AnyRewardModel, online
 
-BLOCKS_AT_ONCE, FEWEST_AT_ONCE = 240, 10
+BLOCKS_AT_ONCE, FEWEST_AT_ONCE = 240, 5
 """Whole blocks folded together, at most and at least: enough to keep numpy busy."""
 PARTS_AT_ONCE = 4_000
 """Blocks times policies folded together, within these limits: few enough to fit the cache of the processor."""
@@ -751,7 +751,7 @@ class Evaluator:
     def _warned(self, report: Report) -> Report:
         """Warn the caller of `report`, once, if nothing can be estimated."""
         if self._log is not None:
-            logged = self.config.logged_policies
+            logged = set(self.config.logged_policies)
             absent = [row.policy for row in report.policies if row.policy in logged and not row.events]
             for message in self._log.warnings(absent):
                 warnings.warn(message, stacklevel=3)

@@ -17,8 +17,9 @@ LOGGING = "logging"
 def target_probabilities(batch: EventBatch, policies: Sequence[str]) -> Array:
     """Return `pi(logged action | x)` for each policy [n, P], contiguous over events. It is NaN for missing policies."""
     columns = np.empty((len(policies), len(batch)))
+    place_of = {name: place for place, name in enumerate(batch.policies)}  # a search for each name would be quadratic
     for row, policy in enumerate(policies):
-        columns[row] = batch.propensity if policy == LOGGING else batch.probabilities[:, batch.policies.index(policy)]
+        columns[row] = batch.propensity if policy == LOGGING else batch.probabilities[:, place_of[policy]]
     return columns.T
 
 
@@ -30,10 +31,11 @@ def unsupported_probability(batch: EventBatch, policies: Sequence[str]) -> Array
     if batch.action_sets is None and batch.slates is None:
         return None
     columns = np.zeros((len(policies), len(batch)))
+    place_of = {name: place for place, name in enumerate(batch.policies)}
     for row, policy in enumerate(policies):
         if policy == LOGGING:
             continue
-        column = batch.policies.index(policy)
+        column = place_of[policy]
         if batch.action_sets is not None:
             columns[row] = _never_taken(batch.action_sets, column)
         if batch.slates is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, TypeAdapter
@@ -144,7 +145,7 @@ class Promotion(metaclass=Configurable):
         rules = self.rule if isinstance(self.rule, tuple) else (self.rule,)
         return tuple(dict.fromkeys(map(self._completed, rules)))
 
-    @property
+    @cached_property
     def companion(self) -> Paired | None:
         """Return the rule that is shown beside `periodic`: whether a candidate is better at this minute.
 
