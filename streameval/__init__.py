@@ -46,8 +46,11 @@ if TYPE_CHECKING:
         RIPS,
         SNIPS,
         ClickCAB,
+        ClickInterpol,
         ClickIPS,
         ClickSNIPS,
+        ClickStaticBlend,
+        ClickSwitch,
         ClippedClickIPS,
         ClippedIPS,
         ControlVariate,
@@ -88,7 +91,8 @@ __all__ += ["Evaluator", "Estimate", "EventBatch", "EventLogger", "Report", "com
 __all__ += ["CAB", "CABDR", "ClippedIPS", "ControlVariate", "DM", "DR", "IPS", "SNIPS", "StaticBlend", "Switch"]
 __all__ += ["IIPS", "PseudoInverse", "RIPS", "StratifiedDR", "StratifiedIPS", "WeightedPseudoInverse"]
 __all__ += ["WeightedIIPS", "WeightedRIPS"]
-__all__ += ["ClickCAB", "ClickIPS", "ClickSNIPS", "ClippedClickIPS", "Ranking", "ScoredIPS", "ScoredSNIPS"]
+__all__ += ["ClickCAB", "ClickInterpol", "ClickIPS", "ClickSNIPS", "ClickStaticBlend", "ClickSwitch", "ClippedClickIPS"]
+__all__ += ["Ranking", "ScoredIPS", "ScoredSNIPS"]
 __all__ += ["AdaptiveDecay", "AdaptiveWindow", "Cumulative", "Decay", "Mixture", "Window"]
 __all__ += ["ConfidenceSequence", "DriftAware", "EmpiricalBernstein", "EmpiricalLikelihood", "Interval", "Normal"]
 __all__ += ["Decisions", "EpsilonGreedy", "First", "Logged", "PythonPolicy", "Softmax", "Uniform"]

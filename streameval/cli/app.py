@@ -179,7 +179,7 @@ def replay(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Probabilities that the log lacks: NDJSON as in `schema candidates`, or CSV or Parquet with event_id.",
+            help="Probabilities that the log lacks: NDJSON as in `schema candidates`, or a table with event_id.",
         ),
     ] = None,
     plot: Annotated[
@@ -405,7 +405,7 @@ def produce(
     file: Annotated[
         str,
         typer.Argument(
-            metavar="FILE", help="NDJSON or CSV (plain, .gz or .zst) or Parquet; - is stdin.", show_default=False
+            metavar="FILE", help="NDJSON or CSV (plain, .gz or .zst), Parquet or Arrow; - is stdin.", show_default=False
         ),
     ],
     topic: Annotated[
@@ -426,6 +426,9 @@ def produce(
         str | None, typer.Option(metavar="HOST:PORT", help="Bootstrap servers, separated by commas [localhost:9092].")
     ] = None,
     partitions: Annotated[int, typer.Option(min=1, help="Number of partitions if the topic is created.")] = 1,
+    batch: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Events in a message of Arrow [1: messages of JSON].")
+    ] = 1,
     client: Annotated[
         Literal["kafka-python", "confluent"] | None, typer.Option(help="The client library, as in source.client.")
     ] = None,
@@ -433,14 +436,26 @@ def produce(
     """Send a file of events to a Kafka topic.
 
     Each line, or each row of a table as JSON, becomes a message. Partitions take turns. Events that would be rejected
-    are not sent, and the exit code is then 1.
+    are not sent, and the exit code is then 1. With `--batch`, up to so many events become one message in Arrow, for a
+    source with `format: {kind: arrow}`. Events that are no table stay JSON.
 
-    Examples: `streameval produce log.ndjson.gz interactions`, `streameval produce log.csv --config streameval.yaml`.
+    Examples: `streameval produce log.ndjson.gz interactions --batch 500`, `streameval produce log.csv --config
+    streameval.yaml`.
     """
     from streameval.cli.produce import run_produce
 
     connection = {"bootstrap_servers": bootstrap_servers, "client": client}
-    run_produce(file, topic, config, candidates, events_format, connection, partitions=partitions, validate=validate)
+    run_produce(
+        file,
+        topic,
+        config,
+        candidates,
+        events_format,
+        connection,
+        partitions=partitions,
+        validate=validate,
+        batch=batch,
+    )
 
 
 @app.command()
@@ -467,19 +482,32 @@ def show(
 @app.command()
 def schema(
     name: Annotated[
-        Literal["event", "ranking", "reward", "candidates", "report", "decisions", "versions"],
+        Literal["event", "ranking", "reward", "candidates", "report", "decisions", "versions", "arrow"],
         typer.Argument(
-            help="event, ranking, reward or candidates (which arrive later), report, decisions or versions."
+            help="event, ranking, reward or candidates (which arrive later), report, decisions or versions; or arrow."
         ),
     ] = "event",
+    config: Annotated[
+        Path | None, typer.Argument(metavar="CONFIG", help="With arrow: the configuration.", show_default=False)
+    ] = None,
+    form: Annotated[
+        Literal["action", "actions", "slots"],
+        typer.Option(help="With arrow: single actions, or lists of actions with distributions, or slates of such."),
+    ] = "action",
 ) -> None:
     """Print a JSON Schema: of an event, a ranking with clicks, what arrives later, a Report or a decision.
 
-    The package has them as files, in streameval/config/schemas.
+    The package has them as files, in streameval/config/schemas. `arrow` prints the columns of events in Arrow, as the
+    configuration reads them.
 
-    Example: `streameval schema reward`.
+    Examples: `streameval schema reward`, `streameval schema arrow streameval.yaml`.
     """
-    print(_packaged("schemas", f"{name}.json"), end="")
+    if name == "arrow":
+        from streameval.cli.arrow_schema import print_arrow_schema
+
+        print_arrow_schema(config, form)
+    else:
+        print(_packaged("schemas", f"{name}.json"), end="")
 
 
 def _packaged(*path: str) -> str:

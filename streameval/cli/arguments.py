@@ -13,7 +13,19 @@ from streameval.errors import InputError
 DEFAULT_CONFIG = Path("streameval.yaml")
 CONFIG_VARIABLE = "STREAMEVAL_CONFIG"
 CONFIG_SUFFIXES = (".yaml", ".yml")
-EVENT_SUFFIXES = (".ndjson", ".jsonl", ".json", ".log", ".csv", ".parquet", ".gz", ".zst")
+EVENT_SUFFIXES = (
+    ".ndjson",
+    ".jsonl",
+    ".json",
+    ".log",
+    ".csv",
+    ".parquet",
+    ".arrow",
+    ".arrows",
+    ".feather",
+    ".gz",
+    ".zst",
+)
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", envvar=CONFIG_VARIABLE, help="The configuration.")]
 ConfigAndFiles = Annotated[
@@ -21,7 +33,7 @@ ConfigAndFiles = Annotated[
     typer.Argument(
         metavar="FILE",
         help="The configuration (default: the file in STREAMEVAL_CONFIG, else streameval.yaml), then files of events: "
-        "NDJSON or CSV (plain, .gz or .zst) or Parquet; - is stdin; also s3://, gs://, abfs:// and https://.",
+        "NDJSON or CSV (plain, .gz or .zst), Parquet or Arrow; - is stdin; also s3://, gs://, abfs:// and https://.",
         show_default=False,
     ),
 ]
@@ -32,7 +44,7 @@ Candidates = Annotated[
     ),
 ]
 EventsFormat = Annotated[
-    Literal["json", "dsjson", "parquet", "csv"] | None,
+    Literal["json", "dsjson", "parquet", "csv", "arrow"] | None,
     typer.Option(
         "--format", help="Format of the events. Default: from the file extension, else from the source settings."
     ),

@@ -24,7 +24,7 @@ from streameval.events.arguments import remedy_of
 from streameval.events.defects import joined_lines
 from streameval.events.segments import label_of
 from streameval.events.tables import value_at
-from streameval.ingest.files.lines import table_format
+from streameval.ingest.files.lines import TABLES, table_format
 from streameval.ingest.files.remote import expand
 from streameval.ingest.files.source import read_lines
 from streameval.ingest.files.tables import column_values
@@ -89,7 +89,7 @@ def compare(
     probabilities, segments without events, failed trust checks.
 
     Args:
-        data: a frame of pandas, polars or Arrow, a path (CSV, Parquet or NDJSON, also compressed) or several, or
+        data: a frame of pandas, polars or Arrow, a path (CSV, Parquet, Arrow or NDJSON, also compressed) or several, or
             batches
         candidates: names of columns (or of `policies` of events) with the candidate's probability of the logged action.
             Or by name: policies, kinds such as `uniform`, or functions. A function takes `Decisions` of many events and
@@ -100,8 +100,8 @@ def compare(
             in the data, in a file among the first 20,000 events. Or segments by name, as in the configuration
         reward: the field of the reward, or its settings, e.g. `{"field": "revenue", "max": 200}`
         scores: a file with probabilities that the data lack, joined by `event_id`: NDJSON (`streameval schema
-            candidates`), or CSV or Parquet with a column for each candidate. `columns` must name the `event_id` of a
-            frame
+            candidates`), or CSV, Parquet or Arrow with a column for each candidate. `columns` must name the
+            `event_id` of a frame
         options: other sections of the configuration, e.g. `promotion="paired"` or `estimators=["snips"]`. From
             `source`, only `format`, `duplicates` and `multiline` count, for files
 
@@ -165,7 +165,7 @@ class _Known(NamedTuple):
 
     @property
     def is_table(self) -> bool:
-        return self.batches is None and all(table_format(file) in ("csv", "parquet") for file in self.files)
+        return self.batches is None and all(table_format(file) in TABLES for file in self.files)
 
 
 def _known(data: Data) -> _Known:

@@ -52,11 +52,8 @@ def run_plan(
         sys.stdout.write(report.to_json().decode() + "\n")
     else:
         console().print(power_table(report))
-        for line in notes(report):
+        for line in notes(report, explore):
             print(line)
-        for row in report.candidates if explore else ():
-            if row.reason is None:
-                print(f"{row.policy}: {exploration_text(row)}")
 
 
 def plan_power(
@@ -175,12 +172,17 @@ def _needed(index: int, heading: str) -> Column:
     return heading, cell
 
 
-def notes(report: PowerReport) -> Iterator[str]:
-    """Yield lines about candidates without a forecast, advice, and lifts that an average cannot detect."""
+def notes(report: PowerReport, explore: bool) -> Iterator[str]:
+    """Yield lines about candidates without a forecast, advice, and lifts that an average cannot detect.
+
+    A plan to explore stands in for the advice that knows no lists of actions.
+    """
     for row in report.candidates:
         if row.reason is not None:
             yield f"{row.policy}: no forecast: {row.reason}"
-        if row.relief is not None:
+        elif explore:
+            yield f"{row.policy}: {exploration_text(row)}"
+        if row.relief is not None and row.exploration is None:
             more = row.relief
             yield (
                 f"{row.policy}: about half as many events would be enough if actions with weights over {more.over:g} "

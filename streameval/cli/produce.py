@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -21,11 +21,12 @@ from streameval.events import EventBatch, Fault, JsonDecoder, RankingDecoder
 from streameval.events.defects import Rejections
 from streameval.events.fields import FieldNames
 from streameval.events.origin import Origin
-from streameval.ingest.files.lines import table_format
+from streameval.ingest.files.lines import TABLES, table_format
 from streameval.ingest.files.remote import expand
 from streameval.ingest.files.source import Advance, read_records
 from streameval.ingest.files.tables import read_rows
 from streameval.ingest.kafka.connection import KafkaConnection
+from streameval.ingest.kafka.formats import ArrowFormat
 from streameval.ingest.kafka.producer import produce
 from streameval.ingest.kafka.settings import KafkaSettings
 
@@ -45,8 +46,9 @@ def run_produce(
     *,
     partitions: int,
     validate: bool,
+    batch: int = 1,
 ) -> None:
-    """Send a file of events to a topic, and print what was sent and left out.
+    """Send a file of events to a topic, up to `batch` in a message, and print what was sent and left out.
 
     Raises:
         InputError: An option or the file cannot be used.
@@ -60,17 +62,64 @@ def run_produce(
         warn(config)
     elif candidates is not None:
         config = config_for(candidates, file, events_format)
+    sizes: list[int] = []
+    pack = _packer(config, topic, events_format, batch, sizes) if batch > 1 else None
     cluster, topic = destination(config, topic, connection)
     rejections = Rejections()
     with progress_of_bytes() as advance:
         found = rejections if validate else None
         values = chain.from_iterable(messages(one, config, events_format, advance, found) for one in expand([file]))
-        sent = produce(values, topic, cluster, partitions=partitions)
-    for line in rejections.lines(sent):
+        sent = produce(pack(values) if pack else values, topic, cluster, partitions=partitions)
+    events = sum(sizes) if pack else sent
+    for line in rejections.lines(events):
         say(line)
-    say(f"{counted(sent, 'event')} sent to {topic} at {cluster.address}")
+    packed = f" in {counted(sent, 'message')}" if pack else ""
+    say(f"{counted(events, 'event')} sent{packed} to {topic} at {cluster.address}")
     if rejections:
         raise typer.Exit(1)
+
+
+def _packer(
+    config: Config | None, topic: str | None, events_format: str | None, batch: int, sizes: list[int]
+) -> Callable[[Iterable[bytes]], Iterator[bytes]]:
+    """Return a function that packs events in Arrow messages, and leaves events that are no table as JSON.
+
+    Args:
+        config: reads the topic, if it is the one in its source
+        topic: replaces the topic
+        events_format: format of the file, if it is given
+        batch: maximum number of events in a message
+        sizes: receives the number of events in each message
+
+    Raises:
+        InputError: pyarrow is not installed, or the messages could not be read.
+    """
+    source = config.source if config is not None else None
+    if (
+        isinstance(source, KafkaSettings)
+        and topic in (None, source.topic)
+        and not isinstance(source.format, ArrowFormat)
+    ):
+        hint = "write `format: {kind: arrow}` in source, which reads JSON, too"
+        raise InputError("--batch writes messages that the configuration does not read", hint=hint)
+    if events_format == "dsjson":
+        raise InputError("--batch takes no decision logs of Vowpal Wabbit", hint="leave --batch out")
+    try:
+        from streameval.event_logger.packing import pack
+        from streameval.event_logger.sinks import Message
+    except ImportError as error:
+        raise InputError(
+            "--batch needs pyarrow, which is not installed", hint="pip install 'streameval[columnar]'"
+        ) from error
+
+    def packed(values: Iterable[bytes]) -> Iterator[bytes]:
+        rest = iter(values)
+        while some := [Message("decision", "", value) for value in islice(rest, batch)]:
+            for message, size in pack(some):
+                sizes.append(size)
+                yield message.value
+
+    return packed
 
 
 def destination(config: Config | None, topic: str | None, changes: Mapping[str, Any]) -> tuple[KafkaConnection, str]:
@@ -102,7 +151,7 @@ def messages(
     In a table without ids, the id of a row is its number. In a table without times, its time is now.
 
     Args:
-        file: NDJSON or CSV (plain or compressed) or Parquet, or `-` for stdin
+        file: NDJSON or CSV (plain or compressed), Parquet or Arrow, or `-` for stdin
         config: names columns, rewards and candidates. None accepts any in lines
         written: format of the file, by default from its extension, else from the configuration, else `json`
         advance: is called with the bytes read so far and the total
@@ -112,7 +161,7 @@ def messages(
         InputError: The file cannot be read, or lacks a required column.
     """
     written = written or table_format(file) or (config.written_to_files if config else "json")
-    read = _rows if written in ("csv", "parquet") else _lines
+    read = _rows if written in TABLES else _lines
     for values, decode in read(file, config, written, advance):
         left_out = set[int]()
         if rejections is not None:

@@ -50,7 +50,7 @@ def _findings(frequencies: Frequencies) -> Iterator[Finding]:
 def check_propensities(
     path: str | os.PathLike[str], candidates: Sequence[str] = (), multiline: bool = False
 ) -> list[Finding]:
-    """Check the propensities of a log in NDJSON, CSV or Parquet.
+    """Check the propensities of a log in NDJSON, CSV, Parquet or Arrow.
 
     Args:
         path: the log

@@ -36,7 +36,7 @@ from streameval.events.batch import decode_frame
 from streameval.events.defects import MAX_DETAIL, Rejections, absent_policy
 from streameval.events.origin import Origin
 from streameval.events.segments import OTHER
-from streameval.ingest.files.lines import check, table_format
+from streameval.ingest.files.lines import TABLES, check, table_format
 from streameval.ingest.files.remote import expand
 from streameval.ingest.files.source import Advance, FileSettings, read_records
 from streameval.ingest.files.tables import local_time, read_table
@@ -219,7 +219,7 @@ def config_for(candidates: str, file: str, written: str | None = None) -> Config
         InputError: No candidate is named, or `file` is a configuration.
     """
     names = candidate_names(candidates, file)
-    is_table = (written or table_format(file)) in ("csv", "parquet")
+    is_table = (written or table_format(file)) in TABLES
     columns = table_columns(names) if is_table else {}
     try:
         return Config.model_validate({"policies": {"candidates": names}, "columns": columns})
@@ -347,7 +347,7 @@ class Replay:
         return self._duplicates.take(batch) if self._duplicates and is_identified else batch
 
     def _batches(self, file: str, written: str, advance: Advance) -> Iterator[EventBatch]:
-        if written == "parquet" or written == "csv":
+        if written in TABLES:
             events = self.config.event_format("json", is_log=True)
             spans = (lambda rows: None) if self._multiline else self._counts.add_spanning
             yield from read_table(file, written, self.config.columns, events, advance, timed=self._timed, spans=spans)

@@ -31,7 +31,7 @@ class ScoreFile:
     A message counts for the decision with its id, however late it is dated. Of several, the first one counts.
 
     Args:
-        file: NDJSON, or CSV or Parquet with a column `event_id` and a column for each candidate
+        file: NDJSON, or CSV, Parquet or Arrow with a column `event_id` and a column for each candidate
         config: names the candidates, and the fields of messages
 
     Attributes:

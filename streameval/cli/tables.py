@@ -91,6 +91,8 @@ def result_tables(report: Report, everything: bool) -> Iterator[RenderableType]:
         yield segments_table(report, everything)
     if report.quantiles:
         yield quantiles_table(report)
+    if report.per_unit:
+        yield per_unit_table(report)
     yield from limit_lines(report)
     if report.calibration if everything else calibrated(report):
         yield calibration_table(report, everything)
@@ -176,6 +178,21 @@ def quantiles_table(report: Report) -> Table:
     return new_table("Quantiles of rewards since the start", columns, quantile_rows(report))
 
 
+def per_unit_table(report: Report) -> Table:
+    """Show rewards per unit in the last whole window under each policy, with their intervals."""
+    decimals = decimals_for(row.value for row in report.per_unit)
+    columns: list[Column] = [
+        ("policy", lambda row: row.policy),
+        ("reward", lambda row: row.reward),
+        ("until", lambda row: utc_time(row.end)),
+        (">units", lambda row: f"{row.units:,}"),
+        _bounded("per unit", "", decimals),
+        _bounded("lift", "lift", decimals, signed=True),
+    ]
+    title = "Rewards per unit in the last whole window, at the visits in the log, intervals below"
+    return new_table(title, columns, report.per_unit)
+
+
 def calibration_table(report: Report, everything: bool = False) -> Table:
     """Compare the estimate of each policy with what it earned on events that it chose itself."""
     rows = report.calibration if everything else calibrated(report)
@@ -250,8 +267,8 @@ def _text(attribute: str) -> Column:
     return attribute, lambda row: str(getattr(row, attribute))
 
 
-def _number(attribute: str, decimals: int, heading: str | None = None, signed: bool = False) -> Column:
-    return heading or f">{attribute}", lambda row: decimal(getattr(row, attribute), decimals, signed)
+def _number(attribute: str, decimals: int) -> Column:
+    return f">{attribute}", lambda row: decimal(getattr(row, attribute), decimals)
 
 
 def _bounded(heading: str, prefix: str, decimals: int, signed: bool = False) -> Column:

@@ -25,7 +25,7 @@ TYPES: tuple[tuple[str, Callable[[str], Any]], ...] = (
 )
 """Types of plain values. The first pattern that fits decides. `no`, `1:30` and `2026-01-31` fit none, and are text."""
 
-LOGS = (".ndjson", ".jsonl", ".csv", ".parquet", ".gz", ".zst")
+LOGS = (".ndjson", ".jsonl", ".csv", ".parquet", ".arrow", ".arrows", ".feather", ".gz", ".zst")
 """Endings of the names of files of events."""
 
 

@@ -29,7 +29,7 @@ from streameval.events.further_rewards import RewardField
 from streameval.events.schema import event_type
 from streameval.events.segments import SegmentField
 from streameval.events.tables import ColumnNames
-from streameval.ingest.base import CandidatesTopic, ExistingFile, RewardTopic
+from streameval.ingest.base import CandidatesTopic, ExistingFile, LogSettings, RewardTopic
 from streameval.ingest.files.source import FileSettings
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.python_source import PythonSettings
@@ -308,6 +308,8 @@ class Config(EvaluatorOptions):
         options |= {"unlogged": sums} if sums else {}
         options |= {"segments": config.fields} if config.fields else {}
         options |= {"estimated": True} if config.propensity else {}
+        if kind == "json" and isinstance(self.source, LogSettings) and self.source.policies_of:
+            options |= {"headers": self.source.policies_of}
         try:
             decoder = form(
                 policies=config.logged_policies,

@@ -268,6 +268,7 @@ class EventLogger:
         propensities: Sequence[float] | None = None,
         swap: Sequence[int] | None = None,
         marginals: Sequence[Sequence[float]] | None = None,
+        rank_probabilities: Sequence[Sequence[float]] | None = None,
         features: Sequence[Sequence[float]] | None = None,
         unit: str | int | None = None,
         event_id: str | int | None = None,
@@ -284,12 +285,14 @@ class EventLogger:
             propensities: the probability of a look at the rank of each clicked item, in (0, 1]
             swap: the two ranks with items that were exchanged by chance
             marginals: [n, 2] of a random production, its probability of each shown item at this rank and at the next
+            rank_probabilities: [n, K] of a random production, its probability of each shown item at rank 1, 2, ...
             features: numbers of the items for the reward model, [n, d]
             unit: id of the user or session
             event_id: a unique id, random by default
             timestamp: time of the page in seconds since 1970, now by default
         """
         page = {"shown": shown, "clicked": clicked, "propensities": propensities, "swap": swap, "marginals": marginals}
+        page["rank_probabilities"] = rank_probabilities
         fields = {
             "ranking": _without_none(page),
             "policies": policies,

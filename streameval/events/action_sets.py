@@ -127,7 +127,7 @@ class Columns:
     @classmethod
     def from_state(cls, state: Any) -> Self:
         """Restore from `to_state`."""
-        parts = {name: state[name] and kind.from_state(state[name]) for name, kind in cls.PARTS.items()}
+        parts = {name: state.get(name) and kind.from_state(state[name]) for name, kind in cls.PARTS.items()}
         return cls(**state | parts | {name: state[name].T for name in cls._by_policy()})
 
     @classmethod
@@ -207,8 +207,46 @@ class Features(Ragged):
         return cls(cumulative_offsets(sizes), floats(list(chain.from_iterable(numbers))))
 
 
+class Listed(Ragged):
+    """Hold rows of events, one for each action or item, which may have features."""
+
+    __slots__ = ()
+
+    features: Features | None
+
+    @property
+    def widths(self) -> Index:
+        """Return the number of features per row of each event, [n], 0 without features."""
+        if self.features is None:
+            return np.zeros(len(self.offsets) - 1, dtype=np.int64)
+        return self.features.sizes // np.maximum(self.sizes, 1)
+
+    @property
+    def first_width(self) -> int:
+        """Return the number of features per row of the first event that has any, else 0."""
+        widths = self.widths
+        return int(widths[np.flatnonzero(widths)[0]]) if widths.any() else 0
+
+    def of_width(self, width: int) -> Mask:
+        """Return which events have this number of features per row, all small enough to learn from, [n]."""
+        chosen: Mask = (self.widths == width) & (width > 0)
+        if self.features is not None:
+            values = self.features.values
+            if not np.vdot(values, values) <= LARGEST_FEATURE:  # otherwise no feature is too large
+                too_large = ~(np.abs(values) <= LARGEST_FEATURE)
+                chosen &= np.bincount(self.features.owner, too_large, len(chosen)) == 0
+        return chosen
+
+    def features_of(self, chosen: Mask, width: int) -> Array:
+        """Return the features of these events, which all have this number per row, [rows, width]."""
+        if self.features is None or not chosen.any():
+            return np.empty((0, width))
+        values = self.features.values
+        return (values if chosen.all() else values[np.repeat(chosen, self.features.sizes)]).reshape(-1, width)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class ActionSets(Ragged):
+class ActionSets(Listed):
     """Hold the action sets of n events: `total` rows, one per action of each event.
 
     Attributes:
@@ -239,27 +277,10 @@ class ActionSets(Ragged):
         events = np.flatnonzero(self.index >= 0)
         return events, self.offsets[events] + self.index[events]
 
-    @property
-    def widths(self) -> Index:
-        """Return the number of features per action of each event, [n], 0 without features."""
-        if self.features is None:
-            return np.zeros(len(self.index), dtype=np.int64)
-        return self.features.sizes // np.maximum(self.sizes, 1)
-
-    @property
-    def first_width(self) -> int:
-        """Return the number of features per action of the first event that has any, else 0."""
-        widths = self.widths
-        return int(widths[np.flatnonzero(widths)[0]]) if widths.any() else 0
-
     def features_of_width(self, width: int) -> tuple[Mask, Array]:
         """Return a mask of the rows with this number of features, [total], and their features, [rows, width]."""
         chosen = (self.widths == width) & (width > 0)
-        rows = np.repeat(chosen, self.sizes)
-        if self.features is None or not rows.any():
-            return rows, np.empty((0, width))
-        values = self.features.values
-        return rows, (values if rows.all() else values[np.repeat(chosen, self.features.sizes)]).reshape(-1, width)
+        return np.repeat(chosen, self.sizes), self.features_of(chosen, width)
 
     def by_position(self, size: int) -> Iterator[tuple[Index, ActionSets]]:
         """Select one action after another from each event that lists `size` actions.

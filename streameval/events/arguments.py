@@ -137,7 +137,7 @@ def remedy_of(value: Any, item: Any = None) -> str:
         return "make a frame of them, e.g. pandas.DataFrame(rows)"
     if hasattr(first, "__arrow_c_stream__"):
         return f"join the frames into one, e.g. {type(first).__module__.partition('.')[0]}.concat(frames)"
-    return "give the path of a file (CSV, Parquet or NDJSON), or a frame to EventBatch.from_frame"
+    return "give the path of a file (CSV, Parquet, Arrow or NDJSON), or a frame to EventBatch.from_frame"
 
 
 def number_hint(text: str) -> str | None:

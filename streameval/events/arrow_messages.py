@@ -25,17 +25,33 @@ from streameval.events.origin import Origin
 from streameval.events.tables import IDENTIFIERS, ColumnNames, Row, TableLayout, to_seconds
 from streameval.events.validation import rejection
 
-__all__ = ["COUNT_KEY", "NAMES_KEY", "ArrowDecoder", "arrow_message", "is_arrow"]
+__all__ = ["COUNT_KEY", "NAMES_KEY", "ArrowDecoder", "arrow_message", "event_columns", "is_arrow"]
 
 STREAM, FILE = b"\xff\xff\xff\xff", b"ARROW1"
 """First bytes of an Arrow IPC stream and of a file. No JSON begins like that."""
 COUNT_KEY, NAMES_KEY = b"streameval.events", b"streameval.policies"
 """Keys of the schema's metadata: the number of events, so that a damaged batch counts as them, and the policies of a
 column `policies` with lists, as a JSON array."""
+END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+"""Last bytes of an Arrow IPC stream."""
+FILE_HEADER = 8
+"""Bytes before the stream in an Arrow IPC file."""
+MESSAGE_HEADER, DICTIONARY_DATA, BATCH_COMPRESSION = 2, 1, 3
+"""Places of fields in Arrow's Message.fbs: `Message.header`, `DictionaryBatch.data` and `RecordBatch.compression`."""
 MAX_EVENTS, MAX_BYTES = 100_000, 2**28
 """Events of a message, and bytes of its values. A few bytes can stand for more than memory holds."""
+MIN_BYTES_OF_EVENT, MAX_GROWTH = 8, 64
+"""A message has that many bytes for each event, and its values take at most that many times its bytes."""
 MAX_SCHEMAS = 100
 """Schemas with a layout that is remembered."""
+MIXED: Mapping[str, frozenset[type]] = {
+    **dict.fromkeys(IDENTIFIERS, frozenset()),
+    "event_id": frozenset({str, int}),
+    "timestamp": frozenset({str, int, float}),
+    "propensity": frozenset({int, float}),
+    "sampling_probability": frozenset({int, float}),
+}
+"""Types that a field may have in different events of one message, because the column has one of them for all."""
 OTHER_FORMS = ("ranking", "slots", "scored")
 """Columns of events that are decoded like JSON."""
 
@@ -125,18 +141,35 @@ class ArrowDecoder:
         """Decode Arrow messages. Messages with equal schemas are decoded together."""
         read = [_read(value or b"", self._known_schema) for value in values]
         pairs = zip(indices.tolist(), read, strict=True)
-        for (schema, _), group in groupby(pairs, key=lambda pair: (pair[1].schema, pair[1].names)):
+        for _, group in groupby(pairs, key=lambda pair: (pair[1].schema, pair[1].names)):
             numbers, contents = zip(*group, strict=True)
-            sizes = [content.events for content in contents]
-            owner = np.repeat(numbers, sizes)
-            if schema is None:
-                problems = np.repeat([content.problem for content in contents], sizes)
-                yield self._refused(owner, problems.tolist())
-                continue
-            rows = np.concatenate([np.arange(size) for size in sizes])
+            yield from self._decode_equal(numbers, contents, origin)
+
+    def _decode_equal(self, numbers: Sequence[int], contents: Sequence[_Content], origin: Origin) -> Iterator[Part]:
+        """Decode messages with equal schemas, each alone if that fails, so that one cannot harm the others.
+
+        Args:
+            numbers: the index of each message
+            contents: what was read of each message
+            origin: the places of all messages
+        """
+        sizes = [content.events for content in contents]
+        owner = np.repeat(numbers, sizes)
+        if contents[0].schema is None:
+            yield self._refused(owner, np.repeat([content.problem for content in contents], sizes).tolist())
+            return
+        rows = np.concatenate([np.arange(size) for size in sizes])
+        try:
             table = pa.concat_tables([content.table for content in contents])
             places = replace(origin.take(owner), row=rows)
-            yield Part(owner, rows, self._decode_table(table, contents[0].names, places))
+            part = Part(owner, rows, self._decode_table(table, contents[0].names, places))
+        except Exception as error:  # noqa: BLE001 - each odd type of Arrow has its own
+            if len(contents) > 1:
+                for number, content in zip(numbers, contents, strict=True):
+                    yield from self._decode_equal([number], [content], origin)
+                return
+            part = self._refused(owner, [_problem(error)] * sizes[0])
+        yield part
 
     def _known_schema(self, schema: Any) -> tuple[Any, Sequence[int]]:
         """Return the schema, as the same object as the last one if it is equal, and the columns that may expand.
@@ -229,37 +262,84 @@ def _read(message: bytes, known_schema: Callable[[Any], tuple[Any, Sequence[int]
     """
     events = 1
     try:
-        if message.startswith(FILE):
-            file = pa.ipc.open_file(pa.py_buffer(message))
-            schema, batches = file.schema, map(file.get_batch, range(file.num_record_batches))
-        else:
-            batches = pa.ipc.open_stream(pa.py_buffer(message))
-            schema = batches.schema
+        source = pa.BufferReader(pa.py_buffer(message))
+        source.seek(FILE_HEADER if message.startswith(FILE) else 0)  # a file holds a stream
+        batches = pa.ipc.open_stream(source)
+        schema, start = batches.schema, source.tell()
         promised = (schema.metadata or {}).get(COUNT_KEY)
-        events = min(int(promised), MAX_EVENTS) if promised else 1
+        events = max(1, min(int(promised or 1), MAX_EVENTS, len(message) // MIN_BYTES_OF_EVENT))
         known, expanding = known_schema(schema)
-        table = pa.Table.from_batches(_checked(batches, expanding), schema)
-        if promised and table.num_rows != events:
-            raise ValueError(f"it has {table.num_rows} of {counted(events, 'event')}")
+        source.seek(start)
+        _refuse_compressed(pa.ipc.MessageReader.open_stream(source))
+        source.seek(start)
+        table = pa.Table.from_batches(_checked(batches, expanding, len(message)), schema)
+        if promised and table.num_rows != int(promised):
+            raise ValueError(f"it has {table.num_rows} of {counted(int(promised), 'event')}")
+        end = FILE if message.startswith(FILE) else END
+        if not message.endswith(end) or (end == END and source.tell() < len(message)):
+            raise ValueError("it does not end after its last batch")
         names = _names_of_policies(schema)
         return _Content(table.num_rows, "", known, names, table.replace_schema_metadata(None))
     except (OSError, ValueError, KeyError, TypeError, NotImplementedError, MemoryError) as error:  # also of pyarrow
-        return _Content(events, f"expected a batch of Arrow: {error}".splitlines()[0])
+        return _Content(events, _problem(error))
 
 
-def _checked(batches: Iterable[Any], expanding: Sequence[int]) -> Iterator[Any]:
+def _problem(error: Exception) -> str:
+    return f"expected a batch of Arrow: {error or type(error).__name__}".splitlines()[0]
+
+
+def _refuse_compressed(messages: Iterable[Any]) -> None:
+    """Check that no batch is compressed, as its size would be known only after it is unpacked.
+
+    Args:
+        messages: messages of Arrow IPC. Their metadata are tables of Flatbuffers: a table begins with the distance to
+            the offsets of its fields, and a field that is missing has the offset 0
+
+    Raises:
+        ValueError: A batch is compressed.
+    """
+    for message in messages:
+        metadata = memoryview(message.metadata)
+        batch = _table_at(metadata, _field(metadata, _table_at(metadata, 0), MESSAGE_HEADER))
+        if message.type == "dictionary":
+            batch = _table_at(metadata, _field(metadata, batch, DICTIONARY_DATA))
+        if message.type != "schema" and _field(metadata, batch, BATCH_COMPRESSION):
+            raise ValueError("its buffers are compressed: write them plain, and let Kafka compress the message")
+
+
+def _field(metadata: memoryview, table: int, place: int) -> int:
+    """Return the position of a field of a table, 0 if it is missing."""
+    offsets = table - int.from_bytes(metadata[table : table + 4], "little", signed=True)
+    size = int.from_bytes(metadata[offsets : offsets + 2], "little")
+    own = offsets + 4 + 2 * place
+    offset = int.from_bytes(metadata[own : own + 2], "little") if own < offsets + size else 0
+    return table + offset if offset else 0
+
+
+def _table_at(metadata: memoryview, position: int) -> int:
+    """Return the position of the table that a value refers to."""
+    return position + int.from_bytes(metadata[position : position + 4], "little")
+
+
+def _checked(batches: Iterable[Any], expanding: Sequence[int], length: int) -> Iterator[Any]:
     """Yield batches with values that lie inside of their message and fit in memory.
+
+    Args:
+        batches: the batches of a message
+        expanding: its columns that may expand
+        length: its bytes
 
     Raises:
         ValueError: A batch is damaged, or too large.
     """
     events = size = 0
+    max_events, max_bytes = min(MAX_EVENTS, length // MIN_BYTES_OF_EVENT), min(MAX_BYTES, MAX_GROWTH * length)
     for batch in batches:
         batch.validate(full=True)
         events += batch.num_rows
         size += batch.get_total_buffer_size() + sum(_expanded_bytes(batch.column(place)) for place in expanding)
-        if events > MAX_EVENTS or size > MAX_BYTES:
-            raise ValueError(f"it has more than {MAX_EVENTS:,} events or {MAX_BYTES:,} bytes")
+        if events > max_events or size > max_bytes:
+            raise ValueError(f"it has more than {max_events:,} events or {max_bytes:,} bytes in {length:,} bytes")
         yield batch
 
 
@@ -275,7 +355,7 @@ def _may_expand(kind: Any, name: str) -> bool:
             return True
     elif types.is_null(kind) or _is_view(kind):
         return True
-    elif types.is_nested(kind) and not types.is_union(kind) and not types.is_run_end_encoded(kind):
+    elif types.is_struct(kind) or types.is_map(kind) or _is_list(kind):  # views of lists may share values
         fields = map(kind.field, range(kind.num_fields))
         parts = [_may_expand(field.type, f"{name}.{field.name}") for field in fields]  # names may be damaged
         return any(parts) or not parts
@@ -302,6 +382,11 @@ def _expanded_bytes(column: Any) -> float:
     return 8.0 * len(column)
 
 
+def _is_list(kind: Any) -> bool:
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
 def _is_view(kind: Any) -> bool:
     return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
 
@@ -323,8 +408,9 @@ def _names_of_policies(schema: Any) -> tuple[str, ...]:
     if kind is None or not pa.types.is_fixed_size_list(kind):
         return ()
     names = json.decode((schema.metadata or {}).get(NAMES_KEY, b"[]"), type=tuple[str, ...])
-    if len(set(names)) != kind.list_size:
-        raise ValueError(f"the metadata {NAMES_KEY.decode()} has {len(set(names))} names for {kind.list_size} policies")
+    if not len(set(names)) == len(names) == kind.list_size:
+        found = f"{counted(len(names), 'name')}, {len(set(names))} of them different"
+        raise ValueError(f"the metadata {NAMES_KEY.decode()} has {found}, for {kind.list_size} policies")
     return names
 
 
@@ -436,7 +522,10 @@ def _written(name: str, values: Sequence[Any]) -> Any:
     present = [value for value in values if value is not None]
     if name == "context":
         return pa.array([None if value is None else json.encode(value).decode() for value in values], pa.string())
-    if name in IDENTIFIERS and any(isinstance(value, str) for value in present):
+    kinds = set(map(type, present))
+    if (len(kinds) > 1 or bool in kinds) and kinds - MIXED.get(name, kinds):
+        raise TypeError(f"{name} has values of the types {', '.join(sorted(kind.__name__ for kind in kinds))}")
+    if name in IDENTIFIERS and str in kinds:
         texts = pa.array([None if value is None else str(value) for value in values], pa.string())
         return texts if name == "event_id" else texts.dictionary_encode()
     if name == "policies" and all(_is_number(cell) for cells in present for cell in cells.values()):
@@ -444,11 +533,29 @@ def _written(name: str, values: Sequence[Any]) -> Any:
         return pa.array(values, pa.struct([(policy, pa.float64()) for policy in policies]))
     if name == "timestamp" and not all(map(_is_number, present)):
         return pa.array([None if value is None else to_seconds(value) for value in values], pa.float64())
-    if name not in (*IDENTIFIERS, "propensity") and any(isinstance(value, bool) for value in present):
-        values = [float(value) if isinstance(value, bool) else value for value in values]  # rewards may be true
+    if bool in kinds:  # rewards may be true
+        values = [float(value) if isinstance(value, bool) else value for value in values]
     are_numbers = name not in IDENTIFIERS and all(value is None or _is_number(value) for value in values)
     return pa.array(values, pa.float64() if are_numbers else None)
 
 
 def _is_number(value: Any) -> bool:
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+# --- Files ---
+
+
+def event_columns(table: Any) -> Any:
+    """Add the values in structs of a table as columns, `user.id` for the field `id` of `user`, and each policy's.
+
+    Raises:
+        ValueError: Policies are lists without their names.
+    """
+    named = _with_named_policies(table, _names_of_policies(table.schema))
+    flat = _flat(named.select([field.name for field in named.schema if pa.types.is_struct(field.type)]))
+    for path, column in zip(flat.column_names, flat.columns, strict=True):
+        for name in (path, path.removeprefix("policies.")):
+            if name not in named.column_names:
+                named = named.append_column(name, column)
+    return named

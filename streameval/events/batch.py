@@ -557,6 +557,7 @@ class EventBatch(Batch):
         marginals: ArrayLike | None = None,
         features: ArrayLike | None = None,
         list_length: int | None = None,
+        rank_probabilities: ArrayLike | None = None,
         timestamp: ArrayLike | None = None,
         sampling_probability: ArrayLike | None = None,
         unit: Sequence[Identifier | None] | ArrayLike | None = None,
@@ -573,6 +574,7 @@ class EventBatch(Batch):
             features: [n, L, d] features of the items
             list_length: number of items that the policies show, if `ranks` are whole lists, None = only the ranks of
                 clicked items are known
+            rank_probabilities: [n, L, K] the probabilities that production shows the item at rank 1, 2, ..., K >= L
             timestamp: [n] seconds since 1970
             sampling_probability: [n] in (0, 1], for a downsampled log
             unit: [n] the user or session of each page
@@ -584,7 +586,9 @@ class EventBatch(Batch):
         >>> batch.rankings.rank, batch.rankings.ranks.ravel()
         (array([2., 3.]), array([1., 2.]))
         """
-        placed, rankings = rankings_from_arrays(clicks, ranks, propensities, swap, marginals, features, list_length)
+        placed, rankings = rankings_from_arrays(
+            clicks, ranks, propensities, swap, marginals, features, list_length, rank_probabilities
+        )
         batch = cls.from_arrays(
             reward=rankings.clicks,
             propensity=np.ones(len(placed)),

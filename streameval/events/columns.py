@@ -64,9 +64,13 @@ def compact_columns(events: Sequence[Event], policies: PolicyNames | None) -> Ev
         or event.action is UNSET
     ]:
         return None
-    names, rows = _cells([event.policies for event in events], policies)
-    numbers = _table(rows, len(events), len(names))
-    return None if numbers is None else _batch(events, names, numbers.T.copy(), _propensity(events), None)
+    choices: list[Any] = [event.policies for event in events]
+    if policies is not None and choices and isinstance(choices[0], bytes):  # see `HeaderNames`, then all are
+        numbers = np.frombuffer(b"".join(choices)).reshape(len(choices), len(policies))
+        return _batch(events, policies, numbers.T.copy(), _propensity(events), None)
+    names, rows = _cells(choices, policies)
+    cells = _table(rows, len(events), len(names))
+    return None if cells is None else _batch(events, names, cells.T.copy(), _propensity(events), None)
 
 
 def ragged_columns(events: Sequence[Event], policies: PolicyNames | None) -> EventBatch:

@@ -32,6 +32,7 @@ from streameval.events.diagnosis import (
 )
 from streameval.events.frames import frame_fault, unframed
 from streameval.events.further_rewards import FurtherRewards, RewardField
+from streameval.events.headers import HeaderNames
 from streameval.events.origin import Origin, fingerprints, name_fingerprints
 from streameval.events.rankings import MAX_ITEMS, page_fault, propensities_fault, ranking_columns, ranking_type
 from streameval.events.schema import attributes, event_type, policy_cells, reward_type, score_type
@@ -51,11 +52,12 @@ from streameval.events.validation import (
 MAX_POLICIES = 10_000  # names in one event, if all names become columns
 
 OTHER_FORMS = (
-    ("action", b'"ranking"', "this is a page with clicks, which the option `ranking` reads"),
-    ("ranking", b'"action"', "this is a choice of one action, which is read without the option ranking"),
-    ("event_id", b'"_label_probability"', "this is a line of Vowpal Wabbit, which the format `dsjson` reads"),
+    ("action: missing", b'"ranking"', "this is a page with clicks, which the option `ranking` reads"),
+    ("ranking: missing", b'"action"', "this is a choice of one action, which is read without the option ranking"),
+    ("event_id: missing", b'"_label_probability"', "this is a line of Vowpal Wabbit, which the format `dsjson` reads"),
+    ("policies: expected object, got array", b'"policies_of"', "the option `source.policies_of` names its header"),
 )
-"""What else a message may be that lacks a field: the field, what shows it, and the option that reads it."""
+"""What else a message may be: the detail of its fault, what shows the form, and the option that reads it."""
 
 Messages: TypeAlias = Sequence[bytes | None]
 
@@ -76,6 +78,7 @@ class JsonDecoder:
         estimated: whether propensities are estimated. Logged ones are then ignored
         deferred: the decoder of `raw_fields` that are decoded at their first use, without `scores` only
         unlogged: the fields of rewards that a table may lack, as they are sums of others
+        headers: the names of policies that events list, by the value of their `policies_of`
 
     Attributes:
         clipped_events: events so far with a number beyond its range by rounding alone
@@ -103,6 +106,7 @@ class JsonDecoder:
         estimated: bool = False,
         deferred: JsonDecoder | None = None,
         unlogged: Collection[str] = (),
+        headers: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.policies = None if policies is None else tuple(policies)
         self.reward_field = reward_field
@@ -115,15 +119,21 @@ class JsonDecoder:
         fields = tuple(reward.field for reward in self.further)
         roots = tuple(segment.root for segment in self.segments)
         self._any_fields = tuple(dict.fromkeys((*(self.scores or ()), *roots))) if roots else self.scores
-        self._event_type = event_type(self.policies, reward_field, self._any_fields, rewarded, fields)
+        self._event_type = event_type(
+            self.policies, reward_field, self._any_fields, rewarded, fields, listed=bool(headers)
+        )
+        self._headers = HeaderNames(headers, self.policies) if headers else None
         self._attributes = attributes(self._event_type)
         self._score_attributes = {field: self._attributes[field] for field in self.scores or ()}
+        self._form: type[msgspec.Struct] = self._event_type
         self._decode = self._decoder_of(self._event_type)
         self._diagnosis = Diagnosis(self._event_type, self.policies)
 
     def _decoder_of(self, form: type[msgspec.Struct]) -> Callable[[bytes], Any]:
         """Return the function that decodes one message. Values of any type may be nested to `MAX_DEPTH`."""
         decode: Callable[[bytes], Any] = msgspec.json.Decoder(form).decode
+        if self._headers is not None:
+            decode = self._headers.packing(decode)
         if self._any_fields is None:
             return decode
 
@@ -206,7 +216,7 @@ class JsonDecoder:
         if isinstance(row, Fault):
             return row
         try:
-            return msgspec.convert(row, self._event_type)
+            return msgspec.convert(row, self._form)
         except DECODE_ERRORS:
             return self._diagnosis.decode_tree(row)
 
@@ -216,6 +226,8 @@ class JsonDecoder:
 
     def _columns(self, events: list[Any], faults: dict[int, Fault]) -> tuple[list[Any], EventBatch]:
         """Build columns, then drop the rows that break a rule. Adds to `faults`, by index of the message."""
+        if self._headers is not None and not all(isinstance(event.policies, bytes) for event in events):
+            events = self._named(events, faults)
         if self.policies is None:
             events = _passing(events, _policies_fault, faults)
         events, batch = self._unchecked_columns(events, faults)
@@ -245,12 +257,19 @@ class JsonDecoder:
             batch = replace(batch, raw_fields=RawFields.from_events(events, self._score_attributes))
         return events, batch
 
+    def _named(self, events: list[Any], faults: dict[int, Fault]) -> list[Any]:
+        """Name the policies that events list by a header. Adds to `faults`."""
+        if self._headers is None:
+            return events
+        named = list(map(self._headers.named, events))
+        return _without(named, {row: one for row, one in enumerate(named) if isinstance(one, Fault)}, faults)
+
     def _unchecked_columns(self, events: list[Any], faults: dict[int, Fault]) -> tuple[list[Any], EventBatch]:
         """Build the columns of events with fields that fit together. Adds the others to `faults`."""
         batch = compact_columns(events, self.policies)
         if batch is not None:
             return events, batch
-        events = _passing(events, list_fault, faults)
+        events = _passing(self._named(events, faults), list_fault, faults)
         return events, ragged_columns(events, self.policies)
 
 
@@ -283,9 +302,9 @@ class RankingDecoder(JsonDecoder):
         scores = () if named else None
         super().__init__(policies, scores=scores, rewarded=False, identified=identified, deferred=deferred)
         self.with_propensities, self.max_items = with_propensities, max_items
-        form = ranking_type(self.policies, named)
-        self._decode = self._decoder_of(form)
-        self._diagnosis = Diagnosis(form, self.policies, is_cell=lambda cell: isinstance(cell, dict))
+        self._form = ranking_type(self.policies, named)
+        self._decode = self._decoder_of(self._form)
+        self._diagnosis = Diagnosis(self._form, self.policies, is_cell=lambda cell: isinstance(cell, dict))
 
     def _unchecked_columns(self, events: list[Any], faults: dict[int, Fault]) -> tuple[list[Any], EventBatch]:
         events = _passing(events, partial(page_fault, max_items=self.max_items), faults)
@@ -456,8 +475,8 @@ def _rejected(faults: Mapping[int, Fault], messages: Messages, origin: Origin | 
 
 def _named_form(fault: Fault, message: bytes) -> Fault:
     """Add the option that reads an event of another form to the detail of its fault."""
-    for field, mark, remark in OTHER_FORMS:
-        if fault.detail == f"{field}: missing" and mark in message:
+    for detail, mark, remark in OTHER_FORMS:
+        if fault.detail == detail and mark in message:
             return Fault(fault.reason, f"{fault.detail}: {remark}")
     return fault
 

@@ -110,6 +110,8 @@ class Diagnosis:
 
     def _without_nulls(self, fields: dict[str, Any]) -> dict[str, Any]:
         present = {field: value for field, value in fields.items() if value is not None}
+        if isinstance(present.get("policies"), list):
+            present["policies"] = [cell if self._is_cell(cell) else None for cell in present["policies"]]
         if isinstance(present.get("policies"), dict):
             present["policies"] = {
                 name: cell if self._is_cell(cell) else None

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from streameval.common.arrays import Array, floats, is_positive_probability
 from streameval.common.text import counted
-from streameval.events.action_sets import Columns, Features, Index, Ragged, cumulative_offsets
+from streameval.events.action_sets import Columns, Features, Index, Listed, cumulative_offsets
 from streameval.events.from_arrays import column
 from streameval.events.schema import (
     NAN,
@@ -64,6 +64,13 @@ class Page(msgspec.Struct, kw_only=True, frozen=True, gc=False):
         described(
             "If production is random: for each of `shown`, the probabilities that production shows it at this rank "
             "and at the next rank."
+        ),
+    ] = None
+    rank_probabilities: Annotated[
+        list[list[Probability]] | None,
+        described(
+            "If production is random: for each of `shown`, the probabilities that production shows it at rank 1, 2, "
+            "... It is never at later ranks."
         ),
     ] = None
 
@@ -144,7 +151,8 @@ def page_fault(event: RankingEvent, max_items: int = MAX_ITEMS) -> Fault | None:
     if not shown >= clicked:
         unknown = next(item for item in page.clicked if item not in shown)
         return Fault("unknown_action", f"ranking.clicked: {unknown!r} is not one of `shown`")
-    if page.propensities is None and page.swap is None and page.marginals is None and event.features is None:
+    optional = page.propensities, page.swap, page.marginals, page.rank_probabilities, event.features
+    if all(field is None for field in optional):
         return None
     return next(_mismatches(event), None)
 
@@ -169,6 +177,7 @@ def _mismatches(event: RankingEvent) -> Iterator[Fault]:
     lengths: dict[str, tuple[Any, Items, str]] = {
         "ranking.propensities": (page.propensities, page.clicked, "clicked"),
         "ranking.marginals": (page.marginals, page.shown, "shown"),
+        "ranking.rank_probabilities": (page.rank_probabilities, page.shown, "shown"),
         "features": (event.features, page.shown, "shown"),
     }
     for field, (values, items, which) in lengths.items():
@@ -187,16 +196,35 @@ def _mismatches(event: RankingEvent) -> Iterator[Fault]:
         elif not (is_positive_probability(pair[0]) and (pair[1] == 0 or is_positive_probability(pair[1]))):
             entries = ", ".join(f"{entry:.10g}" for entry in pair)
             yield Fault("propensity_range", f"ranking.marginals[{index}]: {entries} are not in (0, 1] and [0, 1]")
+    yield from _unlikely_ranks(page.rank_probabilities or ())
     widths = set(map(len, features))
     if len(widths) > 1 or max(widths, default=0) > MAX_FEATURES:
         yield Fault("malformed", f"features: rows of {min(widths)} to {max(widths)} numbers, expected one length")
+
+
+def _unlikely_ranks(rows: Sequence[Sequence[float]]) -> Iterator[Fault]:
+    """Yield the faults of the probabilities of ranks. The item at rank k needs a positive probability of rank k."""
+    place, lengths = "ranking.rank_probabilities", set(map(len, rows))
+    if len(lengths) > 1:
+        yield Fault("malformed", f"{place}: rows of {min(lengths)} to {max(lengths)} numbers, expected one length")
+    for index, row in enumerate(rows):
+        if len(row) <= index:
+            yield Fault("malformed", f"{place}[{index}]: {counted(len(row), 'entry')}, expected more than {index}")
+            return
+        if row[index] > 0 and min(row) >= 0 and max(row) <= 1:
+            continue
+        wrong = next((entry for entry in row if entry != 0 and not is_positive_probability(entry)), None)
+        if wrong is not None or row[index] == 0:
+            entry = row[index] if wrong is None else wrong
+            expected = "is not in [0, 1]" if row[index] else f"is its probability of rank {index + 1}, where it is"
+            yield Fault("propensity_range", f"{place}[{index}]: {entry:.10g} {expected}")
 
 
 # --- Columns ---
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rankings(Ragged):
+class Rankings(Listed):
     """Hold the items of n pages: all items shown if a policy gives its whole list, else the clicked items.
 
     Attributes:
@@ -212,17 +240,18 @@ class Rankings(Ragged):
             rank, NaN = not logged
         ranks: [rows, P] the policies' ranks of the item, infinite below the cut, NaN if not known
         features: features of all items shown, None = no page has features
+        rank_probabilities: the probabilities of ranks 1, 2, ... of all items shown, in the form of features
     """
 
     EVENTS: ClassVar[Mapping[str, Any]] = {
         **dict.fromkeys(("shown", "swap_from", "swap_to"), 0),
         **dict.fromkeys(("support", "list_length"), np.nan),
-        "features": ...,
+        **dict.fromkeys(("features", "rank_probabilities"), ...),
     }
     ROWS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "offsets": ("rank", "clicked", "propensity", "next_ratio", "ranks")
     }
-    PARTS: ClassVar[Mapping[str, type[Columns]]] = {"features": Features}
+    PARTS: ClassVar[Mapping[str, type[Columns]]] = dict.fromkeys(("features", "rank_probabilities"), Features)
     PROBABILITIES: ClassVar[Sequence[str]] = ("propensity", "support")
 
     shown: Index
@@ -236,6 +265,7 @@ class Rankings(Ragged):
     next_ratio: Array
     ranks: Array
     features: Features | None = None
+    rank_probabilities: Features | None = None
 
     @property
     def clicks(self) -> Array:
@@ -271,7 +301,9 @@ def ranking_columns(
     placed = np.ones(shape[::-1]).T
     if tables.count(None):
         placed = _by_policy([None if table is None else 1.0 for table in tables], shape)
-    is_whole = ~np.isnan(listed).all(axis=1) | np.array([event.features is not None for event in events], dtype=bool)
+    tables_of = [event.features for event in events], [page.rank_probabilities for page in pages]
+    has_tables = [pair != (None, None) for pair in zip(*tables_of, strict=True)]
+    is_whole = ~np.isnan(listed).all(axis=1) | np.array(has_tables, dtype=bool)
     items = [page.shown if whole else page.clicked for page, whole in zip(pages, is_whole.tolist(), strict=True)]
     offsets = cumulative_offsets(np.array(list(map(len, items)), dtype=np.int64))
     rankings = Rankings(
@@ -286,7 +318,8 @@ def ranking_columns(
         propensity=_per_item(pages, items, _propensities),
         next_ratio=_per_item(pages, items, _next_ratios),
         ranks=_ranks(tables, items, placed),
-        features=Features.from_tables([event.features for event in events]),
+        features=Features.from_tables(tables_of[0]),
+        rank_probabilities=Features.from_tables(tables_of[1]),
     )
     if is_whole.any():  # with items that were not clicked
         clicks = [set(page.clicked) for page in pages]
@@ -419,6 +452,7 @@ def rankings_from_arrays(
     marginals: ArrayLike | None,
     features: ArrayLike | None,
     list_length: int | None,
+    rank_probabilities: ArrayLike | None = None,
 ) -> tuple[Array, Rankings]:
     """Build columns from the arrays of `EventBatch.from_rankings`.
 
@@ -433,16 +467,21 @@ def rankings_from_arrays(
     by_policy = [column(f"ranks[{name!r}]", values, n, length) for name, values in ranks.items()]
     placed = np.array([np.where(np.isnan(values).all(axis=1), np.nan, 1.0) for values in by_policy])
     placed = placed.reshape(len(by_policy), n).T
-    keeps_all = list_length is not None or features is not None
+    keeps_all = list_length is not None or features is not None or rank_probabilities is not None
     kept = ~np.isnan(shown) & (keeps_all | (shown > 0))
     pair = np.zeros((n, 2)) if swap is None else np.sort(column("swap", swap, n, 2), axis=1)
     looked = np.full((n, length), np.nan) if propensities is None else column("propensities", propensities, n, length)
     marginal = np.full((n, length, 2), np.nan) if marginals is None else column("marginals", marginals, n, length, 2)
-    table = None
-    if features is not None:
-        values = column("features", features, n, length, None)
+
+    def table(name: str, rows: ArrayLike | None) -> Features | None:
+        if rows is None:
+            return None
+        values = column(name, rows, n, length, None)
+        if name == "rank_probabilities" and values.shape[-1] < length:
+            raise ValueError(f"{name} has {values.shape[-1]} ranks, expected at least {length}, as `clicks`")
         sizes = np.count_nonzero(kept, axis=1) * values.shape[-1]
-        table = Features(cumulative_offsets(sizes), values[kept].ravel())
+        return Features(cumulative_offsets(sizes), values[kept].ravel())
+
     rankings = Rankings(
         offsets=cumulative_offsets(np.count_nonzero(kept, axis=1)),
         shown=np.count_nonzero(~np.isnan(shown), axis=1),
@@ -455,6 +494,7 @@ def rankings_from_arrays(
         propensity=looked[kept],
         next_ratio=marginal[kept][:, 1] / marginal[kept][:, 0],
         ranks=np.array([values[kept] for values in by_policy]).reshape(len(by_policy), np.count_nonzero(kept)).T,
-        features=table,
+        features=table("features", features),
+        rank_probabilities=table("rank_probabilities", rank_probabilities),
     )
     return placed, _without_unknown_ranks(rankings)

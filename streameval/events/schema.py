@@ -44,6 +44,14 @@ OpenPolicies: TypeAlias = Annotated[
         "up to rounding to six digits. A policy that is absent or null is missing for this event only."
     ),
 ]
+ListedPolicies: TypeAlias = Annotated[
+    dict[str, PolicyCell] | list[PolicyCell] | None,
+    described(
+        "By policy name: the probability of the logged action, or the distribution over `actions`, which sums to 1 "
+        "up to rounding to six digits. A policy that is absent or null is missing for this event only. With "
+        "`policies_of` also a list, in the order of its header."
+    ),
+]
 LateScores: TypeAlias = Annotated[
     dict[str, Probability | None],
     described("By policy name: the probability of the action that was logged. Null means absent."),
@@ -63,6 +71,10 @@ FeatureRows: TypeAlias = Annotated[
 SamplingProbability: TypeAlias = Annotated[
     float | None,
     described("The probability of keeping this event in a downsampled log; its weight is the inverse.", **_POSITIVE),
+]
+HeaderName: TypeAlias = Annotated[
+    str | None,
+    described("The header in the configuration (`source.policies_of`) that names the entries of a list `policies`."),
 ]
 Unit: TypeAlias = Annotated[Identifier | None, described("The user or session of the event.")]
 
@@ -166,17 +178,18 @@ def event_type(
     scores: tuple[str, ...] | None = None,
     rewarded: bool = True,
     further_fields: tuple[str, ...] = (),
+    listed: bool = False,
 ) -> type[Event]:
     """Return `Event` for one configuration. For the arguments see `JsonDecoder`.
 
     `policies` become a struct, which decodes faster than a dictionary and yields its numbers in one call of `astuple`.
     With `scores`, these fields and the context are decoded and may have any type. Unless `rewarded`, the reward field
-    is ignored and may have any type.
+    is ignored and may have any type. If `listed`, the policies of an event may also be a list, see `HeaderNames`.
 
     Raises:
         ValueError: Another field of events has the name of the reward field.
     """
-    others = {*Event.__struct_fields__} - {"reward"}
+    others = {*Event.__struct_fields__, *(["policies_of"] if listed else ())} - {"reward"}
     if reward_field in others:
         raise ValueError(f"reward_field {reward_field!r} has another meaning in an event")
     wire_name = msgspec.field(name=reward_field, default=UNSET)
@@ -186,6 +199,11 @@ def event_type(
     changed: list[Any] = [("reward", form, wire_name), *_further_rewards(further_fields, others | {reward_field}, form)]
     if scores is not None:
         changed += [("context", Any, None), *score_fields(scores, others | {reward_field})]
+    if listed:
+        changed += [
+            ("policies_of", HeaderName, None),
+            *([("policies", ListedPolicies, None)] if policies is None else []),
+        ]
     optional_name = msgspec.field(name=reward_field, default=None if rewarded else UNSET)
     slot_form: Any = SlotReward if rewarded else Raw | UnsetType
     slot_fields: list[Any] = [("reward", slot_form, optional_name), *_further_rewards(further_fields, (), slot_form)]
@@ -196,6 +214,8 @@ def event_type(
         scored = derived(Scored, [("values", values, msgspec.field(default_factory=values))])
         changed = [*changed, cells, ("scored", scored | None, None)]
         slot_fields.append(cells)
+        if listed:
+            changed.append(("policies", form_of_policies | list[PolicyCell], cells[2]))
     changed += [("slots", Annotated[list[derived(Slot, slot_fields)] | None, _SLOTS], None)]  # type: ignore[misc]
     return cast("type[Event]", derived(Event, changed))
 
@@ -309,7 +329,7 @@ def json_schema(reward_field: str = "reward", estimated: bool = False) -> dict[s
         reward_field: the field with the reward
         estimated: whether propensities are estimated. Events then may lack them, and choose single actions.
     """
-    _, components = msgspec.json.schema_components([event_type(None, reward_field)])
+    _, components = msgspec.json.schema_components([event_type(None, reward_field, listed=True)])
     event = components["Event"]
     for name in ("slots", "scored"):
         form = event["properties"][name]

@@ -37,7 +37,7 @@ def _by_their_names(value: object) -> object:
 
 
 class ColumnNames(BaseModel):
-    """Name the column of a table (Parquet, CSV), or the value in a JSON event, that holds each field.
+    """Name the column of a table (Parquet, Arrow, CSV), or the value in a JSON event, that holds each field.
 
     A dot steps into an object: `choice.p`, or to the object of this name in a list: `policies.new.p`. A table may lack
     a column that has the default name of an optional field.

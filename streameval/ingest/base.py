@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
 
 import structlog
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from streameval.common.component import StrictModel as StrictModel
 from streameval.common.text import Seconds
@@ -561,6 +561,20 @@ class LogSettings(SourceSettings):
     """Configure a log of messages that may hold a message twice."""
 
     duplicates: DedupeWindow = Field(0, description=DEDUPE_WINDOW)
+    policies_of: dict[str, Annotated[list[str], Field(min_length=1)]] = Field(
+        default={},
+        description="Names of policies by header: `policies` of an event with `policies_of: v7` may be a list in this "
+        "order, e.g. {v7: [challenger, bandit]}.",
+    )
+
+    @model_validator(mode="after")
+    def _headers_name_lists(self) -> LogSettings:
+        if self.policies_of and self.wire_format != "json":
+            raise ValueError("policies_of names lists in events of JSON")
+        for header, names in self.policies_of.items():
+            if len(set(names)) < len(names):
+                raise ValueError(f"policies_of.{header} contains a name twice")
+        return self
 
     @property
     def dedupe_window(self) -> int:

@@ -130,7 +130,6 @@ class PythonSource:
         function: the function
         saved: where an earlier source stopped
         leaves_out: partitions with names that are read and dropped
-        clock: returns seconds
     """
 
     def __init__(
@@ -140,9 +139,8 @@ class PythonSource:
         saved: SourceOffsets,
         *,
         leaves_out: Collection[str] = (),
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._settings, self._function, self._clock = settings, function, clock
+        self._settings, self._function = settings, function
         self._joined, self._leaves_out = settings.log_topics[1:], leaves_out
         self._taken: Positions = {}
         self._counts: dict[int | str, int] = dict.fromkeys(self._joined, 0)
@@ -162,7 +160,7 @@ class PythonSource:
         self._failure: SourceError | None = None
         self._failures = self._calls = 0
         self._ended_at: float | None = None
-        self._called_at = clock()
+        self._called_at = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="streameval-source", daemon=True)
         self._thread.start()
 
@@ -207,7 +205,7 @@ class PythonSource:
 
     def status(self) -> SourceStatus:
         """Return numbers of messages as positions. The lag is 0 after the function has said that nothing is new."""
-        now = self._clock()
+        now = time.monotonic()
         with self._changed:
             is_quiet = now - self._called_at > QUIET_SECONDS
             exhausted = self._ended and not self._items
@@ -287,7 +285,7 @@ class PythonSource:
 
     def _call(self) -> None:
         """Call the function, and queue what it yields until it ends."""
-        self._called_at, self._calls = self._clock(), self._calls + 1
+        self._called_at, self._calls = time.monotonic(), self._calls + 1
         answer = self._function(dict(self._read) or None, **self._settings.options)
         if not isinstance(answer, Iterable):
             raise self._wrong(f"returned {type(answer).__name__}")
@@ -322,7 +320,7 @@ class PythonSource:
         """Note a failure, and return the seconds until the next call, which about double each time."""
         pause = backoff(self._failures)
         self._failures += 1
-        self._failing_since = self._failing_since or self._clock()
+        self._failing_since = self._failing_since or time.monotonic()
         self._trouble = f"{self._settings.target} fails: {reason}"
         log.warning("source_function_failed", detail=self._trouble, failures=self._failures)
         return pause

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple, get_args
 
 from msgspec import structs
@@ -59,7 +59,7 @@ __all__ = [
 
 POLICY_PARTS = (
     *("policies", "estimates", "promotion", "contenders", "trust"),
-    *("transitions", "calibration", "segments", "learners", "quantiles"),
+    *("transitions", "calibration", "segments", "learners", "quantiles", "per_unit"),
 )
 """Parts of a Report with one policy per entry."""
 MAX_NAMES = 5
@@ -142,6 +142,13 @@ def best_first(report: Report, candidates: Sequence[CandidateAnswer]) -> Report:
     parts = {
         name: tuple(sorted(getattr(report, name), key=lambda row: ranks.get(row.policy, -1))) for name in POLICY_PARTS
     }
+    return structs.replace(report, **parts)
+
+
+def of_policies(report: Report, policies: Collection[str]) -> Report:
+    """Leave out the rows of all other policies, except for production."""
+    names = {report.production, *policies}
+    parts = {name: tuple(row for row in getattr(report, name) if row.policy in names) for name in POLICY_PARTS}
     return structs.replace(report, **parts)
 
 

@@ -33,7 +33,7 @@ def answer_html(report: Report) -> str:
     chosen = chosen_estimates(report, everything=False)
     parts = [f"<p>{escape(headline(found))}</p>" if headline(found) else "", *map(_sentence, found)]
     parts.append(_estimates(report, chosen))
-    parts += [*_segments(report), *_quantiles(report)]
+    parts += [*_segments(report), *_quantiles(report), *_per_unit(report)]
     parts.append(
         f"<p>{'<br>'.join(map(escape, [*summary(report).splitlines(), *limit_lines(report), *_missing(report)]))}</p>"
     )
@@ -119,6 +119,21 @@ def _quantiles(report: Report) -> Iterator[str]:
     ]
     if lines:
         yield _table(["policy", "reward", "quantile", "value", "at least", "at most"], lines)
+
+
+def _per_unit(report: Report) -> Iterator[str]:
+    """Yield the rewards per unit of the last whole window, if there are any."""
+    lines = [
+        [row.policy, row.reward, f"{row.units:,}"]
+        + [
+            significant(number)
+            for number in (row.value, row.lower, row.upper, row.lift, row.lift_lower, row.lift_upper)
+        ]
+        for row in report.per_unit
+    ]
+    if lines:
+        bounds = ["at least", "at most"]
+        yield _table(["policy", "reward", "units", "per unit", *bounds, "lift per unit", *bounds], lines)
 
 
 def _folded(title: str, content: str) -> str:

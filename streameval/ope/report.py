@@ -627,6 +627,44 @@ class QuantileEstimate(msgspec.Struct, frozen=True):
     upper: float | None
 
 
+class UnitEstimate(msgspec.Struct, frozen=True):
+    """Hold the reward per unit of a policy in the last whole window, at the visits that production brought.
+
+    Attributes:
+        policy: the name of the policy
+        reward: the name of the reward
+        start: the first time of the window, in seconds since 1970
+        end: the end of the window
+        units: number of distinct units
+        events: number of their events
+        value: the reward per unit, None if more than one event in 1,000 of the window is left out
+        lower: the lower bound of its interval, None too with fewer than ten units that earned something
+        upper: the upper bound
+        lift: the value less the value of production, None for production
+        lift_lower: the lower bound of its interval
+        lift_upper: the upper bound
+        lift_ratio: the lift over the value of production
+        lift_ratio_lower: the lower bound of its interval
+        lift_ratio_upper: the upper bound
+    """
+
+    policy: str
+    reward: str
+    start: float
+    end: float
+    units: int
+    events: int
+    value: float | None = None
+    lower: float | None = None
+    upper: float | None = None
+    lift: float | None = None
+    lift_lower: float | None = None
+    lift_upper: float | None = None
+    lift_ratio: float | None = None
+    lift_ratio_lower: float | None = None
+    lift_ratio_upper: float | None = None
+
+
 class Examined(msgspec.Struct, frozen=True):
     """Hold how often users look at a rank, relative to rank 1, as learned from the stream, with its interval."""
 
@@ -668,6 +706,7 @@ class Report(msgspec.Struct, frozen=True):
     contenders: tuple[Contender, ...] = ()
     limits: tuple[RewardLimit, ...] = ()
     quantiles: tuple[QuantileEstimate, ...] = ()
+    per_unit: tuple[UnitEstimate, ...] = ()
     schema: int = 1
 
     def get(self, policy: str, estimator: str, average: str, reward: str | None = None) -> Estimate:

@@ -312,6 +312,7 @@ SECTIONS: dict[str, tuple[tuple[str, ...], Callable[[DaemonStatus], Iterable[Ser
     "limits": (("reward",), _reported("limits", "reward")),
     "quantiles": (("policy", "reward", "level"), _reported("quantiles", "policy", "reward", "quantile")),
     "joining": ((), _joining),
+    "per_unit": (("policy", "reward"), _reported("per_unit", "policy", "reward")),
     "propensities": (("kind",), _propensities),
     "propensity_models": (("model",), _model("propensity_model")),
     "engine": ((), lambda status: [((), status.engine)] if status.engine else []),

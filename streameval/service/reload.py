@@ -191,8 +191,8 @@ def require_reloadable(before: Config, after: Config) -> None:
 
 
 def needing_restart(before: Config, after: Config) -> list[str]:
-    """Return the keys that differ, except for the candidates."""
-    candidates = {"policies": {"candidates"}}
+    """Return the keys that differ, except for the candidates and the headers of their lists in events."""
+    candidates = {"policies": {"candidates"}, "source": {"policies_of"}}
     return sorted(_differing(before.model_dump(exclude=candidates), after.model_dump(exclude=candidates), ""))
 
 

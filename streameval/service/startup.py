@@ -73,7 +73,7 @@ def fingerprint(config: Config) -> dict[str, Any]:
 
 def _identity(field: RewardField, reward: NamedReward) -> list[Any]:
     """Return what decides about one of several rewards, without the keys that earlier versions do not have."""
-    options = {name: getattr(reward, name) for name in ("below", "above", "of", "quantile", "quantiles")}
+    options = {name: getattr(reward, name) for name in ("below", "above", "of", "quantile", "quantiles", "per_unit")}
     changed = {name: value for name, value in options.items() if value not in ("reject", {}, None, ())}
     changed |= {
         name: list(value) for name, value in changed.items() if isinstance(value, tuple)

@@ -13,7 +13,7 @@ from support.programs import script
 
 EXAMPLES = ROOT / "examples"
 NONSTATIONARY, RANKINGS, SAFE = EXAMPLES / "nonstationary", EXAMPLES / "rankings", EXAMPLES / "safe_exploration"
-COVERAGE, PROMOTION = EXAMPLES / "coverage", EXAMPLES / "promotion"
+PROMOTION = EXAMPLES / "promotion"
 TABLES = {
     "nonstationary": ("study.py", "table"),
     "coverage": ("study.py", "table"),

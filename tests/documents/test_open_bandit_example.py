@@ -12,7 +12,7 @@ from support.commands import command
 from support.paths import ROOT
 
 EXAMPLE = ROOT / "examples" / "open_bandit"
-POLICIES, CAMPAIGNS = ("random", "bts"), ("all", "men")
+POLICIES = ("random", "bts")
 
 
 def rewards(log: str) -> list[float]:

@@ -35,8 +35,7 @@ def run(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def pure(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a directory with the package as a pure wheel installs it."""
     directory = tmp_path_factory.mktemp("pure")
-    ignored = shutil.ignore_patterns("*.so", "__pycache__")
-    shutil.copytree(Path(*streameval.__path__), directory / "streameval", ignore=ignored)
+    shutil.copytree(Path(*streameval.__path__), directory / "streameval", ignore=shutil.ignore_patterns("*.so"))
     return directory
 
 

@@ -83,7 +83,12 @@ def test_every_row_counts_once_through_kills_and_lost_connections(
             runs.kill()
         runs.start()
         assert runs.process is not None
-        wait_until(lambda: bool(connection.execute(CUT).fetchall()), 60.0)
+
+        def is_cut() -> bool:  # the first connections may still be of daemons that were killed
+            connection.execute(CUT)
+            return bool(runs.logged("source_function_failed"))
+
+        wait_until(is_cut, 60.0)
         writing.join()
         wait_until(lambda: bool(runs.logged("source_function_works")), 60.0)
         connection.execute(INSERT.replace("0.5", "0"), (EVENTS, EVENTS + 1))

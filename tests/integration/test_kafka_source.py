@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
@@ -40,8 +40,19 @@ pytestmark = [pytest.mark.kafka, pytest.mark.usefixtures("client")]
 both_clients = pytest.mark.parametrize("client", ["kafka-python", "confluent"], indirect=True)
 """Run a test with both clients in `make test`, because it shows whether one loses messages. Others are slow for one."""
 
+CLIENTS = ("kafka-python", "confluent")
+clients_together = pytest.mark.parametrize("client", ["kafka-python"], indirect=True)
+"""Run a test once that reads with both clients, because restarts of the broker and lives of tokens take long."""
+
 RECOVERY_SECONDS = 60.0
 """Read a broker that came back within this time."""
+
+
+@contextmanager
+def readers(connection: KafkaConnection, topic: str, **changes: object) -> Iterator[list[Reading]]:
+    """Read a topic with each client at the same time."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(reading(connection, topic, **changes, client=client)) for client in CLIENTS]
 
 
 @pytest.fixture
@@ -104,8 +115,11 @@ def test_each_message_has_the_time_at_which_it_was_written(broker: Broker, topic
         assert list(batch.timestamps[1:3]) == list(batch.timestamps)[1:3]
 
 
-def test_a_restart_of_the_broker_loses_and_doubles_no_message(stoppable_broker: Broker, topic: str) -> None:
-    outage(stoppable_broker, topic, seconds=11.0)
+def test_a_restart_of_the_broker_loses_and_doubles_no_message(
+    stoppable_broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streameval.ingest.kafka.source.SILENCE_TIMEOUT", 4.0)
+    outage(stoppable_broker, topic, seconds=5.0)
 
 
 @pytest.mark.slow
@@ -411,7 +425,7 @@ def lose_all_messages(broker: RealBroker, topic: str) -> None:
 
 
 @pytest.mark.slow  # `make test` tests one run below, and several runs on a fake cluster
-@pytest.mark.parametrize("client", ["kafka-python"], indirect=True)  # reads with both, because restarts take long
+@clients_together
 def test_a_log_truncated_between_three_runs_is_read_from_the_truncation(
     real_kafka: RealBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -676,22 +690,24 @@ def test_a_topic_is_read_with_tokens_of_an_identity_provider(real_kafka: RealBro
     assert provider.requests
 
 
-@both_clients
+@clients_together
 def test_a_cluster_whose_addresses_have_all_changed_is_found_by_its_bootstrap_servers(
     real_kafka: RealBroker, topic: str
 ) -> None:
     port = free_port()
     both = {"bootstrap_servers": [real_kafka.bootstrap, f"127.0.0.1:{port}"]}
     produce(numbers(100), topic, real_kafka.connection)
-    with reading(real_kafka.connection.model_copy(update=both), topic) as reader:
-        reader.poll_until(lambda: reader.seen.total() >= 100)
+    with readers(real_kafka.connection.model_copy(update=both), topic, stall_timeout=5) as together:
+        for reader in together:
+            reader.poll_until(lambda: reader.seen.total() >= 100)  # noqa: B023 - ends within the loop
         with real_kafka.moved(port):
             produce(numbers(100, first=100), topic, real_kafka.connection)
-            reader.poll_until(lambda: reader.seen.total() >= 200)
-    assert reader.seen == Counter(numbers(200))
+            for reader in together:
+                reader.poll_until(lambda: reader.seen.total() >= 200)  # noqa: B023
+    assert [reader.seen for reader in together] == [Counter(numbers(200))] * 2
 
 
-@both_clients
+@clients_together
 def test_a_topic_is_read_while_tokens_of_a_function_expire(real_kafka: RealBroker, topic: str) -> None:
     """The broker closes connections when their tokens expire."""
     secure = real_kafka.secure_connection().model_copy(
@@ -703,12 +719,14 @@ def test_a_topic_is_read_while_tokens_of_a_function_expire(real_kafka: RealBroke
         }
     )
     before, started = len(identity.GRANTED), time.monotonic()
-    with reading(secure, topic) as reader:
-        for number in range(15):
-            produce(numbers(10, first=10 * number), topic, secure)
-            reader.poll_until(lambda: reader.seen.total() >= 10 * (number + 1))  # noqa: B023 - ends within the loop
+    with readers(secure, topic) as together:
+        for number in range(12):
+            client = CLIENTS[number % 2]
+            produce(numbers(10, first=10 * number), topic, secure.model_copy(update={"client": client}))
+            for reader in together:
+                reader.poll_until(lambda: reader.seen.total() >= 10 * (number + 1))  # noqa: B023
             reader.poll_until(lambda: time.monotonic() >= started + number + 1.0)  # noqa: B023
-    assert reader.seen == Counter(numbers(150))
+    assert [reader.seen for reader in together] == [Counter(numbers(120))] * 2
     assert len(identity.GRANTED) - before >= 3
 
 

@@ -132,6 +132,11 @@ def kafka(broker: Broker, topic: str, **options: Any) -> dict[str, Any]:
     return {"kind": "kafka", "bootstrap_servers": broker.bootstrap, "topic": topic} | options
 
 
+def in_order_of_arrival(broker: Broker, topic: str) -> dict[str, Any]:
+    """Count the last events at once. In the order of time they wait until all partitions are known to be read."""
+    return kafka(broker, topic, order="arrival")
+
+
 @contextmanager
 def events_arriving(broker: Broker, topic: str, first: int, pace: int = 500) -> Iterator[list[int]]:
     """Write messages all the while, in small lots. The list ends with the number of the next one."""
@@ -153,7 +158,7 @@ def events_arriving(broker: Broker, topic: str, first: int, pace: int = 500) -> 
 
 def test_a_late_candidate_starts_with_the_next_event(broker: Broker, topic: str, tmp_path: Path) -> None:
     produce(messages(0, 4000), topic, broker.connection)
-    with Running(tmp_path, kafka(broker, topic)).started() as daemon:
+    with Running(tmp_path, in_order_of_arrival(broker, topic)).started() as daemon:
         daemon.wait_for({"logging": total(0, 4000), "early": total(0, 4000)})
         daemon.reload("early", "late")
         wait_until(lambda: bool(daemon.logged("reloaded")))
@@ -195,7 +200,7 @@ def test_a_candidate_that_comes_while_the_others_have_much_to_catch_up_has_every
 
 def test_history_starts_at_an_offset_of_each_partition(broker: Broker, topic: str, tmp_path: Path) -> None:
     produce(messages(0, 4000), topic, broker.connection)
-    with Running(tmp_path, kafka(broker, topic)).started("--backfill", "900") as daemon:
+    with Running(tmp_path, in_order_of_arrival(broker, topic)).started("--backfill", "900") as daemon:
         daemon.wait_for({"logging": total(0, 4000), "early": total(0, 4000)})
         daemon.reload("early", "late")
         wait_until(lambda: bool(daemon.logged("backfill_done")))
@@ -223,7 +228,7 @@ def test_fixed_options_are_refused_by_name_and_a_removed_candidate_is_dropped(
     broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     produce(messages(0, 1000), topic, broker.connection)
-    with Running(tmp_path, kafka(broker, topic)).started() as daemon:
+    with Running(tmp_path, in_order_of_arrival(broker, topic)).started() as daemon:
         daemon.wait_for({"logging": total(0, 1000), "early": total(0, 1000)})
         daemon.reload("early", "late", reward={"min": 0, "max": 5}, confidence=0.9)
         wait_until(lambda: len(daemon.logged("reload_failed")) == 1)

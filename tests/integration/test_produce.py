@@ -136,6 +136,34 @@ def test_a_table_without_names_of_candidates_is_refused(run: Run, broker: Broker
     assert "hint: add --candidates" in outcome.err
 
 
+def test_a_file_is_packed_in_batches_with_json_for_events_that_are_no_table(run: Run, broker: Broker) -> None:
+    arrow = broker.connection.model_dump(exclude_defaults=True) | {"topic": "packed", "format": {"kind": "arrow"}}
+    config = configured(broker, "packed", source=arrow)
+    events = [EVENT | {"event_id": f"e-{number}", "reward": number % 2} for number in range(250)]
+    outcome = run("produce", written("log.ndjson", *events, BAD), "--config", config, "--batch", "100")
+    assert outcome.code == 1
+    assert f"250 events sent in 3 messages to packed at {broker.bootstrap}" in outcome.err
+    batch = Config.load(config).event_format().decode_batch(sent(broker, "packed", 3))
+    assert (batch.rejected, len(batch), batch.reward.sum()) == ((), 250, 125.0)
+    odd = EVENT | {"actions": ["a", 1], "propensities": [0.25, 0.75]}
+    outcome = run("produce", written("odd.ndjson", EVENT, odd), "odd", "--config", config, "--batch", "9")
+    assert "2 events sent in 2 messages to odd" in outcome.err
+    assert sent(broker, "odd", 2) == sorted(json.dumps(event).encode() for event in (EVENT, odd))
+
+
+def test_what_is_no_event_is_sent_as_it_is_among_batches_without_validation(run: Run, broker: Broker) -> None:
+    Path("log.ndjson").write_text("7\n{\n" + json.dumps({"policies": [1]}) + "\n")
+    options = ("--no-validate", "--batch", "3", "--bootstrap-servers", broker.bootstrap)
+    assert run("produce", "log.ndjson", "packed-odd", *options).code == 0
+    assert sent(broker, "packed-odd", 3) == [b"7", b"{", b'{"policies": [1]}']
+
+
+def test_batches_that_the_configuration_does_not_read_are_refused(run: Run, broker: Broker) -> None:
+    outcome = run("produce", written("log.ndjson", EVENT), "--config", configured(broker, "plain"), "--batch", "9")
+    assert outcome.code == 2
+    assert "hint: write `format: {kind: arrow}` in source" in outcome.err
+
+
 def test_a_topic_is_needed(run: Run) -> None:
     outcome = run("produce", written("log.ndjson", EVENT))
     assert outcome.code == 2

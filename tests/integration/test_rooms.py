@@ -35,6 +35,7 @@ cases = {
     "default": (columns, dict(candidates=["good"])),
     "ramp": (ramp, dict(candidates=["good"], production="partial", block=20, logging=arms)),
     "quantiles": (columns, dict(candidates=["good"], reward_range={"quantiles": [0.5]})),
+    "per_unit": (columns, dict(candidates=["good"], reward_range={"per_unit": "1s"})),
     "limits": (columns, dict(candidates=["good"], reward_range={"max": "auto", "quantile": 0.9}, drift=None)),
     "segments": (ramp, dict(candidates=["good"], averages=["cumulative"], estimators=["ips"], segments=country)),
     "propensities": (columns, dict(candidates=["good"], block=20, propensity=estimated)),
@@ -44,6 +45,7 @@ own = {"kind": "python", "target": "own:make", "learns": True}
 configured = {
     "limits": {"reward": {"max": "auto", "quantile": 0.9}},
     "quantiles": {"reward": {"quantiles": [0.5]}},
+    "per_unit": {"reward": {"per_unit": "24h"}},
     "segments": {"segments": {"country": {"field": "context.country", "values": ["de"]}}},
     "ramp": {"policies": {"candidates": ["good"], "production": "partial"}, "logging": arms},
     "propensities": {"estimators": ["snips"], "propensity": "estimated"},
@@ -76,6 +78,7 @@ WITHOUT = "this installation is without the room"
 ASKED = {
     "limits": [f"reward.max: {WITHOUT} limits"] * 2,
     "quantiles": [f"reward.quantiles: {WITHOUT} quantiles"] * 2,
+    "per_unit": [f"reward.per_unit: {WITHOUT} per_unit"] * 2,
     "segments": [f"segments: {WITHOUT} segments"] * 2,
     "ramp": [f"logging: {WITHOUT} ramp"] * 2,
     "propensities": [f"propensity: {WITHOUT} propensities"] * 2,
@@ -121,7 +124,7 @@ def test_a_package_without_a_room_gives_the_same_numbers(
 ) -> None:
     package = Path(*streameval.__path__)
     copied = tmp_path / "streameval"
-    shutil.copytree(package, copied, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(package, copied)
     for module_path in (f"ope/evaluator/{name}.py", *FURTHER.get(name, ())):
         path = copied / module_path
         shutil.rmtree(path) if path.is_dir() else path.unlink()

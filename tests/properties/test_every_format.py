@@ -155,7 +155,7 @@ def page(chance: random.Random, number: int) -> dict[str, Any]:
     clicked = [item for item in shown if chance.random() < 0.3]
     ranking: dict[str, Any] = {"shown": shown, "clicked": clicked, "propensities": [0.5] * len(clicked)}
     if chance.random() < 0.5:
-        ranking |= {"swap": [1, 3], "marginals": [[0.5, 0.25]] * 4}
+        ranking |= {"swap": [1, 3], "marginals": [[0.5, 0.25]] * 4, "rank_probabilities": [[0.25] * 4] * 4}
     whole = {"ranking": chance.sample("abcdefgh", 6)}
     ranks = {"ranks": {item: chance.randint(1, 9) for item in clicked}, "support": chance.random()}
     features = [[chance.gauss(0, 1), 1.0] for _ in shown]

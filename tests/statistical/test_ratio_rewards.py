@@ -7,7 +7,7 @@ import pytest
 
 from streameval import Evaluator, EventBatch
 from streameval.common.arrays import Array, Integers
-from streameval.ope.report import Estimate
+from streameval.ope.report import Estimate, Report
 
 RUNS, USERS, SESSIONS = 400, 2000, 5
 EVENTS = USERS * SESSIONS
@@ -153,3 +153,92 @@ def test_a_ratio_as_guardrail_stops_who_loses_more_per_click() -> None:
     loss = per_click(ACTIONS, WORSE) - per_click(CANDIDATE, WORSE)
     assert sum(decided(seed, WORSE, max_loss=loss)[0] for seed in range(30)) <= 30 * 0.05
     assert all(decided(seed, WORSE, max_loss=3 * loss)[0] for seed in range(5))
+
+
+class NearlyOne(NamedTuple):
+    """Hold a log whose denominator is 1 for nearly all events.
+
+    Args:
+        log: the events
+        usual: the ratio of production
+        best: the ratio of the candidate
+    """
+
+    log: EventBatch
+    usual: float
+    best: float
+
+
+def nearly_constant(seed: int, odd: float, better: float, events: int) -> NearlyOne:
+    """Return a log of clicks per impression.
+
+    Args:
+        seed: Seed of the log.
+        odd: The denominator of one event in a hundred of an action, and of one in fifty of the other.
+        better: How many more clicks the first action has. Without any, both ratios are equal.
+        events: Number of events.
+    """
+    rng = np.random.default_rng(seed)
+    first = rng.random(events) < 0.5
+    share, chance = np.array([0.02, 0.01]), np.array([0.5 - better, 0.5 + better])
+    below = 1.0 - share * (1.0 - odd)
+    if not better:
+        chance = 0.5 * below
+    mean = [np.array([1.0 - first_share, first_share]) for first_share in (0.5, 0.8)]
+    usual, best = (float(policy @ chance / (policy @ below)) for policy in mean)
+    click = (rng.random(events) < chance[first.astype(int)]).astype(float)
+    shown = np.where(rng.random(events) < share[first.astype(int)], odd, 1.0)
+    log = EventBatch.from_arrays(
+        reward=np.full(events, np.nan),
+        propensity=np.full(events, 0.5),
+        policies={"new": np.where(first, 0.8, 0.2)},
+        rewards={"click": click, "shown": shown},
+    )
+    return NearlyOne(log, usual, best)
+
+
+def reported(log: EventBatch, goal: str = "rate") -> Report:
+    """Return the Report on the ratio as goal, or on the clicks alone."""
+    rewards = {"rate": {"of": ["click", "shown"]}, "click": {}, "shown": {}}
+    if goal == "click":
+        log, rewards = log.of_reward("click"), {"click": {}}
+    promotion = {"rule": "paired", "min_events": 1_000}
+    averages = ["cumulative", "mixture"]
+    evaluator = Evaluator(["new"], ["snips"], averages, rewards=rewards, promotion=promotion, drift=None)
+    evaluator.update(log)
+    return evaluator.report()
+
+
+@pytest.mark.parametrize("odd", [1.0, 0.999, 0.5])
+def test_a_nearly_constant_denominator_leaves_the_error_of_the_numerator(odd: float) -> None:
+    log = nearly_constant(1, odd, better=0.1, events=10_000).log
+    alone, ratio = reported(log, "click"), reported(log)
+    (own,), (decision,) = alone.promotion, ratio.promotion
+    assert decision.lift - decision.lower == pytest.approx(own.lift - own.lower, rel=0.05)
+    rows = [[row for row in report.estimates if row.policy == "new"][:2] for report in (alone, ratio.of_reward("rate"))]
+    for plain, row in zip(*rows, strict=True):
+        assert row.average == plain.average
+        for name in ("", "lift_", "lift_ratio_"):
+            widths = [getattr(one, f"{name}upper") - getattr(one, f"{name}lower") for one in (plain, row)]
+            assert widths[1] == pytest.approx(widths[0], rel=0.15)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("odd", [0.999, 0.5])
+def test_intervals_cover_and_nobody_is_promoted_with_a_nearly_constant_denominator(odd: float) -> None:
+    wrong, runs = [], 300
+    for seed in range(runs):
+        log, usual, best = nearly_constant(seed, odd, better=0.1 * (seed % 2), events=3_000)
+        report = reported(log)
+        bounds = []
+        for row in report.of_reward("rate").estimates:
+            if row.policy == "new":
+                bounds.append((best, row.lower, row.upper))
+                bounds.append((best - usual, row.lift_lower, row.lift_upper))
+                bounds.append((best / usual - 1, row.lift_ratio_lower, row.lift_ratio_upper))
+        decision = report.promotion[0]
+        bounds.append((best - usual, decision.lower, np.inf))
+        wrong.append([not lower <= true <= upper for true, lower, upper in bounds])
+    shares, limit = np.mean(wrong, axis=0), 3 * np.sqrt(0.05 * 0.95 / runs)
+    assert np.all(shares < 0.05 + limit), shares
+    assert np.all(shares[:3] > 0.05 - limit), shares  # on the cumulative average they are not too wide

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
+from string import ascii_lowercase
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,6 +38,7 @@ from streameval.ope.report import (
     RewardLimit,
     SegmentEstimate,
     TrustCheck,
+    UnitEstimate,
 )
 from streameval.service.daemon import Daemon
 from streameval.service.status import NO_DELAYS, NO_SNAPSHOTS, DaemonStatus, ReloadStatus, SnapshotStatus
@@ -50,7 +52,7 @@ DETAILS = {
     "decay": {"alpha": 0.9999, "horizon_events": 10_000.0},
     "adaptive_window": {"window_events": 4_200, "lipschitz_per_event": 2.5e-6},
     "adaptive_decay": {"alpha": 0.9998, "horizon_events": 5_000.0, "lipschitz_per_event": 2.5e-6, "cap": 30.0},
-    "mixture": {"horizon_events": 31_000.0, "se": 0.0004, "spread": 0.0003, "drift": None},
+    "mixture": {"horizon_events": 31_000.0, "se": 0.0004, "spread": 0.0003, "drift": None, "click_window": 2.0},
 }
 
 
@@ -101,7 +103,8 @@ def make_report(
 ) -> Report:
     """Make a full Report of production `logging` and this many candidates, better, worse and undecided ones."""
     rng = np.random.default_rng(seed)
-    names = ["logging", *(f"challenger-{suffix}" for suffix in "abcdefghijklmnopqrstuvwxyz"[:candidates])]
+    suffixes = [*ascii_lowercase, *range(len(ascii_lowercase), candidates)][:candidates]
+    names = ["logging", *(f"challenger-{suffix}" for suffix in suffixes)]
     truth = {name: 0.050 + 0.004 * ((index + 1) % 3 - 1) * (index > 0) for index, name in enumerate(names)}
     estimates = []
     for name in names:
@@ -129,6 +132,28 @@ def make_report(
         contenders=tuple(Contender(name, names[1], False) for name in names[1:]) if candidates > 1 else (),
         clipped=(ClippedReward("reward", 0, 1_200, 0.01, 0.012, 0.003),),
         limits=(RewardLimit("reward", 0.999, 120.0),),
+        per_unit=tuple(
+            UnitEstimate(name, "reward", 1.7e9, 1.7e9 + 86_400, 1_200, 3_000, 0.13, 0.12, 0.14)
+            if name == names[0]
+            else UnitEstimate(
+                name,
+                "reward",
+                1.7e9,
+                1.7e9 + 86_400,
+                1_200,
+                3_000,
+                0.15,
+                0.13,
+                0.17,
+                0.02,
+                0.01,
+                0.03,
+                0.15,
+                0.08,
+                0.23,
+            )
+            for name in names
+        ),
         quantiles=tuple(QuantileEstimate(name, "reward", 0.95, 0.7, 0.6, 0.8) for name in names),
     )
 

@@ -13,6 +13,8 @@ from streameval.ope.estimators import (
     CABDR,
     AnyEstimator,
     ClickCAB,
+    ClickStaticBlend,
+    ClickSwitch,
     ClippedClickIPS,
     ClippedIPS,
     StaticBlend,
@@ -20,7 +22,6 @@ from streameval.ope.estimators import (
     StratifiedIPS,
     Switch,
 )
-from streameval.ope.estimators.interpolated import WEIGHED
 
 CAP = 2.5
 EXAMPLES: list[Any] = [
@@ -33,6 +34,8 @@ EXAMPLES: list[Any] = [
     StratifiedDR(threshold=CAP),
     ClippedClickIPS(cap=CAP),
     ClickCAB(cap=CAP),
+    ClickSwitch(cap=CAP),
+    ClickStaticBlend(tau=0.3),
 ]
 """Instances of classes that have required parameters, or that tests use with other parameters than the defaults."""
 
@@ -65,15 +68,6 @@ def estimators() -> list[AnyEstimator]:
 def estimators_of_weights() -> list[AnyEstimator]:
     """Make one of each estimator that needs the logged action alone."""
     return [estimator for estimator in estimators() if not estimator.needs and not estimator.uses_clicks]
-
-
-def estimators_of_actions() -> list[AnyEstimator]:
-    """Make one of each estimator that needs distributions over actions, or predictions for them."""
-    return [
-        estimator
-        for estimator in estimators()
-        if estimator.needs and estimator.needs <= WEIGHED and not estimator.uses_clicks
-    ]
 
 
 def averages() -> list[AnyAverage]:

@@ -49,11 +49,11 @@ CASES: dict[str, tuple[EvaluatorConfig, se.EventBatch]] = {
             production="now",
             rewards={
                 "score": {"of": {"revenue": 0.5, "stay": -1}},
-                "revenue": {"max": 20, "above": "clip", "quantiles": [0.5, 0.9]},
+                "revenue": {"max": 20, "above": "clip", "quantiles": [0.5, 0.9], "per_unit": "1m"},
                 "stay": {"above": 0.5},
             },
         ),
-        batch(logs.with_rewards(logs.plain(17, EVENTS), 18)),
+        batch(logs.with_units(logs.with_rewards(logs.plain(17, EVENTS), 18), 19)),
     ),
     "ratios that decide": (
         case(
@@ -82,8 +82,12 @@ CASES: dict[str, tuple[EvaluatorConfig, se.EventBatch]] = {
         batch(logs.with_units(logs.rewarded_slots(12, EVENTS), 13)),
     ),
     "clicks": (
-        case(["new", "other"], [se.ClickIPS(), se.ClickSNIPS(), se.ClickCAB(cap=2)], ranking={"metric": "dcg"}),
-        se.EventBatch.from_rankings(**logs.pages(14, EVENTS)),
+        case(
+            ["new", "other"],
+            [se.ClickIPS(), se.ClickSNIPS(), se.ClickCAB(cap=2), se.ClickSwitch(cap="auto"), se.ClickInterpol()],
+            ranking={"metric": "dcg", "examination": {"kind": "power", "noise": [0.5, 0.25]}},
+        ),
+        se.EventBatch.from_rankings(**logs.pages(14, EVENTS), rank_probabilities=np.full((EVENTS, 5, 5), 0.2)),
     ),
     "ramp": (
         case(["new", "other"], PLAIN, production="now", logging={"arms": {"now": 0.8, "new": 0.2}}),

@@ -24,7 +24,6 @@ from support.integration.monitored import CHOSEN, monitored_daemons
 
 STEP = 2
 """Seconds between the points of a line."""
-COLORS = {"text": "black"}
 Series = dict[str, Any]
 
 

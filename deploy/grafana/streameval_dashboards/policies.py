@@ -258,6 +258,7 @@ def _worth() -> Placed:
         (8, 9, repeated(intervals(about, candidate, production), "policy")),
         (16, 8, _quantiles()),
         (8, 8, _limits()),
+        (24, 8, _per_unit()),
     ]
 
 
@@ -280,6 +281,35 @@ def _quantiles() -> AnyPanel:
             Query(quantile_query("min", "_lower"), "at least"),
             Query(quantile_query("max", "_upper"), "at most"),
         ],
+        sorted_by="policy",
+        yes_or_no={},
+        descending=False,
+    )
+
+
+def _per_unit() -> AnyPanel:
+    def unit_query(name: str) -> str:
+        row = '"policy", ", ", "reward", "policy"'
+        return or_none(f"avg by (policy) (label_join(streameval_policy_{name}{{{INSTANCE}}}, {row}))", "policy")
+
+    shown = {
+        "units": "units",
+        "unit_value": "per unit",
+        "unit_value_lower": "at least",
+        "unit_value_upper": "at most",
+        "unit_lift": "lift",
+        "unit_lift_lower": "lift at least",
+        "unit_lift_upper": "lift at most",
+    }
+    return columns(
+        About(
+            "Rewards per unit",
+            "Reward per user or session in the last whole window, and its lift over production, at the visits that "
+            "production brought: how often units return under a candidate is unknown. Empty without `per_unit`.",
+            "short",
+        ),
+        "policy",
+        [Query(unit_query(name), title) for name, title in shown.items()],
         sorted_by="policy",
         yes_or_no={},
         descending=False,

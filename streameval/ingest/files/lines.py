@@ -33,17 +33,21 @@ larger: after much text, small chunks are read, which become at most two megabyt
 MAX_READ_BYTES = 32 * 2**20  # of a file or of its text, after which lines are returned even if they are few
 
 STDIN = "-"
-TABLE_SUFFIXES = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".tsv": "csv"}
+TABLE_SUFFIXES = {
+    **dict.fromkeys((".parquet", ".pq"), "parquet"),
+    **dict.fromkeys((".arrow", ".feather", ".arrows"), "arrow"),
+    **dict.fromkeys((".csv", ".tsv"), "csv"),
+}
 """Formats by suffix. Another one may follow if the table is compressed text, such as .gz."""
+TABLES = ("csv", "parquet", "arrow")
 FOREIGN_FILES: Mapping[bytes, tuple[str, str]] = {
     **{
         b"\x80" + bytes([protocol]): ("a pickle file", "pandas.read_pickle(path).to_parquet(new)")
         for protocol in range(2, 6)
     },
     b"\x93NUMPY": ("an array of numpy", "pandas.DataFrame(numpy.load(path), columns=[...]).to_parquet(new)"),
-    b"ARROW1\0\0": ("an Arrow or Feather file", "pandas.read_feather(path).to_parquet(new)"),
-    b"FEA1\0": ("a Feather file", "pandas.read_feather(path).to_parquet(new)"),
-    b"\xff\xff\xff\xff": ("a stream of Arrow", "give compare the table pyarrow.ipc.open_stream(path).read_all()"),
+    b"FEA1\0": ("a Feather file of version 1", "pandas.read_feather(path).to_parquet(new)"),
+    **dict.fromkeys((b"ARROW1", b"\xff\xff\xff\xff"), ("in Arrow", "add --format arrow, or name it .arrow")),
     b"SQLite format 3\0": ("a database of SQLite", "sqlite3 -header -csv FILE 'SELECT * FROM events' > new.csv"),
     b"\x89HDF": ("a file of HDF5", "pandas.read_hdf(path).to_parquet(new)"),
     b"Obj\1": ("a container file of Avro", "convert it to Parquet, or send its messages to a topic"),
@@ -66,8 +70,9 @@ def table_format(file: str) -> str | None:
     if named or not (is_remote(file) or os.path.isfile(file)):
         return named
     with _open(file) as stream:
-        if stream.read(4) == b"PAR1":
-            return "parquet"
+        start = stream.read(6)
+    if start.startswith((b"PAR1", b"ARROW1", b"\xff\xff\xff\xff")):
+        return "parquet" if start.startswith(b"PAR1") else "arrow"
     with closing(TailedFile(file)) as text:
         line = b"".join(text.read(1, 0.0)).strip()
     is_table = line[:1] not in b"{[" and any(separator in line for separator in (b",", b";", b"\t"))

@@ -25,13 +25,13 @@ from streameval.events.arguments import (
 from streameval.events.defects import UnusableLog
 from streameval.events.fields import json_decoder
 from streameval.events.tables import ColumnNames
-from streameval.ingest.files.lines import check, table_format
+from streameval.ingest.files.lines import TABLES, check, table_format
 from streameval.ingest.files.remote import expand
 from streameval.ingest.files.source import AnyPath, read_lines
 from streameval.ingest.files.tables import read_table
 
-EventsFormat: TypeAlias = Literal["json", "dsjson", "parquet", "csv"]
-FORMATS = ("json", "csv", "parquet", "rankings", "dsjson")
+EventsFormat: TypeAlias = Literal["json", "dsjson", "parquet", "csv", "arrow"]
+FORMATS = ("json", "csv", "parquet", "arrow", "rankings", "dsjson")
 
 
 def read_events(
@@ -49,9 +49,9 @@ def read_events(
 ) -> Iterator[EventBatch]:
     """Read the events of files in batches.
 
-    Files are NDJSON, CSV (plain, or compressed by gzip, zstd, bzip2 or xz) or Parquet. Lines and rows that are not
-    events are in the `rejected` of their batch. A warning after the last batch tells if all were, or if no event has a
-    probability of one of `policies`.
+    Files are NDJSON, CSV (plain, or compressed by gzip, zstd, bzip2 or xz), Parquet or Arrow. Lines and rows that are
+    not events are in the `rejected` of their batch. A warning after the last batch tells if all were, or if no event
+    has a probability of one of `policies`.
 
     Args:
         paths: one path or several, read one after another, `-` is standard input. Also addresses, patterns and folders
@@ -61,8 +61,8 @@ def read_events(
         reward_field: the field of the reward
         reward_range: smallest and largest reward. Other events are rejected
         batch_size: maximum number of events in a batch
-        format: `json`, `csv`, `parquet`, `rankings` with clicks in JSON, or `dsjson` for the decision logs of Vowpal
-            Wabbit, None = by the suffix, else by the content
+        format: `json`, `csv`, `parquet`, `arrow`, `rankings` with clicks in JSON, or `dsjson` for the decision logs of
+            Vowpal Wabbit, None = by the suffix, else by the content
         scores: fields with scores that policies read, such as `softmax`
         segments: by name, the field of each segment, e.g. `{"country": "context.country"}`
         estimated: whether propensities are estimated. Events then need none, and logged ones are ignored
@@ -124,7 +124,7 @@ class _Reader:
 
     def batches(self, file: str, written: str) -> Iterator[EventBatch]:
         """Yield the events of a file."""
-        if written in ("csv", "parquet"):
+        if written in TABLES:
             yield from self._rows(file, written)
             return
         events = self._lines_decoder(written)

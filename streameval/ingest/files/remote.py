@@ -33,6 +33,8 @@ VERSIONS = ("ETag", "Last-Modified", "Content-MD5", "LastModified", "etag", "gen
 CHECK_SECONDS = 1.0  # of reading, after which the store is asked whether the file is still the same
 READ_AHEAD_BYTES = 4 * 2**20  # of a file that is read from its start to its end, with one request
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # the folder of rows without a value
+BINARY_SUFFIXES = (".parquet", ".pq", ".arrow", ".feather", ".arrows")
+"""Endings of files that a folder is read for."""
 
 
 def is_remote(path: str) -> bool:
@@ -48,7 +50,7 @@ def expand(paths: Iterable[str]) -> list[str]:
     """Replace patterns by the files that match, and folders by the files in them, in the order of their names.
 
     Files in folders are left out if their name, or the name of a folder above, starts with `_` or `.`. Local folders
-    without Parquet files stay as they are.
+    without Parquet or Arrow files stay as they are.
 
     Args:
         paths: local paths and addresses
@@ -63,7 +65,7 @@ def _local_files(path: str) -> list[str]:
     found = []
     if os.path.isdir(path):
         below = sorted(Path(path).rglob("*"))
-        if any(file.suffix in (".parquet", ".pq") for file in below):
+        if any(file.suffix in BINARY_SUFFIXES for file in below):
             found = [str(file) for file in below if file.is_file() and _counts(str(file.relative_to(path)))]
     elif "*" in path and not os.path.exists(path):
         found = sorted(glob.glob(path, recursive=True))

@@ -39,7 +39,7 @@ Advance: TypeAlias = Callable[[int, int | None], None]
 """Show progress. Arguments: bytes read as stored, and in total, None for a pipe."""
 
 
-NO_PARQUET = "expected NDJSON or CSV, and {} is Parquet; `streameval produce` sends its rows"
+NO_TABLE = "expected NDJSON or CSV, and {} is {}; `streameval produce` sends its rows"
 
 
 class FileSettings(LogSettings):
@@ -78,8 +78,8 @@ class FileSettings(LogSettings):
     def _check_paths(self) -> FileSettings:
         for index, path in enumerate(self.path):
             form = format_of_name(path)
-            if form == "parquet":
-                raise ValueError(NO_PARQUET.format(path))
+            if form in ("parquet", "arrow"):
+                raise ValueError(NO_TABLE.format(path, form.title()))
             if form == "csv" and self.format != "csv":
                 raise ValueError(f"expected files of one format, and {path} is CSV")
             if self.follow and is_remote(path):
@@ -111,8 +111,9 @@ class FileSettings(LogSettings):
         rows = CsvFile if self.format == "csv" else TailedFile
         files = expand(self.path)
         for file in files:
-            if format_of_name(file) == "parquet":
-                raise InputError(NO_PARQUET.format(file), hint="a log of tables is for `streameval replay`")
+            form = format_of_name(file)
+            if form in ("parquet", "arrow"):
+                raise InputError(NO_TABLE.format(file, form.title()), hint="a log of tables is for `streameval replay`")
         return FileSource(
             files,
             follow=self.follow,

@@ -1,4 +1,4 @@
-"""Read Parquet and CSV files as events."""
+"""Read Parquet, Arrow and CSV files as events."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from itertools import chain, groupby, repeat
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from msgspec import DecodeError, json
 
 from streameval.common.text import counted
 from streameval.errors import InputError
@@ -73,7 +74,7 @@ def read_table(
 
     Args:
         path: the file
-        kind: `parquet`, or `csv` with a header, which may be compressed
+        kind: `parquet`, `arrow`, or `csv` with a header, which may be compressed
         columns: names of the columns of fields
         decoder: the decoder of the events
         advance: called with the bytes read so far and in total
@@ -84,7 +85,7 @@ def read_table(
     Raises:
         InputError: The file cannot be read, or lacks a required column.
     """
-    first, layout_of = 1, partial(TableLayout.from_names, path, columns=columns, decoder=decoder, timed=timed)
+    first, layout_of = 1, partial(_layout, path, kind, columns, decoder, timed)
     chunks = _read_chunks(path, kind, layout_of, advance, batch_rows, decoder.reads_columns)
     for layout, size, rows, arrays, spanning, deferred in chunks:
         if spanning:
@@ -107,9 +108,19 @@ def read_rows(
 
     Rows have no `event_id` and no `timestamp` if the table lacks the column. For arguments and errors see `read_table`.
     """
-    layout_of = partial(TableLayout.from_names, path, columns=columns, decoder=decoder, timed=False)
+    layout_of = partial(_layout, path, kind, columns, decoder, False)
     for chunk in _read_chunks(path, kind, layout_of, advance, BATCH_ROWS, by_columns=False):
         yield chunk.rows(np.arange(chunk.size))
+
+
+def _layout(
+    path: str, kind: str, columns: ColumnNames, decoder: JsonDecoder, timed: bool, names: Sequence[str]
+) -> TableLayout:
+    """Return the layout of a table. A batch of Arrow with a column `policies` may lack some of them, as JSON may."""
+    if kind == "arrow" and "policies" in names:
+        others = {policy: column for policy, column in columns.policies.items() if policy != column}
+        columns = columns.model_copy(update={"policies": others})
+    return TableLayout.from_names(path, names, columns, decoder, timed=timed)
 
 
 def local_time(path: str, kind: str, column: str) -> str | None:
@@ -117,7 +128,7 @@ def local_time(path: str, kind: str, column: str) -> str | None:
 
     Args:
         path: the file
-        kind: `parquet` or `csv`
+        kind: `parquet`, `arrow` or `csv`
         column: the name of the column with times
     """
     if check(path) is None:
@@ -131,7 +142,7 @@ def column_values(path: str, kind: str, column: str) -> Iterator[Any]:
 
     Args:
         path: the file
-        kind: `parquet` or `csv`
+        kind: `parquet`, `arrow` or `csv`
         column: the name of the column
     """
     if kind == "parquet":
@@ -143,6 +154,12 @@ def column_values(path: str, kind: str, column: str) -> Iterator[Any]:
             for batch in file.iter_batches(BATCH_ROWS, columns=names) if names else ():
                 with suppress(ValueError):  # nanoseconds need pandas
                     yield from (value.as_py() for value in batch.column(0))
+        return
+    if kind == "arrow":
+        for table in _arrow_tables(path, lambda read, total: None, BATCH_ROWS):
+            if column in table.column_names:
+                with suppress(ValueError):
+                    yield from table.column(column).to_pylist()
         return
     lines = (line for block in read_lines([path], batch=BATCH_ROWS) for line in block if line)
     header = next(lines, b"")
@@ -156,6 +173,8 @@ def _read_chunks(
 ) -> Iterator[TableChunk]:
     if kind == "parquet":
         return _read_parquet(path, layout_of, advance, batch_rows)
+    if kind == "arrow":
+        return _read_arrow(path, layout_of, advance, batch_rows)
     return _read_csv(path, layout_of, advance, batch_rows, _arrow_parser() if by_columns else None)
 
 
@@ -238,6 +257,51 @@ def _values_of_row(group: Any, layout: TableLayout) -> float:
     wanted = tuple(f"{name}." for name in layout.all_columns)
     values = [column.num_values for column in columns if f"{column.path_in_schema}.".startswith(wanted)]
     return float(max(values, default=0) / max(1, group.num_rows))
+
+
+def _arrow_tables(path: str, advance: Advance, batch_rows: int) -> Iterator[Any]:
+    """Yield tables with the rows of an Arrow file, and with the columns in the names of its folders.
+
+    Raises:
+        InputError: pyarrow is not installed, or the file cannot be read.
+    """
+    try:
+        import pyarrow
+
+        from streameval.ingest.files.arrow_files import arrow_tables
+    except ImportError as error:
+        hint = "pip install 'streameval[columnar]'"
+        raise InputError("Arrow needs pyarrow, which is not installed", hint=hint) from error
+    shared = partition_values(path)
+    for table in arrow_tables(path, advance, batch_rows):
+        for name in [name for name in shared if name not in table.column_names]:
+            table = table.append_column(name, pyarrow.array([shared[name]] * table.num_rows))
+        yield table
+
+
+def _read_arrow(path: str, layout_of: LayoutOf, advance: Advance, batch_rows: int) -> Iterator[TableChunk]:
+    """Read the batches of an Arrow file. Streams after each other may have different columns."""
+    schema = layout = None
+    for table in _arrow_tables(path, advance, batch_rows):
+        from streameval.events.arrow import deferred_rows, table_columns
+
+        if layout is None or table.schema != schema:
+            schema, layout = table.schema, layout_of(table.column_names)
+        if table.num_rows:
+            columns, rows = table_columns(table, layout)
+            deferred = deferred_rows(table, layout)
+            later = None if deferred is None else partial(_with_json_context, deferred)
+            yield TableChunk(layout, table.num_rows, partial(_with_json_context, rows), columns, deferred=later)
+
+
+def _with_json_context(rows: Callable[[Index], Sequence[Row]], indices: Index) -> Sequence[Row]:
+    """Return rows by index. Text of `context` that is JSON is its value, as in messages of Arrow."""
+    found = rows(indices)
+    for row in found:
+        if isinstance(row, dict) and isinstance(row.get("context"), str):
+            with suppress(DecodeError, RecursionError):
+                row["context"] = json.decode(row["context"])
+    return found
 
 
 def _arrow_parser() -> ParseLines | None:

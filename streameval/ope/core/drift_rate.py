@@ -28,9 +28,6 @@ SPANS_MEMORY = 200_000
 """The horizon of the mean squares of differences over the short spans, in events."""
 
 
-UNKNOWN_DRIFT_RATE: Array = np.array(np.nan)
-
-
 class DriftState(msgspec.Struct):
     """Hold the memory of a drift rate, see `kernel.follow_values`. `blocks`: since each policy was added [P]."""
 

@@ -43,8 +43,6 @@ class PairRow(IntEnum):
     PU_IMPORTANCE = 19  # sum q pu w
 
 
-PAIR_SUMS = slice(PairRow.U, PairRow.PV + 1)
-"""The sums of the four terms."""
 OWN_VARIANCE = slice(0, 8)
 """Rows of a variance: weight, terms u and v, their 3 products, squared weight, blocks."""
 NONZERO = 8
@@ -53,10 +51,6 @@ PAIR_VARIANCE = slice(9, 26)
 """Rows as OWN_VARIANCE of TERMS, which have 10 products, on the events that production has too."""
 TAIL_ROWS = [*range(7), NONZERO, *range(9, 25)]
 """The rows of a variance without the blocks, to which the unfinished block adds."""
-OWN_TOTALS = [6, 1, 2]
-"""Rows of a variance that compares blocks: squared weight and terms."""
-BOTH_TOTALS = [6, 24, *range(10, 14), 1, 2]
-"""Rows of such a variance with a pair: both squared weights, TERMS, and then u and v."""
 
 
 def linear_form(sums: Array, terms: int) -> Array:
@@ -141,7 +135,6 @@ ROWS = len(MomentRow)
 TERM_SUMS = slice(MomentRow.WEIGHT, MomentRow.VV + 1)
 """The first rows of moments and of a variance."""
 ALL_ROWS = ROWS + len(PairRow) + len(PRODUCTS) - 1
-SUMS = slice(0, MomentRow.WEIGHT_SQUARE)
 PAIRS = slice(ROWS, ALL_ROWS)
 """The pair sums of the lift of a column."""
 SQUARE_WEIGHTS = [MomentRow.WEIGHT_SQUARE, ROWS + PairRow.WEIGHT_SQUARE]

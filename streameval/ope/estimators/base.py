@@ -196,6 +196,7 @@ class Estimator(Component):
         ratio: whether its terms have a denominator
         uses_clicks: whether it estimates rankings from clicks, as no other estimator does
         parts: the number of components of its term
+        choice: the name of what `auto` chooses, in the details of a Report
         preference: promotion, pictures and plans use the available estimator with the lowest number
         sums_over_slots: whether the lift of a slate is the sum of the known lifts of its slots
         takes_estimated: whether it may use estimated propensities, because it divides by the mean weight or corrects a
@@ -209,15 +210,16 @@ class Estimator(Component):
     ratio: ClassVar[bool] = False
     uses_clicks: ClassVar[bool] = False
     parts: ClassVar[int] = 1
+    choice: ClassVar[str] = "cap"
     preference: ClassVar[int] = 6
     sums_over_slots: ClassVar[bool] = False
     takes_estimated: ClassVar[bool] = False
 
     @property
     def alternatives(self) -> Mapping[float, Estimator]:
-        """Return the estimators that `cap: auto` chooses from, by their cap, largest first.
+        """Return the estimators that `cap: auto` or `window: auto` chooses from, by cap or window, least bias first.
 
-        Without `cap: auto` return this estimator alone.
+        Without `auto` return this estimator alone.
         """
         return {math.inf: self}
 

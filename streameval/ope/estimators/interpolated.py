@@ -59,6 +59,11 @@ def capped_share(weight: Array, cap: float) -> Array:
         return np.where(weight <= cap, np.isfinite(weight), cap / weight)
 
 
+def share_below(weight: Array, cap: float) -> Array:
+    """Return 1 for a finite weight up to the cap, else 0."""
+    return ((weight <= cap) & np.isfinite(weight)).astype(float)
+
+
 @dataclass(frozen=True, config=strict)
 class Interpolated(Estimator):
     """Define one row of the table by `beta` and `needs`. The terms, their range and the intervals follow from them.
@@ -163,13 +168,13 @@ CAPS = (math.inf, 1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0)
 
 
 @dataclass(frozen=True, config=strict)
-class Capped(Interpolated):
-    """Define a row with a cap.
+class CappedEstimator(Estimator):
+    """Define an estimator with a cap.
 
     Args:
-        cap: the largest weight that counts in full, may be infinite. `auto` computes the row for each of the caps 1, 3,
-            10, ..., 1000 and infinity. A Report then chooses one cap for each policy and average by SLOPE, from the
-            averaged events alone, see `evaluator.slope`.
+        cap: the largest weight that counts in full, may be infinite. `auto` computes the estimator for each of the caps
+            1, 3, 10, ..., 1000 and infinity. A Report then chooses one cap for each policy and average by SLOPE, from
+            the averaged events alone, see `evaluator.slope`.
     """
 
     cap: Annotated[Cap, Field(ge=0)] | Literal["auto"]
@@ -179,12 +184,18 @@ class Capped(Interpolated):
     def alternatives(self) -> Mapping[float, Estimator]:
         return {cap: replace(self, cap=cap) for cap in CAPS} if self.cap == "auto" else super().alternatives
 
-    def beta(self, weight: Array) -> Array:
-        return capped_share(weight, self.limit)
-
     @property
     def limit(self) -> float:
         return math.inf if isinstance(self.cap, str) else self.cap
+
+    def beta(self, weight: Array) -> Array:
+        """Return the factor of the weighted reward, between 0 and 1."""
+        return capped_share(weight, self.limit)
+
+
+@dataclass(frozen=True, config=strict)
+class Capped(CappedEstimator, Interpolated):
+    """Define a row with a cap."""
 
 
 @dataclass(frozen=True, config=strict)
@@ -316,7 +327,7 @@ class Switch(Capped):
     kind: Literal["switch"] = field(default="switch", kw_only=True, repr=False)
 
     def beta(self, weight: Array) -> Array:
-        return ((weight <= self.limit) & np.isfinite(weight)).astype(float)
+        return share_below(weight, self.limit)
 
 
 @dataclass(frozen=True, config=strict)

@@ -132,7 +132,7 @@ class EvaluatorConfig:
             products=_products(options),
             default_estimators=not options.estimators and ranking is None,
             intervals=options.intervals,
-            rewards=tuple(rewards) if ranking is None else (Reward("reward", *ranking.metric.value_range),),
+            rewards=tuple(rewards) if ranking is None else (Reward("reward", *ranking.value_range),),
             confidence=options.confidence,
             block=block,
             reward_model=options.reward_model,
@@ -278,9 +278,11 @@ class EvaluatorConfig:
         if self.ranking is not None and [reward.name for reward in rewards] != [Reward.name]:
             hint = "remove them: clicks are the reward; for several rewards, log pages as `slots` with propensities"
             yield Problem(("rewards",), expecting("nothing next to `ranking`", "rewards"), hint)
-        if self.ranking is not None and (rewards[0].quantile is not None or rewards[0].quantiles):
+        if self.ranking is not None and (
+            rewards[0].quantile is not None or rewards[0].quantiles or rewards[0].per_unit
+        ):
             hint = "remove it: clicks are the reward, and the metric limits it"
-            message = expecting("a range without max: auto and quantiles next to `ranking`", "one of them")
+            message = expecting("a range without max: auto, quantiles and per_unit next to `ranking`", "one of them")
             yield Problem(("reward_range",), message, hint)
         fits = self.ranking is None and self.propensity is None  # else arms are a problem of their own
         if self.logging is not None and fits:  # not of a state, which lacks an arm that reads its history

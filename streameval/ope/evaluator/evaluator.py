@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self, TypeAlias
 import numpy as np
 from msgspec import structs
 
-from streameval.common.arrays import State, require_fit
+from streameval.common.arrays import Mask, State, require_fit
 from streameval.common.foreign_code import CodeError, foreign_code
 from streameval.common.problems import Problem, hints_of_python, refuse, validated
 from streameval.common.text import counted
@@ -635,11 +635,11 @@ class Evaluator:
 
     def _weigh(self, events: EventBatch) -> tuple[EventBatch, Weighed, EvaluatorState]:
         """Return whole blocks as logged, the same blocks weighed, and the state that weighs the next blocks."""
-        logged, faults, after, goal = weighing.completed(self.config, self._state, events)
+        logged, faults, after, goal, curve = weighing.completed(self.config, self._state, events)
         self._count_failures(faults)
         events, prepared = rooms.prepare(self.config, after.rooms, logged)
         after = structs.replace(after, rooms=prepared)
-        weighed = weighing.weighed(self.config, self._grids, after, events, goal)
+        weighed = weighing.weighed(self.config, self._grids, after, events, goal, curve)
         return logged, weighed, weighed.after
 
     def _fold_averages(self, sums: halves.Sums, folded: halves.Folded, curve: LearnedCurve | None) -> list[list[Lift]]:
@@ -772,7 +772,7 @@ class Evaluator:
         for index in range(len(self.config.rewards) if pairs is None else 1):
             config = whole_config.for_reward(index)
             if config.rewards[0].is_ratio:
-                yield from self._ratio_rows(index, tail)
+                yield from self._ratio_rows(index, tail, learned.counts["since"] > 0)
                 continue
             totals = KnownEvents(learned.counts, learned.weights, learned.slates[index], learned.by_rank)
             last = None if tail is None else tail[index]
@@ -781,20 +781,20 @@ class Evaluator:
                     grid, state = whole.select_reward(before, index)
                     yield from report_rows(config, grid, state, last, totals, curve, wanted=averages)
 
-    def _ratio_rows(self, index: int, tail: Sequence[Evidence] | None) -> Iterator[Estimate]:
+    def _ratio_rows(self, index: int, tail: Sequence[Evidence] | None, late: Mask) -> Iterator[Estimate]:
         """Yield the rows of a ratio, from the states of its parts and of their sum."""
         indices = self._parts_of(index)
         for whole, state in zip(self._grids, self._state.grids, strict=True):
             parts = [(*whole.select_reward(state, part), None if tail is None else tail[part]) for part in indices]
-            yield from ratios.estimates(self.config.for_reward(index), parts)
+            yield from ratios.estimates(self.config.for_reward(index), parts, late)
 
     def _present(self) -> _Present:
         """Return the events of the unfinished block and their evidence, and the counts, models and curve after them."""
         config, rest, tail, learned = self.config, None, None, self._state
         if self._pending:
-            rest, _, _, goal = weighing.completed(config, learned, EventBatch.concat(self._pending))
+            rest, _, _, goal, folded_curve = weighing.completed(config, learned, EventBatch.concat(self._pending))
             rest, _ = rooms.prepare(config, learned.rooms, rest)
-            weighed = weighing.weighed(config, self._grids, learned, rest, goal)
+            weighed = weighing.weighed(config, self._grids, learned, rest, goal, folded_curve)
             folded = halves.fold(config, weighed.after, halves.summarise(weighed, self._mixes))
             learned = halves.Counts.from_weighed(weighed, self._knowledge).fold(folded.state)
             tail = folded.with_means(weighed.every)

@@ -19,6 +19,7 @@ from pydantic import (
 
 from streameval.common.component import Component, StrictModel, kind_as_mapping
 from streameval.common.problems import Problem, expecting, refuse, shown
+from streameval.common.text import parse_duration
 from streameval.events.segments import Segment
 from streameval.ope.candidates import AnyPolicy, policy_or_options
 from streameval.ope.core import AnyAverage
@@ -85,6 +86,18 @@ NamesOrPolicies = Annotated[
 # --- Rewards ---
 
 
+def _window_of_units(value: object) -> object:
+    """Require a duration, as units are counted once in windows of event time that do not overlap."""
+    try:
+        if value is None or (isinstance(value, str) and parse_duration(value) > 0):
+            return value
+    except ValueError:
+        pass
+    hint = "write a duration: averages and windows of events would need all times of all units to count units once"
+    refuse([Problem((), expecting("the length of windows of time, such as 24h", shown(value)), hint)])
+    return None
+
+
 class RewardRange(StrictModel):
     """Limit a reward to a range."""
 
@@ -103,6 +116,9 @@ class RewardRange(StrictModel):
     )
     quantiles: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field(
         (), description="quantiles of the reward to estimate for each policy, e.g. [0.5, 0.95]"
+    )
+    per_unit: Annotated[str | None, BeforeValidator(_window_of_units)] = Field(
+        None, description="length of the windows in which to estimate the reward per `unit` of events, e.g. 24h"
     )
     below: Beyond = Field(
         "reject",
@@ -123,7 +139,7 @@ class RewardRange(StrictModel):
                 "a log does not tell how often users come back under a candidate, and for the logged visits the reward "
                 "per user is the reward per event times a number that all policies share"
             )
-            hint = "remove it, as relative lifts are the same; if events have a `unit`, intervals allow for its events"
+            hint = "write per_unit: 24h for the reward per unit at the visits in the log, in windows of 24 hours"
             refuse([Problem(("per",), message, hint)])
         return options
 
@@ -142,7 +158,14 @@ class RewardRange(StrictModel):
         """Return the reward under this name."""
         high, above = (LARGEST_WEIGHT, "clip") if self.max == "auto" else (self.max, self.above)
         return Reward(
-            name, self.min, high, below=self.below, above=above, quantile=self.quantile, quantiles=self.quantiles
+            name,
+            self.min,
+            high,
+            below=self.below,
+            above=above,
+            quantile=self.quantile,
+            quantiles=self.quantiles,
+            per_unit=self.per_unit,
         )
 
     def _share_problems(self) -> Iterator[Problem]:
@@ -242,9 +265,10 @@ def _ratio_problems(name: str, named: Mapping[str, NamedReward]) -> Iterator[Pro
     if named[below].min < 0:
         hint = f"give it a min of at least 0: the ratio is unknown if the mean of {below} may be 0"
         yield Problem(("rewards", below, "min"), expecting("at least 0", f"{named[below].min:g}"), hint)
-    if settings.quantiles:
-        what = expecting("no quantiles of a ratio", "quantiles")
-        yield Problem(("rewards", name, "quantiles"), what, "write them for its parts: single events have no ratio")
+    for option in ("quantiles", "per_unit"):
+        if getattr(settings, option):
+            what = expecting(f"no {option} of a ratio", option)
+            yield Problem(("rewards", name, option), what, "write them for its parts: single events have no ratio")
 
 
 # --- All options ---
@@ -263,9 +287,6 @@ def _estimated_or_none(value: object) -> object:
 
 def _function_as_estimator(value: object) -> object:
     return FunctionEstimator.from_function(value) if callable(value) and not isclass(value) else value
-
-
-FunctionOrEstimator = Annotated[AnyEstimator, _by_kind(Estimator), BeforeValidator(_function_as_estimator)]
 
 
 class EvaluatorOptions(StrictModel):

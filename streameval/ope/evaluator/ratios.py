@@ -57,6 +57,18 @@ class Variances(NamedTuple):
             weight,
         )
 
+    def of_means(self, shares: Array) -> Variances:
+        """Return the variances of means. The covariance has the geometric mean of both shares.
+
+        Args:
+            shares: the share of the variance of one event that the mean of each part has [2, columns]
+        """
+        one, other = np.sqrt(shares)
+        above, below, both = self.rows
+        mixed = one * other * (both - above - self.weight**2 * below)
+        above, below = one**2 * above, other**2 * below
+        return Variances(np.array([above, below, above + self.weight**2 * below + mixed]), self.weight)
+
     def of(self, one: Slope, other: Slope) -> Array:
         """Return the covariance of two weighted sums of the numerator and the denominator [2, columns]."""
         above, below, both = self.rows
@@ -82,22 +94,23 @@ class Slope(NamedTuple):
 
 
 def numbers_of(
-    readings: Sequence[Reading], weight: float, estimators: int, z: float
+    readings: Sequence[Reading], weight: float, late: Mask, estimators: int, z: float
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """Return numbers and details of all columns by name.
 
     Args:
         readings: the numerator, the denominator and their weighted sum
         weight: the weight of the denominator in the sum
+        late: whether a policy lacks the events before it came [columns]
         estimators: number of columns of a policy
         z: half-width of an interval in standard errors
     """
     above, below = (reading.value for reading in readings[:2])
-    own, events, drift = Variances.from_readings(readings, weight), _events(readings), _drift(readings, weight)
-    slope = Slope.of_ratio(above, below)
+    own, drift = Variances.from_readings(readings, weight), _drift(readings, weight)
+    means, slope = own.of_means(_shares(readings)), Slope.of_ratio(above, below)
 
     def error_of(one: Slope) -> Array:
-        return np.asarray(_largest(own.of(one, one)) / events + drift.total(one))
+        return np.asarray(_largest(means.of(one, one)) + drift.total(one))
 
     value = np.where(_is_known(readings), ratio(above, below), np.nan)
     of_above, of_below, error = error_of(Slope(1.0, 0.0)), error_of(Slope(0.0, 1.0)), error_of(slope)
@@ -114,7 +127,9 @@ def numbers_of(
         for name, column in numbers.items()
         if name not in FOR_RULES
     }
+    lacking = [lift.compared.missing_share for lift in lifts[:2] if lift.compared is not None]
     details = {
+        "missing_share": np.where(late, np.nan, np.concatenate([unknown, np.fmax(*lacking)])),
         "numerator": above,
         "denominator": below,
         "design_effect": ratio(own.of(slope, slope)[1], own.of(slope, slope)[0]),
@@ -146,19 +161,20 @@ def _lifts(readings: Sequence[Reading], lifts: Sequence[Reading], own: Variances
     bases = [lift.compared.production for lift in lifts[:2] if lift.compared is not None]
     now, base = [base + lift.value for base, lift in zip(bases, lifts, strict=False)], ratio(*bases)
     mine, its = Slope.of_ratio(*now), Slope.of_ratio(*bases)
-    events, drift = _events(lifts), _drift(lifts, weight).total(its)
-    lift = ratio(*now) - base
-    variances = (
-        Variances(candidate, weight).of(mine, mine),
-        Variances(production, weight).of(its, its),
-        2 * shared.of(mine, its),
-    )
-    sampling = _largest(variances[0] + variances[1] - variances[2])
-    error = sampling / events + drift
+    every = Variances(candidate, weight), Variances(production, weight), shared
+    lift, drift = ratio(*now) - base, _drift(lifts, weight).total(its)
+
+    def sampled(mine_of: Variances, its_of: Variances, shared_of: Variances) -> tuple[Array, Array, Array]:
+        """Return the variances of the lift, of production, and of the candidate."""
+        own, other = mine_of.of(mine, mine), its_of.of(its, its)
+        return _largest(own + other - 2 * shared_of.of(mine, its)), _largest(other), _largest(own)
+
+    shares = _shares(lifts)
+    sampling, of_base, of_candidate = sampled(*(one.of_means(shares) for one in every))
     drift_of_base = Variances(_for_candidates(_drift(readings, weight).rows, estimators), weight)
-    of_base = _largest(variances[1]) / events + drift_of_base.total(its)
+    error, of_base = sampling + drift, of_base + drift_of_base.total(its)
     sign = np.where(base < 0, -1.0, 1.0)
-    correlation = -sign * _correlation(error, of_base, _largest(variances[0]) / events + drift)
+    correlation = -sign * _correlation(error, of_base, of_candidate + drift)
     spread = _drift(lifts, weight, ("spread",)).total(its)
     relative = ratio_bounds(_around(lift, z, error), _around(sign * base, z, of_base), correlation)
     return {
@@ -170,8 +186,8 @@ def _lifts(readings: Sequence[Reading], lifts: Sequence[Reading], own: Variances
         "lift_ratio_upper": relative[1],
         "lift_value": ratio(*now),
         "lift_production_value": base,
-        "lift_deviation": np.sqrt(sampling),
-        "lift_variance": sampling / events,
+        "lift_deviation": np.sqrt(sampled(*every)[0]),
+        "lift_variance": sampling,
         "lift_spread_square": spread,
     }
 
@@ -217,13 +233,14 @@ def _correlation(one: Array, other: Array, difference: Array) -> Array:
     return np.asarray(np.clip(np.nan_to_num(ratio(one + other - difference, 2 * np.sqrt(one * other))), -1.0, 1.0))
 
 
-def _events(readings: Sequence[Reading]) -> Array:
-    """Return the number of events with the variance of one event that have the error of the parts."""
-    rows = [
-        ratio(reading.spread["variance"], reading.parts["se"] ** 2) if reading.parts else reading.count
-        for reading in readings[:2]
-    ]
-    return np.asarray(np.fmin(*rows))
+def _shares(readings: Sequence[Reading]) -> Array:
+    """Return the share of the variance of an event that the mean of each part has, 0 for a part without variance."""
+    rows = []
+    for reading in readings[:2]:
+        variance, error = reading.spread["variance"], reading.parts.get("se")
+        share = ratio(np.ones_like(variance), reading.count) if error is None else ratio(error**2, variance)
+        rows.append(np.where(variance > 0, share, 0.0))
+    return np.array(rows)
 
 
 def _drift(readings: Sequence[Reading], weight: float, names: Sequence[str] = ("spread", "drift")) -> Variances:
@@ -245,7 +262,7 @@ def _is_known(readings: Sequence[Reading]) -> Mask:
     return np.asarray(np.logical_and(*enough) & (np.min(counts, axis=0) >= (1 - MOST_LACKING) * np.max(counts, axis=0)))
 
 
-def estimates(config: EvaluatorConfig, parts: Sequence[Part]) -> Iterator[Estimate]:
+def estimates(config: EvaluatorConfig, parts: Sequence[Part], late: Mask) -> Iterator[Estimate]:
     """Yield the rows of a ratio.
 
     Averages with a memory of their own for each reward have no ratio, because its parts would be of different events.
@@ -254,6 +271,7 @@ def estimates(config: EvaluatorConfig, parts: Sequence[Part]) -> Iterator[Estima
     Args:
         config: a config with the ratio as its only reward
         parts: the numerator, the denominator and their weighted sum
+        late: whether a policy came after the first event [policies]
     """
     reward, (grid, state, tail) = config.rewards[0], parts[2]
     _, weight = reward.of.values()
@@ -264,7 +282,9 @@ def estimates(config: EvaluatorConfig, parts: Sequence[Part]) -> Iterator[Estima
         average, readings = three[0][0], [reading for _, _, reading, _ in three]
         interval, factor = (DriftAware(), WIDER_UNDER_DRIFT) if average.mixes_components else (Normal(), 1.0)
         z = factor * NormalDist().inv_cdf(0.5 + config.confidence / 2)
-        numbers, details = map(known_numbers, numbers_of(readings, weight, len(columns), z))
+        numbers, details = map(
+            known_numbers, numbers_of(readings, weight, np.repeat(late, len(columns)), len(columns), z)
+        )
         for policy, name in enumerate(config.policies):
             for estimator in grid.estimators:
                 if not shown[policy] or len(estimator.alternatives) > 1:

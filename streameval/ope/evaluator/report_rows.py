@@ -95,7 +95,7 @@ def report_rows(
             if form:
                 row |= known_numbers(_slot_details(totals.slates, index, estimator, average))
             if choosing and estimator in choosing:
-                row["cap"] = caps[column]
+                row[estimator.choice] = caps[column]
             if config.ranking is not None:
                 row["clicks_below_cut"] = below_cut[index]
             yield Estimate(

@@ -16,6 +16,7 @@ from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.frequencies import ROOM as FREQUENCIES
 from streameval.ope.evaluator.learning import ROOM as LEARNING
 from streameval.ope.evaluator.limits import ROOM as LIMITS
+from streameval.ope.evaluator.per_unit import ROOM as PER_UNIT
 from streameval.ope.evaluator.propensities import ROOM as PROPENSITIES
 from streameval.ope.evaluator.quantiles import ROOM as QUANTILES
 from streameval.ope.evaluator.ramp import ROOM as RAMP
@@ -28,6 +29,7 @@ from streameval.ope.report import TrustCheck
 ROOMS: tuple[Room, ...] = (
     LIMITS,
     QUANTILES,
+    PER_UNIT,
     SEGMENTS,
     CALIBRATION,
     RAMP,
@@ -206,6 +208,7 @@ def _asked_for(config: EvaluatorConfig) -> Iterator[tuple[str, str]]:
     keys = {
         "limits": ("reward.max", any(reward.quantile is not None for reward in config.rewards)),
         "quantiles": ("reward.quantiles", any(reward.quantiles for reward in config.rewards)),
+        "per_unit": ("reward.per_unit", any(reward.per_unit for reward in config.rewards)),
         "segments": ("segments", config.segments),
         "ramp": ("logging", config.logging),
         "propensities": ("propensity", config.propensity),

@@ -1,5 +1,7 @@
 """Choose the cap of an estimator with `cap: auto` by SLOPE, for each policy and average, when a Report is made.
 
+`window: auto` of `click_interpol` is the same choice: windows from 0 to infinity take the place of falling caps.
+
 The largest cap has the least bias, the smallest the least noise. Each value has an interval for its noise. From the
 largest cap on, SLOPE takes the last one before the intersection of these intervals is empty. As long as they overlap,
 noise alone explains the differences, and a smaller cap has less of it. The half-width of an interval is
@@ -7,10 +9,11 @@ noise alone explains the differences, and a smaller cap has less of it. The half
     se / 2 + 2 b / n
 
 with the standard error `se` of the value, the effective number of events `n`, and `b` the cap, or the largest weight
-seen if that is smaller, times the width of the reward range. The second term, the form of the empirical Bernstein
-bound, is for heavy events that have not occurred yet. The published intervals are wider, and limit the error. These
-have less error in simulations, with mild and with heavy-tailed weights (`tests/statistical/test_slope.py`). A reward
-range that is wider than the rewards favours small caps.
+seen if that is smaller, times the width of the reward range. For rankings, `b` is the cap times the width of the
+metric's range, or the largest value of a page seen if that is smaller. A window has no limit. The second term, the
+form of the empirical Bernstein bound, is for heavy events that have not occurred yet. The published intervals are
+wider, and limit the error. These have less error in simulations, with mild and with heavy-tailed weights
+(`tests/statistical/test_slope.py`). A reward range that is wider than the rewards favours small caps.
 
 The chosen value lies within that half-width of a value that all larger caps agree on. This much is added to both sides
 of its interval, which covers the expectation of the estimator with the chosen cap, not the value of the policy. A lift
@@ -21,6 +24,7 @@ Source: Su, Srinath & Krishnamurthy, Adaptive estimator selection for off-policy
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -40,7 +44,7 @@ class Choice(NamedTuple):
     """Hold the chosen columns [rows], policy by policy and estimator by estimator.
 
     Args:
-        caps: [columns]. Without a limit, the largest weight seen. NaN without events.
+        caps: [columns]. Without a limit, the largest weight seen. NaN without events, and for rankings without a limit.
         half_width: [columns]. Amount that an interval is widened by, 0 if all values are equal.
     """
 
@@ -64,7 +68,11 @@ def choose(reading: Reading, estimators: Sequence[Estimator], reward_width: floa
     error = standard_error(
         reading, reading.spread["variance"], reading.spread["count"], np.zeros(len(caps), dtype=bool)
     )
-    half_width = NOISE_FACTOR * error + RANGE_FACTOR * reward_width * ratio(np.minimum(caps, largest), reading.count)
+    from_clicks = estimators[0].uses_clicks  # then weights are values of pages
+    of_cap, of_weight = (reward_width, 1.0) if from_clicks else (1.0, reward_width)
+    limits = np.repeat([estimator.choice == "cap" for estimator in estimators], list(map(len, caps_of)))
+    heaviest = of_weight * np.minimum(np.where(np.resize(limits, len(caps)), of_cap * caps, math.inf), largest)
+    half_width = NOISE_FACTOR * error + RANGE_FACTOR * ratio(heaviest, reading.count)
     values, half_widths = reading.value.reshape(-1, count), half_width.reshape(-1, count)
     chosen, first = [], 0
     for choices in caps_of:
@@ -74,7 +82,7 @@ def choose(reading: Reading, estimators: Sequence[Estimator], reward_width: floa
         half_widths[~differs, part] = 0.0
         first = part.stop
     columns = np.stack(chosen, axis=1) + count * np.arange(len(values))[:, None]
-    shown = np.where(np.isinf(caps) | np.isnan(largest), largest, caps)
+    shown = np.where(np.isinf(caps) | np.isnan(largest), np.nan if from_clicks else largest, caps)
     return Choice(columns.ravel(), shown, half_widths.ravel())
 
 

@@ -73,9 +73,10 @@ def refusals(config: EvaluatorConfig) -> Iterator[tuple[str, str]]:
             ramp is not None and ramp.shares is None,
             "give the shares, such as logging: {arms: {production: 0.9, challenger: 0.1}}",
         ),
-        "reward.max: auto is learned in order, each block from all blocks before it": (
+        "reward.max: auto clips each block at a quantile of all blocks before it, and executors lack the ones of other "
+        "ranges": (
             any(reward.quantile is not None for reward in config.rewards),
-            "give max a number, such as {max: 200, above: clip}",
+            "give max a number, such as {max: 200, above: clip}: `replay` without an engine prints the present limit",
         ),
         "propensities are estimated from the events before": (config.propensity, "log the propensities"),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from msgspec import structs
@@ -62,6 +62,9 @@ def examination(config: EvaluatorConfig) -> LearnedExamination | None:
     return model if isinstance(model, LearnedExamination) else None
 
 
+FoldedCurve: TypeAlias = tuple[LearnedCurve | None, ExaminationState | None]
+
+
 class Completed(NamedTuple):
     """Hold events with what their log lacks, learned from the blocks before their own.
 
@@ -69,12 +72,14 @@ class Completed(NamedTuple):
         faults: events for which a policy has no distribution
         after: state with the rooms after these events
         goal: prediction of the goal by the reward model, and the state of the model after it, if a policy needs them
+        curve: see `_curve`, None if no policy ranks
     """
 
     events: EventBatch
     faults: Faults
     after: EvaluatorState
     goal: tuple[Array, ModelState] | None
+    curve: FoldedCurve | None
 
 
 def completed(config: EvaluatorConfig, state: EvaluatorState, events: EventBatch) -> Completed:
@@ -84,30 +89,32 @@ def completed(config: EvaluatorConfig, state: EvaluatorState, events: EventBatch
         counts = structs.replace(state.events, clipped=fold(state.events.clipped, clips))
         state = structs.replace(state, events=counts)
     goal = _predict(config, state, events, 0) if config.policies_need_prediction else None
-    looks = _looks(config, state, events)
-    known = Incomplete(events, None if goal is None else goal[0], {}, looks)
+    curve = _curve(config, state, events) if config.learned_policies and events.rankings is not None else None
+    known = Incomplete(events, None if goal is None else goal[0], {}, _looks(config, events, curve))
     incomplete, after = rooms.complete(config, derived, known)
     weighable = incomplete.events if config.propensity is None else _weighable(incomplete.events)
-    return Completed(weighable, incomplete.faults, structs.replace(state, rooms=after), goal)
+    return Completed(weighable, incomplete.faults, structs.replace(state, rooms=after), goal, curve)
 
 
-def _looks(config: EvaluatorConfig, state: EvaluatorState, events: EventBatch) -> Array | None:
+def _looks(config: EvaluatorConfig, events: EventBatch, folded: FoldedCurve | None) -> Array | None:
     """Return the probability of a look at each item, NaN on pages that do not count, or None if no policy ranks."""
-    if config.ranking is None or events.rankings is None or not config.learned_policies:
+    if config.ranking is None or events.rankings is None or folded is None:
         return None
-    curve, _ = _curve(config, state, events)
-    clicks = config.ranking.clicks(events, (LOGGING,), None if curve is None else curve.probability[:-1])
+    clicks = config.ranking.clicks(events, (LOGGING,), _before_blocks(folded[0]))
     return np.where(clicks.present[events.rankings.owner, 0], clicks.probability, np.nan)
 
 
-def _curve(
-    config: EvaluatorConfig, before: EvaluatorState, events: EventBatch
-) -> tuple[LearnedCurve | None, ExaminationState | None]:
+def _curve(config: EvaluatorConfig, before: EvaluatorState, events: EventBatch) -> FoldedCurve:
     """Return the learned curve before each block and after the last one, and the state that it comes from."""
     learned = examination(config)
     if learned is None or before.examination is None:
         return None, before.examination
     return learned.fold(before.examination, learned.summarise(events, config.block))
+
+
+def _before_blocks(curve: LearnedCurve | None) -> Array | None:
+    """Return the probability of a look at each rank [blocks, ranks], from before each block."""
+    return None if curve is None else curve.probability[:-1]
 
 
 def _weighable(events: EventBatch) -> EventBatch:
@@ -209,9 +216,10 @@ def weighed(
     before: EvaluatorState,
     events: EventBatch,
     goal: tuple[Array, ModelState] | None = None,
+    folded: FoldedCurve | None = None,
 ) -> Weighed:
-    """Return the evidence of these events for each reward. `Completed` describes `goal`."""
-    shared, curve, after = _weights(config, before, events)
+    """Return the evidence of these events for each reward. `Completed` describes `goal`, and `folded` as `curve`."""
+    shared, curve, after = _weights(config, grids, before, events, folded)
     every = [shared]
     if len(config.rewards) > 1:
         every = [shared.with_reward(_reward_of(config, events, index)) for index in range(len(config.rewards))]
@@ -239,7 +247,11 @@ def _reward_of(config: EvaluatorConfig, events: EventBatch, index: int) -> Array
 
 
 def _weights(
-    config: EvaluatorConfig, before: EvaluatorState, events: EventBatch
+    config: EvaluatorConfig,
+    grids: Sequence[Grid],
+    before: EvaluatorState,
+    events: EventBatch,
+    folded: FoldedCurve | None,
 ) -> tuple[Evidence, LearnedCurve | None, EvaluatorState]:
     """Return the importance weights of these events, the curve, and the state that both come from."""
     signs, units = unit_signs(before.units, events.unit, len(events), config.block)
@@ -247,9 +259,11 @@ def _weights(
     if config.ranking is None:
         from_events = Evidence.from_batch if len(config.rewards) == 1 else Evidence.without_rewards
         return replace(from_events(events, config.policies, config.block), signs=signs), None, after
-    curve, after.examination = _curve(config, before, events)
-    curves = None if curve is None else curve.probability[:-1]
-    evidence = Evidence.from_rankings(events, config.policies, config.ranking, config.block, curves)
+    curve, after.examination = folded or _curve(config, before, events)
+    windows = needs(grids, "window")
+    evidence = Evidence.from_rankings(
+        events, config.policies, config.ranking, config.block, _before_blocks(curve), windows
+    )
     return replace(evidence, signs=signs), curve, after
 
 

@@ -21,7 +21,7 @@ Form: TypeAlias = Literal["slots", "slot_rewards", "cascade", "scored"]
 action and the actions before it. An event that is not a slate counts as one with a single slot. `scored` holds the
 weights of scored outcomes, and other events are missing.
 """
-Requirement: TypeAlias = Literal["target", "logging", "features", "prediction"] | Form
+Requirement: TypeAlias = Literal["target", "logging", "features", "prediction", "window"] | Form
 """A part that an event must have to count for an estimator, or the predictions of the reward model."""
 Requirements: TypeAlias = Set[Requirement]
 

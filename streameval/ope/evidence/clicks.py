@@ -27,7 +27,9 @@ from streameval.common.component import Component, Configurable, kind_as_mapping
 from streameval.events import EventBatch
 from streameval.events.action_sets import Index
 from streameval.events.rankings import MAX_ITEMS, MAX_RANK, Rankings
+from streameval.ope.evidence.actions import Requirements
 from streameval.ope.evidence.examination import AnyExamination, PowerCurve
+from streameval.ope.evidence.windows import Windows
 from streameval.ope.policies.logged import LOGGING
 
 MAX_RANKS = 10_000
@@ -218,47 +220,86 @@ class Clicks:
         offsets: page i owns the rows `offsets[i]:offsets[i + 1]` [n + 1]
         rank: the rank at which production showed the item [rows]
         clicked: whether the item was clicked [rows]
-        probability: the probability of a look at that rank [rows]
+        probability: the probability of a look at that rank [rows]. With noise, the probability of a click on an
+            attractive item there, minus the noise
+        noise: the probability that an item that is not attractive is clicked at that rank [rows], or 0
         gain: the gain of the rank under the policy, 0 if unknown [P, rows]
         below: whether the policy shows the item below the cut of the metric [P, rows]
         present: whether a page has the policy, and the probabilities of looks at its clicks are known [n, P]
         whole: whether the policy gives its whole list [n, P]
         unsupported: the share of its gain at ranks with items that production did not show, NaN if unknown [n, P]
         relevance: the reward model's prediction of the attractiveness, 0 without one [rows]
+        windows: how often production shows the items near the ranks of the policies, None unless an estimator needs it
     """
 
     offsets: Index
     rank: Array
     clicked: Mask
     probability: Array
+    noise: Array | float
     gain: Array
     below: Mask
     present: Mask
     whole: Mask
     unsupported: Array
     relevance: Array
+    windows: Windows | None = None
 
     @cached_property
     def unsupported_gain(self) -> Array:
         """Return `unsupported`, 0 if it is unknown."""
         return np.nan_to_num(self.unsupported)
 
-    def clicked_gain(self, cap: float = np.inf) -> Array:
-        """Return the sum over clicked items of their gains, each times `min(1 / theta, cap)` [n, P]."""
-        return self.sum(self.gain * self._weight(cap))
+    @cached_property
+    def signal(self) -> Array | Mask:
+        """Return 1 for a click and 0 without one, minus the noise [rows]."""
+        return self.clicked if isinstance(self.noise, float) else self.clicked - self.noise
+
+    @cached_property
+    def weight(self) -> Array:
+        """Return `1 / theta` [rows], infinite if nobody looks."""
+        with np.errstate(divide="ignore"):
+            return 1.0 / self.probability
+
+    def clicked_gain(self, beta: Array | float = 1.0) -> Array:
+        """Return the sum over clicked items of their gains, each times `beta / theta` [n, P]."""
+        return self.sum(self.gain * self._weight(beta))
+
+    def gain_size(self) -> Array:
+        """Return a limit of the absolute `clicked_gain`, which noise may make negative, and of any window's [n, P]."""
+        size = self.sum(np.abs(self.gain * self._weight()))
+        if self.windows is None:
+            return size
+        return np.maximum(size, self.sum(np.abs(self._counted(self.windows.largest_weight()))))
+
+    def window_gain(self, window: float) -> Array:
+        """Return the sum over clicked items of their gains, each times its weight in `Windows` [n, P]."""
+        assert self.windows is not None
+        return self.sum(self._counted(self.windows.weight(window)))
+
+    def _counted(self, weight: Array) -> Array:
+        counts = (self.gain != 0) & (self.signal != 0) & np.isfinite(weight)
+        return np.where(counts, self.gain * self.signal * np.where(counts, weight, 0.0), 0.0)
+
+    def completeness(self, needs: Requirements) -> Mask:
+        """Tell whether a page has all that is required, for each policy [n, P]."""
+        is_complete = np.ones_like(self.whole) if needs == {"window"} else self.whole
+        if "window" in needs and self.windows is not None:
+            is_complete = is_complete & self.windows.known[:, None]
+        return is_complete & ("window" not in needs or self.windows is not None)
 
     def clicked_weight(self) -> Array:
         """Return the sum over clicked items of `1 / theta` [n, P]."""
-        return self.sum(np.broadcast_to(self._weight(np.inf), self.gain.shape))
+        return self.sum(np.broadcast_to(self._weight(), self.gain.shape))
 
-    def modelled_gain(self, cap: float) -> Array:
-        """Return the sum over all shown items of their gains, each times `(1 - min(cap theta, 1)) relevance` [n, P]."""
-        return self.sum(self.gain * ((1.0 - np.minimum(cap * self.probability, 1.0)) * self.relevance))
+    def modelled_gain(self, alpha: Array | float) -> Array:
+        """Return the sum over all shown items of their gains, each times `alpha relevance` [n, P]."""
+        return self.sum(self.gain * (alpha * self.relevance))
 
-    def _weight(self, cap: float) -> Array:
-        with np.errstate(divide="ignore", invalid="ignore"):
-            weight = np.minimum(1.0 / self.probability, cap)
-        return np.where(self.clicked & np.isfinite(weight), weight, 0.0)
+    def _weight(self, beta: Array | float = 1.0) -> Array:
+        with np.errstate(invalid="ignore"):
+            weight = self.signal * (beta * self.weight)
+        return np.where((self.signal != 0) & np.isfinite(weight), weight, 0.0)
 
     def by_rank(self, ranks: int, sample_weight: Array, blocks: int) -> Array:
         """Return sums of gains and of weights over the clicks of each block at each rank [blocks, P, 2 ranks + 1].
@@ -270,7 +311,7 @@ class Clicks:
         index = block[owner] * ranks + np.minimum(self.rank, ranks).astype(np.int64) - 1
         columns = []
         for policy, sample in enumerate(sample_weight.T):
-            weight = self._weight(np.inf) * sample[owner]
+            weight = self._weight() * sample[owner]
             sums = [np.bincount(index, column, blocks * ranks) for column in (weight * self.gain[policy], weight)]
             count = np.bincount(block, sample, blocks)[:, None]
             columns.append(np.concatenate([column.reshape(blocks, ranks) for column in sums] + [count], axis=1))
@@ -312,12 +353,28 @@ class Ranking(metaclass=Configurable):
     def largest_loss(self) -> float:
         """Return the largest amount by which production's sum over the clicks of a page can exceed another policy's.
 
-        It is infinite if the probabilities of looks are not fixed beforehand.
+        It is infinite if the probabilities of looks are not fixed beforehand. With noise n, an item without a click
+        counts `-n / (1 - n)` times its gain, which adds the most at the candidate's ranks.
         """
-        curve = self.examination.curve(self.metric.last)
-        return np.inf if curve is None else float((self.metric.gains / curve).sum())
+        curve, gains = self.examination.curve(self.metric.last), self.metric.gains
+        if curve is None:
+            return np.inf
+        noise = self.examination.noise_at(np.arange(1.0, MAX_RANKS + 1))
+        if noise is None:
+            return float((gains / curve).sum())
+        odds, below = (noise / (1.0 - noise)).max(), noise[: self.metric.last]
+        return float((gains * ((1.0 / curve - below) / (1.0 - below) + odds)).sum())
 
-    def clicks(self, batch: EventBatch, policies: Sequence[str], curves: Array | None = None) -> Clicks:
+    @property
+    def value_range(self) -> tuple[float, float]:
+        """Return the lowest and the highest value of a page. With noise, terms may have both signs."""
+        low, high = self.metric.value_range
+        is_noisy = self.examination.noise_at(np.ones(1)) is not None
+        return (min(low, -high), max(high, -low)) if is_noisy else (low, high)
+
+    def clicks(
+        self, batch: EventBatch, policies: Sequence[str], curves: Array | None = None, with_windows: bool = False
+    ) -> Clicks:
         """Return the evidence of these pages for these policies.
 
         `curves` are learned before each block [blocks, ranks].
@@ -338,6 +395,14 @@ class Ranking(metaclass=Configurable):
             probability = curves[blocks[rankings.owner], np.minimum(rankings.rank, last).astype(np.int64) - 1]
             unknown = np.concatenate([np.zeros((len(curves), 1)), np.cumsum(np.isnan(curves), axis=1)], axis=1)
             lost = unknown[blocks, np.minimum(rankings.shown, last)] > 0
+        whole = (~np.isnan(lists) & (rankings.sizes == rankings.shown)).T
+        present, chance = (~np.isnan(presence) & ~lost).T, self.examination.noise_at(rankings.rank)
+        noise: Array | float = 0.0
+        if chance is not None:  # items without a click count too
+            noise, probability, present = probability * chance, probability * (1.0 - chance), present & whole
+        windows = None
+        if with_windows and rankings.rank_probabilities is not None:
+            windows = self._windows(rankings, ranks, columns, probability, curves)
         with np.errstate(invalid="ignore"):
             gain, below = self.metric.gain(ranks), ranks > self.metric.last
         return Clicks(
@@ -345,13 +410,37 @@ class Ranking(metaclass=Configurable):
             rank=rankings.rank,
             clicked=clicked,
             probability=probability,
+            noise=noise,
             gain=np.where(np.isnan(ranks), 0.0, gain),
             below=below & clicked,
-            present=(~np.isnan(presence) & ~lost).T,
-            whole=(~np.isnan(lists) & (rankings.sizes == rankings.shown)).T,
+            present=present,
+            whole=whole,
             unsupported=self._unsupported(rankings, ranks, columns),
             relevance=np.zeros(len(rankings.rank)),
+            windows=windows,
         )
+
+    def _windows(
+        self,
+        rankings: Rankings,
+        ranks: Array,
+        columns: Sequence[int | None],
+        probability: Array,
+        curves: Array | None,
+    ) -> Windows | None:
+        """Return the windows of these pages, None if the events give the probabilities of looks."""
+        pages, tables = len(rankings.shown), rankings.rank_probabilities
+        assert tables is not None
+        if curves is None:
+            widest = int((tables.sizes // np.maximum(rankings.sizes, 1)).max(initial=1))
+            curve = self.examination.curve(widest)
+            if curve is None:
+                return None
+            noise = self.examination.noise_at(np.arange(1.0, widest + 1))
+            curves = (curve if noise is None else curve * (1.0 - noise))[None]
+        curves = curves[np.arange(pages) * len(curves) // max(1, pages)]
+        own = np.array([column is None for column in columns])
+        return Windows.from_rankings(rankings, np.where(own[:, None], np.nan, ranks), probability, curves)
 
     def _unsupported(self, rankings: Rankings, ranks: Array, columns: Sequence[int | None]) -> Array:
         """Return the share of each policy's gain at ranks of items that production did not show [n, P].

@@ -290,6 +290,7 @@ class Evidence:
         ranking: Ranking,
         block: int = 100,
         curves: Array | None = None,
+        with_windows: bool = False,
     ) -> Evidence:
         """Compute the values of the clicks of `batch` under `policies`.
 
@@ -301,16 +302,21 @@ class Evidence:
             ranking: the metric and the examination
             block: the number of pages in a block
             curves: examination probabilities learned before each block [blocks, ranks]
+            with_windows: whether an estimator needs windows. Importance weights then limit the terms of any window
         """
-        clicks, plain = ranking.clicks(batch, policies, curves), cls.from_batch(batch, policies, block)
+        clicks = ranking.clicks(batch, policies, curves, with_windows)
+        plain = cls.from_batch(batch, policies, block)
         sign = -1.0 if ranking.metric.less_is_better else 1.0
-        weight, reward = sign * clicks.clicked_gain(), np.full(len(batch), sign)
+        gain, reward = clicks.clicked_gain(), np.full(len(batch), sign)
+        is_limit = np.ndim(clicks.noise) > 0 or clicks.windows is not None
+        weight = clicks.gain_size() if is_limit else sign * gain
         usable = _usable(weight, reward) & clicks.present & (plain.sample_weight > 0)
         return replace(
             plain,
             importance_weight=np.where(usable, weight, 0.0),
             sample_weight=np.where(usable, plain.sample_weight, 0.0),
             reward=reward,
+            weighted=np.where(usable, gain, 0.0) if is_limit else None,
             unsupported=clicks.unsupported_gain if clicks.unsupported_gain.any() else None,
             clicks=clicks,
         )
@@ -481,7 +487,7 @@ class Evidence:
                 return self.forms.get(form, self)
         is_complete: Mask
         if self.clicks is not None:
-            is_complete = self.clicks.whole
+            is_complete = self.clicks.completeness(needs)
         else:
             is_complete = np.zeros(1, bool) if self.actions is None else self.actions.completeness(needs)
         return replace(self, sample_weight=np.where(is_complete, self.sample_weight, 0.0))

@@ -30,9 +30,50 @@ class Examination(Component):
         """Return the probabilities of a look at the first ranks, or None if they vary between pages."""
         return None
 
+    def noise_at(self, rank: Array) -> Array | None:
+        """Return how often an unattractive item is clicked for each click on an attractive one, None for never."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True, config=strict)
+class FixedCurve(Examination):
+    """Give the same probability to a rank on all pages, and correct for clicks that trust in the rank alone explains.
+
+    With `noise` n, an examined item that is not attractive is clicked n times as often as an attractive one. So an item
+    of attractiveness a is clicked at rank k with probability `alpha a + beta`. With the probability `theta` that an
+    attractive item is clicked there, `alpha = theta (1 - n)` and `beta = theta n`. A click c has the unbiased weight
+    `(c - beta) / alpha`, also if c is 0, so noise needs pages with whole lists. These two numbers for each rank express
+    every affine model of clicks with an alpha above 0.
+
+    Source: Vardasbi, Oosterhuis & de Rijke, CIKM 2020. The form with theta and n is derived.
+    """
+
+    noise: Annotated[
+        tuple[Annotated[float, Field(ge=0, lt=1)], ...],
+        Field(description="at rank 1, 2, ..., clicks on an unattractive item for each on an attractive one"),
+    ] = field(default=(), repr=False)
+
+    def looks(self, rank: Array) -> Array:
+        """Return the probability of a look at each of these ranks."""
+        raise NotImplementedError
+
+    def probability(self, rankings: Rankings) -> Array:
+        return self.looks(rankings.rank)
+
+    def curve(self, ranks: int) -> Array:
+        return self.looks(np.arange(1.0, ranks + 1))
+
+    def noise_at(self, rank: Array) -> Array | None:
+        return _at(self.noise, rank) if any(self.noise) else None
+
+
+def _at(values: tuple[float, ...], rank: Array) -> Array:
+    """Return the value at each of these ranks. Later ranks have the last one."""
+    return np.asarray(np.array(values)[np.minimum(rank.astype(np.int64), len(values)) - 1])
+
 
 @dataclass(frozen=True, config=strict)
-class PowerCurve(Examination):
+class PowerCurve(FixedCurve):
     """Let users look at a rank with probability `1 / rank^eta`. With eta 0 they look at every rank.
 
     >>> PowerCurve(eta=1.0).curve(4).round(2)
@@ -42,15 +83,12 @@ class PowerCurve(Examination):
     eta: Annotated[float, Field(ge=0, le=10, description="the steepness of the decline")] = 1.0
     kind: Literal["power"] = field(default="power", kw_only=True, repr=False)
 
-    def probability(self, rankings: Rankings) -> Array:
-        return np.asarray(rankings.rank**-self.eta)
-
-    def curve(self, ranks: int) -> Array:
-        return np.asarray(np.arange(1.0, ranks + 1) ** -self.eta)
+    def looks(self, rank: Array) -> Array:
+        return np.asarray(rank**-self.eta)
 
 
 @dataclass(frozen=True, config=strict)
-class TableCurve(Examination):
+class TableCurve(FixedCurve):
     """List the probabilities of the first ranks one by one. Later ranks have the last one.
 
     >>> TableCurve([1.0, 0.6, 0.4]).curve(5)
@@ -63,12 +101,8 @@ class TableCurve(Examination):
     ]
     kind: Literal["table"] = field(default="table", kw_only=True, repr=False)
 
-    def probability(self, rankings: Rankings) -> Array:
-        indices = np.minimum(rankings.rank.astype(np.int64), len(self.values)) - 1
-        return np.asarray(np.array(self.values)[indices])
-
-    def curve(self, ranks: int) -> Array:
-        return np.array(self.values)[np.minimum(np.arange(ranks), len(self.values) - 1)]
+    def looks(self, rank: Array) -> Array:
+        return _at(self.values, rank)
 
 
 @dataclass(frozen=True, config=strict)
@@ -374,27 +408,40 @@ class Harvested(LearnedExamination):
 
 @dataclass(frozen=True, config=strict)
 class Swaps(LearnedExamination):
-    """Compare pages that exchange the items of rank 1 and of another rank by chance (`swap`) with plain pages.
+    """Compare pages that exchange the items of the landmark and of another rank by chance (`swap`) with plain pages.
 
-    From the click rates of pages with this exchange and of pages without any, `theta_k / theta_1` is the sum of both
-    rates at rank k over the sum of both rates at rank 1. So equal items are counted above and below.
+    From the click rates of pages with this exchange and of pages without any, `theta_k / theta_landmark` is the sum of
+    both rates at rank k over the sum of both rates at the landmark. So equal items are counted above and below. The
+    curve is this ratio, divided by the ratio of rank 1. A landmark in the middle moves no item far.
 
-    Source: Joachims, Swaminathan & Schnabel, WSDM 2017.
+    Args:
+        landmark: the rank that all exchanges have in common, 1 if the first item always takes part
+
+    Source: Joachims, Swaminathan & Schnabel, WSDM 2017, section 5.1.
     """
 
+    landmark: Annotated[int, Field(ge=1, le=20, description="the rank that all exchanges have in common")] = field(
+        default=1, kw_only=True, repr=False
+    )
+
     kind: Literal["swaps"] = field(default="swaps", kw_only=True, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.landmark > self.ranks:
+            raise ValueError(f"the landmark {self.landmark} is beyond the {self.ranks} ranks that are learned")
 
     @property
     def numbers(self) -> int:
         return 6 * (self.ranks - 1)
 
     def observed(self, rankings: Rankings) -> Array:
-        """Return the number of pages with and without the exchange, and their clicks at rank 1 and the other rank."""
+        """Return the number of pages with and without the exchange, and their clicks at the landmark and elsewhere."""
         clicks = _clicks_by_rank(rankings, self.ranks, np.ones(len(rankings.rank)))
-        first, others = clicks[:, :1], clicks[:, 1:]
-        ranks = np.arange(2, self.ranks + 1)
-        swapped = (rankings.swap_from == 1)[:, None] & (rankings.swap_to[:, None] == ranks)
-        plain = (rankings.swap_from == 0)[:, None] & (rankings.shown[:, None] >= ranks)
+        first, others = clicks[:, self.landmark - 1, None], np.delete(clicks, self.landmark - 1, axis=1)
+        ranks = np.delete(np.arange(1, self.ranks + 1), self.landmark - 1)
+        lower, higher = np.minimum(ranks, self.landmark), np.maximum(ranks, self.landmark)
+        swapped = (rankings.swap_from[:, None] == lower) & (rankings.swap_to[:, None] == higher)
+        plain = (rankings.swap_from == 0)[:, None] & (rankings.shown[:, None] >= higher)
         parts = [group * column for group in (swapped, plain) for column in (np.ones_like(first), first, others)]
         return np.concatenate(parts, axis=1)
 
@@ -414,10 +461,11 @@ class Swaps(LearnedExamination):
         ]
         derivative = np.concatenate([column[..., None] * np.eye(self.ranks - 1) for column in columns], axis=-1)
         derivative = np.where(np.isnan(step)[..., None], np.nan, np.nan_to_num(derivative))
-        return (
-            np.concatenate([np.zeros_like(step[..., :1]), step], axis=-1),
-            np.concatenate([np.zeros_like(derivative[..., :1, :]), derivative], axis=-2),
-        )
+        logarithm = np.insert(step, self.landmark - 1, 0.0, axis=-1)
+        derivative = np.insert(derivative, self.landmark - 1, 0.0, axis=-2)
+        if self.landmark > 1:
+            logarithm, derivative = logarithm - logarithm[..., :1], derivative - derivative[..., :1, :]
+        return logarithm, derivative
 
 
 AnyExamination: TypeAlias = Annotated[

@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array, Mask, State, ratio
 from streameval.common.component import strict
 from streameval.events import Fault
-from streameval.events.action_sets import LARGEST_FEATURE, Index
+from streameval.events.action_sets import Index
 from streameval.ope.learning.adam import LinearPolicy, drawn
 from streameval.ope.policies.base import Answer, Log
 from streameval.ope.policies.own_choices import LearnsFrom, OwnLimit
@@ -195,28 +195,22 @@ class Learned(LinearPolicy):
     def _scored(self, log: Log, weights: Array) -> tuple[Mask, ScoredEvents]:
         """Return a mask of the events that can be predicted [events], and these events."""
         sets = log.sets
-        usable, features = sets.features_of_width(weights.shape[1])
         with np.errstate(divide="ignore"):
             start = np.log(sets.propensities) if self.start_from == "logging" else np.zeros(len(sets.propensities))
         prediction = start if log.prediction is None or not self.needs_prediction else log.prediction
-        bad = ~usable | np.isnan(start) | np.isnan(prediction)
+        bad = np.isnan(start) | np.isnan(prediction)
         if self.objective == "cab":
             bad |= np.isnan(sets.propensities)
-        if not np.vdot(features, features) <= LARGEST_FEATURE:  # otherwise no feature is too large
-            bad[usable] |= ~(np.abs(features) <= LARGEST_FEATURE).all(axis=1)
-        chosen = sets.index >= 0
+        chosen = sets.of_width(weights.shape[1]) & (sets.index >= 0)
         if bad.any():
             chosen &= np.bincount(sets.owner, weights=bad, minlength=len(sets.index)) == 0
         if self.per_action:
             chosen &= sets.sizes == len(weights)
         sizes = sets.sizes[chosen]
         starts = np.cumsum(sizes) - sizes
-        rows: slice | Mask = slice(None)
-        if not chosen.all():
-            rows = owned = np.repeat(chosen, sets.sizes)
-            features = features[owned[usable]]
+        rows: slice | Mask = slice(None) if chosen.all() else np.repeat(chosen, sets.sizes)
         return chosen, ScoredEvents(
-            features,
+            sets.features_of(chosen, weights.shape[1]),
             start[rows],
             starts,
             sizes,

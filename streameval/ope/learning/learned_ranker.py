@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array, Mask, State
 from streameval.common.component import strict
 from streameval.events import Fault
-from streameval.events.action_sets import LARGEST_FEATURE, Index
+from streameval.events.action_sets import Index
 from streameval.events.rankings import Rankings
 from streameval.ope.learning.adam import LinearPolicy, drawn
 from streameval.ope.policies.base import Answer, Log
@@ -120,9 +120,9 @@ class LearnedRanker(LinearPolicy):
         """Return the ranks, each with the weights before its block, and the state after the whole blocks."""
         rankings = log.rankings
         assert rankings is not None
-        widths = _widths(rankings)
-        state = self.opened(state, 1, int(widths[np.flatnonzero(widths)[0]]) if widths.any() else 0)
-        chosen, pages = self._pages(log, rankings, widths, state["weights"].shape[1])
+        state = self.opened(state, 1, rankings.first_width)
+        chosen = rankings.of_width(state["weights"].shape[1])
+        pages = self._pages(log, rankings, chosen, state["weights"].shape[1])
         places, ranks = np.append(0, np.cumsum(chosen)), [np.empty(0)]
         for first in range(0, len(chosen), log.block):
             start, end = places[first], places[min(first + log.block, len(chosen))]
@@ -136,19 +136,12 @@ class LearnedRanker(LinearPolicy):
         rows[np.repeat(chosen, rankings.sizes)] = np.concatenate(ranks)
         return (rows, dict.fromkeys(np.flatnonzero(~chosen).tolist(), NO_FEATURES)), state
 
-    def _pages(self, log: Log, rankings: Rankings, widths: Index, width: int) -> tuple[Mask, ClickedPages]:
-        """Return a mask of the pages that can be ranked [pages], and these pages."""
-        chosen = (widths == width) & (widths > 0)
-        values = np.empty(0) if rankings.features is None else rankings.features.values
-        if rankings.features is not None and not np.vdot(values, values) <= LARGEST_FEATURE:
-            bad = np.bincount(rankings.features.owner, ~(np.abs(values) <= LARGEST_FEATURE), len(chosen))
-            chosen &= bad == 0
-        if rankings.features is not None and not chosen.all():
-            values = values[np.repeat(chosen, rankings.features.sizes)]
-        owned, sizes = np.repeat(chosen, rankings.sizes), rankings.sizes[chosen]
-        click = self._click(rankings, log.looks)[owned]
-        features = values.reshape(-1, width) if sizes.any() else np.empty((0, width))
-        return chosen, ClickedPages(features, np.cumsum(sizes) - sizes, sizes, click, log.weight[chosen])
+    def _pages(self, log: Log, rankings: Rankings, chosen: Mask, width: int) -> ClickedPages:
+        """Return the pages that can be ranked."""
+        sizes = rankings.sizes[chosen]
+        click = self._click(rankings, log.looks)[np.repeat(chosen, rankings.sizes)]
+        features = rankings.features_of(chosen, width)
+        return ClickedPages(features, np.cumsum(sizes) - sizes, sizes, click, log.weight[chosen])
 
     def _click(self, rankings: Rankings, looks: Array | None) -> Array:
         """Return the weight of the click on each item, 0 without a click or without a known look [rows]."""
@@ -187,10 +180,3 @@ class LearnedRanker(LinearPolicy):
         by_score = np.bincount(others, by_pair, len(scores)).astype(float)
         by_score[clicks] -= np.add.reduceat(by_pair, ends - sizes)
         return float(loss.sum()), by_score
-
-
-def _widths(rankings: Rankings) -> Index:
-    """Return the number of features per item of each page, 0 without features."""
-    if rankings.features is None:
-        return np.zeros(len(rankings.shown), dtype=np.int64)
-    return rankings.features.sizes // np.maximum(rankings.shown, 1)

@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 from streameval.common.arrays import Array, Mask, State
 from streameval.common.component import strict
 from streameval.events import ActionSets
-from streameval.events.action_sets import LARGEST_FEATURE, Index
+from streameval.events.action_sets import Index
 from streameval.ope.learning.learned import NO_SCORES
 from streameval.ope.learning.of_reward_model import are_highest
 from streameval.ope.policies.base import Answer, LearningPolicy, Log
@@ -100,13 +100,10 @@ class LinearBandit(LearningPolicy):
 
     def _features(self, sets: ActionSets, positions: int, width: int) -> tuple[Mask, Array]:
         """Return a mask of the events that can be predicted [events], and their features [rows, d]."""
-        rows, features = sets.features_of_width(width)
-        bad = ~rows
-        bad[rows] = ~(np.abs(features) <= LARGEST_FEATURE).all(axis=1)
-        chosen = (sets.index >= 0) & (np.bincount(sets.owner, weights=bad, minlength=len(sets.index)) == 0)
+        chosen = sets.of_width(width) & (sets.index >= 0)
         if self.per_action:
             chosen &= sets.sizes == positions
-        return chosen, features[np.repeat(chosen, sets.sizes)[rows]]
+        return chosen, sets.features_of(chosen, width)
 
     def _distributions(self, state: State, features: Array, sizes: Index) -> Array:
         """Return the distributions of events with these numbers of actions, 0 for events to leave out [rows]."""

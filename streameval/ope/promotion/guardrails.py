@@ -40,6 +40,7 @@ class Reward:
         quantile: quantile of earlier rewards that rewards are clipped at, None for a fixed range
         is_ratio: whether the reward is the ratio of the two rewards in `of`. The core then estimates their sum.
         quantiles: quantiles that are estimated for each policy
+        per_unit: length of the windows in which the reward per unit is estimated, such as 24h, None for none
     """
 
     name: str = "reward"
@@ -52,6 +53,7 @@ class Reward:
     quantile: float | None = None
     is_ratio: bool = False
     quantiles: tuple[float, ...] = ()
+    per_unit: str | None = None
 
     @property
     def range(self) -> tuple[float, float]:

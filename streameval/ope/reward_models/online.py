@@ -85,7 +85,8 @@ def fold_relevance(
     """Add the model's predictions of the attractiveness of items to pages, and return the state after them.
 
     An item that users look at with probability `theta` is an event of weight `theta`. Its reward is `1 / theta` for a
-    click and 0 otherwise, with the attractiveness as expectation. Pages that do not list all items teach nothing.
+    click and 0 otherwise, both minus noise, with the attractiveness as expectation. Pages that do not list all items
+    teach nothing.
     """
     clicks, pages = evidence.clicks, len(evidence.reward)
     assert clicks is not None
@@ -93,7 +94,7 @@ def fold_relevance(
     rows = np.flatnonzero(whole & (rankings.rank <= ITEMS) & (clicks.probability > 0))
     index = rankings.owner[rows] * ITEMS + rankings.rank[rows].astype(np.int64) - 1
     reward, weight = np.zeros(pages * ITEMS), np.zeros(pages * ITEMS)
-    reward[index] = clicks.clicked[rows] / clicks.probability[rows]
+    reward[index] = clicks.signal[rows] / clicks.probability[rows]
     weight[index] = clicks.probability[rows] * evidence.event_weight[rankings.owner[rows]]
     sets = _item_sets(rankings, rows, index, pages * ITEMS)
     names = None if raw_fields is None else _names_of_items(raw_fields, rankings, rows, index, pages * ITEMS)

@@ -39,7 +39,12 @@ def document() -> bytes:
         "/livez": _probe("Tell whether the loop turns and the source is read. If not, restart the process.", live),
         "/healthz": _probe("Tell whether the loop turns.", healthy),
         "/readyz": _probe("Tell whether the source answers and there is a Report.", ready),
-        "/api/v1/report": _get("Return the newest Report.", {200: _json(report), 503: _json(ERROR, "no Report yet")}),
+        "/api/v1/report": _get(
+            "Return the newest Report. The header `streameval-left-out` counts candidates that it lacks.",
+            {200: _json(report), 503: _json(ERROR, "no Report yet")},
+            _parameter("policy", NAMES, "Candidates to show."),
+            _parameter("top", TEXT, "How many of the best to show, or `all`. By default all of up to 1,000, else 100."),
+        ),
         "/api/v1/history": _get(
             "Return estimates and decisions of the last hours. Points are further apart the longer the time is.",
             {200: _json(history), 400: _json(ERROR, "no time")},
@@ -53,7 +58,12 @@ def document() -> bytes:
             _parameter("policy", NAMES, "Policies to show, by default all."),
         ),
         "/openapi.json": _get("Return this description.", {200: _json({"type": "object"})}),
-        "/": _get("Return the status page.", {200: _answer("text/html", TEXT)}),
+        "/": _get(
+            "Return the status page.",
+            {200: _answer("text/html", TEXT)},
+            _parameter("policy", TEXT, "The only candidate to show."),
+            _parameter("top", TEXT, "How many of the best candidates to show, 100 by default, or `all`."),
+        ),
         "/live": _get(
             "Stream a server-sent event for each change of what is published.",
             {200: _answer("text/event-stream", TEXT), 503: _text("too many open streams")},

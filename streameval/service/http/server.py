@@ -27,11 +27,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from streameval.config.model import Http
 from streameval.errors import StreamevalError
+from streameval.ope.answer import of_policies
 from streameval.service.http.auth import Security
 from streameval.service.http.history import answer
 from streameval.service.http.negotiation import compressed, format_of
 from streameval.service.http.openapi import document
 from streameval.service.metrics import metrics_text
+from streameval.service.shown import LEFT_OUT, MAX_REPORTED, shown_candidates
 from streameval.service.status import DaemonStatus
 from streameval.service.status_page.page import SCRIPT_HASH, STYLE_HASH, page
 
@@ -115,12 +117,15 @@ class Pages:
         now = self._view.published
         return JSONResponse({"ready": now.ready, "reason": now.detail}, 200 if now.ready else 503)
 
-    async def report(self, _: Request) -> Response:
-        """Return the Report as JSON, or 503 before the first one."""
-        now = self._view.published
+    async def report(self, request: Request) -> Response:
+        """Return the Report as JSON, or 503 before the first one. `?policy=...` and `?top=...` choose candidates."""
+        now, wanted = self._view.published, request.query_params
         if now.report is None:
             return JSONResponse({"error": "there is no report yet", "reason": now.detail}, 503)
-        return Response(now.report.to_json(), media_type="application/json")
+        shown = shown_candidates(now, wanted.getlist("policy"), wanted.get("top", ""), MAX_REPORTED)
+        body = now.report if shown is None else of_policies(now.report, shown)
+        headers = {} if shown is None else {LEFT_OUT: str(len(now.report.policies) - len(body.policies))}
+        return Response(body.to_json(), headers=headers, media_type="application/json")
 
     async def history(self, request: Request) -> Response:
         """Return estimates and decisions of the last hours. `?policy=...&from=...&to=...` choose a part."""

@@ -19,16 +19,17 @@ from markupsafe import Markup
 from streameval.common.text import UNKNOWN, counted, decimal, measured_time, significant, utc_time
 from streameval.ope.answer import (
     CandidateAnswer,
-    answers,
     best_first,
     headline,
     limit_lines,
+    of_policies,
     quantile_rows,
     relative_lift,
     seen_lifts,
 )
 from streameval.ope.intervals import KINDS
 from streameval.ope.report import Estimate, GuardrailCheck, Report, TrustCheck, grouped
+from streameval.service.shown import SHOWN, ranked_candidates, shown_candidates
 from streameval.service.status import DaemonStatus
 from streameval.service.status_page.charts import (
     ChartScale,
@@ -48,6 +49,7 @@ NO_SELECTION: Mapping[str, str] = MappingProxyType({})
 RANGES = {"12 h": 12 * 3600.0, "4 h": 4 * 3600.0, "1 h": 3600.0}
 """Seconds that the pictures over time may show, by name. The first one is the whole history."""
 MAX_SEGMENTS = 12  # further rows are folded
+MAX_PAGES = 100  # of one status, as each name and number asked for makes a page
 MANY_CANDIDATES = 12  # with more candidates the page has a table of contents
 TOLERANCE = 0.02  # a mean weight this close to 1 is never flagged
 SIGMAS = 4.0  # a mean weight within this many standard errors of 1 is never flagged
@@ -98,15 +100,19 @@ def page(now: DaemonStatus, wanted: Mapping[str, str] = NO_SELECTION) -> tuple[b
         now: The status.
         wanted: Names of the `estimator` and `average` at the top, and of the `last` hours.
     """
-    key, pages = (chosen(now.reported.of_goal(), wanted), chosen_range(wanted)), _pages(now)
-    if key not in pages:
-        plain = render(now, wanted).encode()
-        pages[key] = plain, gzip.compress(plain, compresslevel=1)
-    return pages[key]
+    key = (chosen(now.reported.of_goal(), wanted), chosen_range(wanted), *kept_choice(wanted).items())
+    pages = _pages(now)
+    if key in pages:
+        return pages[key]
+    plain = render(now, wanted).encode()
+    made = plain, gzip.compress(plain, compresslevel=1)
+    if len(pages) < MAX_PAGES:
+        pages[key] = made
+    return made
 
 
 @lru_cache(maxsize=1)
-def _pages(_: DaemonStatus) -> dict[tuple[tuple[str, str] | None, str], tuple[bytes, bytes]]:
+def _pages(_: DaemonStatus) -> dict[tuple[Any, ...], tuple[bytes, bytes]]:
     """Return where the pages of the newest status are kept. All clients with one choice share a page."""
     return {}
 
@@ -116,10 +122,14 @@ def render(now: DaemonStatus, wanted: Mapping[str, str] = NO_SELECTION) -> str:
 
     Args:
         now: The status.
-        wanted: Names of the `estimator` and `average` at the top, and of the `last` hours.
+        wanted: Names of the `estimator` and `average` at the top, and of the `last` hours, of one `policy`, or how many
+            candidates are shown, `top`.
     """
-    candidate_answers = answers(now.reported)
-    reported = best_first(now.reported, candidate_answers)
+    every, named = ranked_candidates(now), [wanted["policy"]] if wanted.get("policy") else []
+    shown = shown_candidates(now, named, wanted.get("top", ""), SHOWN)
+    candidate_answers = every if shown is None else [answer for answer in every if answer.policy in set(shown)]
+    reported = now.reported if shown is None else of_policies(now.reported, shown)
+    reported = best_first(reported, candidate_answers)
     report = reported.of_goal()
     sections, segments, deciding = _sections(report), report.segments_by_lift(), _deciding(report, candidate_answers)
     return page_template().render(
@@ -128,7 +138,9 @@ def render(now: DaemonStatus, wanted: Mapping[str, str] = NO_SELECTION) -> str:
         news=news(now),
         overview=make_overview(now, report, wanted),
         answers=candidate_answers,
-        headline=headline(candidate_answers),
+        headline=headline(every),
+        left_out=len(every) - len(candidate_answers),
+        every=len(every),
         deciding=deciding,
         deciding_pairs=list(
             dict.fromkeys(f"{estimate.estimator} on {estimate.average}" for estimate in deciding.values())
@@ -142,6 +154,7 @@ def render(now: DaemonStatus, wanted: Mapping[str, str] = NO_SELECTION) -> str:
         guardrails=_guardrails(reported),
         quantiles=quantile_rows(reported),
         limits=limit_lines(report),
+        per_unit=reported.per_unit,
         sections=sections,
         marked=_marked(sections),
         firsts={estimate.policy: estimate for estimate in reversed(report.estimates)},
@@ -169,6 +182,11 @@ def chosen_range(wanted: Mapping[str, str]) -> str:
     return wanted["last"] if wanted.get("last") in RANGES else next(iter(RANGES))
 
 
+def kept_choice(wanted: Mapping[str, str]) -> dict[str, str]:
+    """Return which candidates are wanted, for all links of the page."""
+    return {name: wanted[name] for name in ("policy", "top") if wanted.get(name)}
+
+
 def make_overview(now: DaemonStatus, report: Report, wanted: Mapping[str, str]) -> dict[str, Any] | None:
     """Return the values of the top of the page, by one estimator over one average.
 
@@ -194,6 +212,7 @@ def make_overview(now: DaemonStatus, report: Report, wanted: Mapping[str, str]) 
         "average": average,
         "last": last,
         "ranges": list(RANGES),
+        "kept": kept_choice(wanted),
         "averages": list(dict.fromkeys(estimate.average for estimate in report.estimates)),
         "estimators": list(
             dict.fromkeys(name for name, its_average in map(_pair, report.estimates) if its_average == average)
@@ -367,6 +386,7 @@ DIAGNOSTICS: dict[str, Callable[[Estimate], str]] = {
     "Disagreement": _detail("spread", 2),
     "Drift since": _detail("drift", 2),
     "Cap": _detail("cap", 3),
+    "Window of ranks": _detail("click_window", 1),
     "Bias bound": _detail("bias_bound", 2),
     "Interval": lambda estimate: f"{estimate.kind}, covers {estimate.covers}{', anytime' if estimate.anytime else ''}",
 }

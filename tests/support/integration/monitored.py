@@ -53,6 +53,7 @@ UNUSED = {
     "Regret of candidates that learn",
     "Steps of candidates that learn",
     "Newest frozen copy",
+    "Rewards per unit",
 }
 """Titles of panels about features that no daemon uses."""
 AVERAGES = ["cumulative", *ADAPTIVE, "mixture"]

@@ -310,16 +310,6 @@ def published_tau(bias_weight: float) -> Choice:
     return lambda k, variance, events: math.sqrt(2 / (bias_weight * 100 * k)) if k > 0 else LONGEST
 
 
-def published_alpha(bias_weight: float) -> Choice:
-    """Choose `(sqrt 2 - sqrt(lambda k)) / (sqrt 2 + sqrt(lambda k))`, with k per 100 events."""
-
-    def choose(k: float, variance: float, events: int) -> float:
-        root = math.sqrt(bias_weight * 100 * k)
-        return (math.sqrt(2) - root) / (math.sqrt(2) + root)
-
-    return choose
-
-
 def decay_risk(horizon: Array, k: float, variance: float, t: int, bias_weight: float, bias: str) -> Array:
     """Return `lambda bias^2 + s2 (sum of squared normalised weights)` of a decay with this horizon after `t` events."""
     alpha = 1 - 1 / horizon

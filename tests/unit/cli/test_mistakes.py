@@ -328,10 +328,10 @@ MISTAKES_IN_FILES: dict[str, tuple[str, str | bytes, str]] = {
         "error: x.npy is an array of numpy, not JSON or CSV\nhint: ",
     ),
     "arrays of numpy": ("x.npz", b"PK\3\4" + bytes(99), "hint: pandas.DataFrame(dict(numpy.load(path)))"),
-    "a Feather file": (
+    "an old Feather file": (
         "x.feather",
-        b"ARROW1\0\0",
-        "error: x.feather is an Arrow or Feather file, not JSON or CSV\n",
+        b"FEA1\0",
+        "error: x.feather is a Feather file of version 1\nhint: pandas.read_feather(path).to_parquet(new)\n",
     ),
     "a database": (
         "x.db",

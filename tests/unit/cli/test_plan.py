@@ -158,6 +158,24 @@ def test_explore_adds_the_exploration_that_halves_the_events(run: Run) -> None:
     assert json.loads(run("plan", "c.yaml", "sets.ndjson", "--json").out)["candidates"][0]["exploration"] is None
 
 
+def test_a_plan_to_explore_stands_in_for_the_advice_without_lists_of_actions(run: Run) -> None:
+    propensities, policies, lines = [0.69, 0.3, 0.01], {"candidate-1": [0.3, 0.3, 0.4]}, []
+    for number in range(2_000):
+        index = 2 if number % 100 == 0 else number % 2
+        event = {"event_id": number, "timestamp": number, "actions": ["a", "b", "c"], "action": "abc"[index]}
+        log = {"propensities": propensities, "reward": int(number % 3 == 0), "policies": policies}
+        lines.append(json.dumps(event | log))
+    Path("rare.ndjson").write_text("\n".join(lines))
+    advice, plan = "about half as many events would be enough", "candidate-1: half as many events would be enough"
+    without, explored = (
+        " ".join(run("plan", "c.yaml", "rare.ndjson", *options).out.split()) for options in ((), ("--explore",))
+    )
+    assert advice in without
+    assert plan not in without
+    assert advice not in explored
+    assert plan in explored
+
+
 def test_explore_needs_lists_of_actions(run: Run) -> None:
     out = " ".join(run("plan", "c.yaml", "log.ndjson", "--explore").out.split())
     assert "candidate-1: no plan to explore: it needs events with propensities" in out

@@ -16,6 +16,7 @@ from streameval.cli.tables import (
     decisions_table,
     estimates_table,
     guardrails_table,
+    per_unit_table,
     quantiles_table,
     result_tables,
 )
@@ -111,3 +112,12 @@ def test_quantiles_stand_by_reward_and_level_and_the_learned_limit_below_them() 
     html = report._repr_html_()
     assert "<tr><td>challenger-a</td><td>reward</td><td>0.95</td><td>0.7</td><td>0.6</td><td>0.8</td></tr>" in html
     assert "reward is clipped at 120" in html
+
+
+def test_rewards_per_unit_have_units_and_lifts() -> None:
+    report = make_report(candidates=1)
+    assert any(getattr(part, "title", "") == per_unit_table(report).title for part in result_tables(report, False))
+    cells = [list(column.cells) for column in per_unit_table(report).columns]
+    assert cells[3:5] == [["1,200"] * 2, ["0.1300\n0.1200 … 0.1400", "0.1500\n0.1300 … 0.1700"]]
+    assert cells[5] == ["–", "+0.0200\n+0.0100 … +0.0300"]
+    assert "<td>0.15</td><td>0.13</td><td>0.17</td><td>0.02</td><td>0.01</td>" in report._repr_html_()

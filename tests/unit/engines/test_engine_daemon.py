@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 import time
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from streameval.engines import daemon as daemon_module
 from streameval.engines.daemon import EngineDaemon
 from streameval.engines.ranges import OffsetRange, RangeEvaluator, RangeResult
 from streameval.errors import ConfigError, SourceError, StateError
+from streameval.event_logger.packing import pack
+from streameval.event_logger.sinks import Message
+from streameval.events.arrow_messages import is_arrow
 from streameval.ingest.kafka import source as kafka_source
 from streameval.ingest.kafka.client import ClientError
 from streameval.ope.evaluator.summaries import PartitionedEvaluator, Summary
@@ -70,6 +74,22 @@ def assert_same(one: Report, other: Report) -> None:
     for mine, theirs in zip(one.estimates, other.estimates, strict=True):
         numbers = [[row.value, row.lower, row.upper, row.lift, row.lift_lower] for row in (mine, theirs)]
         np.testing.assert_allclose(*np.array(numbers, dtype=float), rtol=1e-9)
+
+
+def test_executors_read_batches_of_arrow_among_json_with_the_numbers_of_json(cluster: FakeCluster) -> None:
+    averages = ["cumulative", {"kind": "window", "tau": 500}, "adaptive_window", "mixture"]
+    alone = expected(cluster, config_of(averages=averages))
+    for log in cluster.logs.values():
+        parts = [log[start : start + 40] for start in range(0, len(log), 40)]
+        packed = [pack([Message("decision", "", value or b"") for value in part]) for part in parts]
+        log[:] = [message.value for message, _ in chain.from_iterable(packed)]
+        assert 0 < sum(map(is_arrow, log)) < len(log) < 700
+    source = {"kind": "kafka", "topic": TOPIC, "format": {"kind": "arrow"}}
+    engine = {"kind": "spark", "trigger": "1ms", "most_per_partition": 7}
+    daemon, executors = engine_daemon(cluster, config_of(source=source, averages=averages, engine=engine))
+    with running(daemon):
+        assert_same(reported(daemon, EVENTS), alone)
+    assert len(executors.batches) > 9
 
 
 def test_the_daemon_reports_all_events_and_exports_metrics_of_the_engine(cluster: FakeCluster) -> None:

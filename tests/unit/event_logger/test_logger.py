@@ -349,6 +349,7 @@ PLACEMENTS = st.none() | ITEMS | st.dictionaries(st.sampled_from(["a", "b"]), st
     propensities=st.none() | lists,
     swap=st.none() | st.lists(st.integers(0, 4), max_size=3),
     marginals=st.none() | rows,
+    rank_probabilities=st.none() | rows,
     features=st.none() | rows,
     timestamp=st.just(3.0) | st.sampled_from([0, 1e18, math.nan]),
 )

@@ -26,12 +26,13 @@ TWO = b'["old", "new"]'
 EVENT = {"event_id": "e", "timestamp": 1.0, "action": "a", "propensity": 0.5, "reward": 1.0}
 
 
-def arrow(table: Any, metadata: Mapping[bytes, bytes] | None = None, *, of_file: bool = False) -> bytes:
+def arrow(table: Any, metadata: Mapping[bytes, bytes] | None = None, *, of_file: bool = False, **options: Any) -> bytes:
     """Write a table, or columns by name, as one message."""
     table = table if isinstance(table, pa.Table) else pa.table(table)
     sink = pa.BufferOutputStream()
     table = table.replace_schema_metadata(metadata)
-    with (pa.ipc.new_file if of_file else pa.ipc.new_stream)(sink, table.schema) as writer:
+    new = pa.ipc.new_file if of_file else pa.ipc.new_stream
+    with new(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
         writer.write_table(table)
     return bytes(sink.getvalue())
 
@@ -228,6 +229,104 @@ def test_few_bytes_that_stand_for_much_memory_are_refused(columns: dict[str, Any
     assert len(text) < 3_000_000
     (rejected,) = decoded(JsonDecoder(["new"]), [text]).rejected
     assert (rejected.reason, rejected.detail.partition(": ")[0]) == ("malformed", "expected a batch of Arrow")
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+@pytest.mark.parametrize("of_file", [False, True])
+@pytest.mark.parametrize("column", [pa.array(["x" * 10**6] * 90), repeated(["x" * 10**6], 90)])
+def test_compressed_buffers_are_refused_before_they_are_unpacked(column: Any, of_file: bool, codec: str) -> None:
+    pool = pa.default_memory_pool()
+    text = arrow(events(90, context=column), of_file=of_file, compression=codec)
+    before = pool.total_bytes_allocated()
+    details = {one.detail for one in decoded(JsonDecoder(["new"]), [text]).rejected}
+    hint = "its buffers are compressed: write them plain, and let Kafka compress the message"
+    assert details == {f"expected a batch of Arrow: {hint}"}
+    assert pool.total_bytes_allocated() - before < 10**6
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        lambda: arrow(events(2)) * 2,
+        lambda: arrow(events(2)) + b"x" * 500,
+        lambda: arrow(events(2))[:-8],
+        lambda: arrow(events(2), of_file=True)[:-1],
+    ],
+    ids=["two streams", "bytes after the end", "no end", "a file without its end"],
+)
+def test_no_event_after_the_last_batch_is_lost_in_silence(spoilt: Callable[[], bytes]) -> None:
+    (rejected,) = decoded(JsonDecoder(["new"]), [spoilt()]).rejected
+    assert rejected.detail == "expected a batch of Arrow: it does not end after its last batch"
+
+
+@pytest.mark.parametrize(("promised", "lost"), [(b"-5", 1), (b"0", 1), (b"3", 3), (b"x", 1), (b"100000", 109)])
+def test_a_promise_that_is_not_kept_counts_as_far_as_the_message_can_hold_it(promised: bytes, lost: int) -> None:
+    """An event takes eight bytes at least."""
+    text = arrow(events(2), {COUNT_KEY: promised})
+    found = decoded(JsonDecoder(["new"]), [message(0), text])
+    assert (len(found), [one.place for one in found.rejected]) == (1, [1] * lost)
+
+
+ODD: Mapping[str, Callable[[], Any]] = {
+    "days beyond the calendar": lambda: pa.array([2**31 - 1] * 2, pa.int32()).cast(pa.date32()),
+    "seconds beyond the calendar": lambda: pa.array([2**62] * 2).view(pa.timestamp("s")),
+    "unknown time zone": lambda: pa.array([1, 2]).view(pa.timestamp("us", "Nowhere/Here")),
+    "time of day": lambda: pa.array([2**62] * 2).view(pa.time64("us")),
+    "duration": lambda: pa.array([2**62] * 2).view(pa.duration("s")),
+    "text view": lambda: pa.array(["a", "b"], pa.string_view()),
+    "list view": lambda: pa.ListViewArray.from_arrays([0, 0], [2, 2], pa.array([0.5, 0.5])),
+    "map": lambda: pa.array([[("new", 0.5), ("new", 0.1)]] * 2, pa.map_(pa.string(), pa.float64())),
+    "map by structs": lambda: pa.array(
+        [[({"a": 1}, 0.5)]] * 2, pa.map_(pa.struct([("a", pa.int64())]), pa.float64())
+    ),
+    "struct with a name twice": lambda: pa.StructArray.from_arrays([pa.array([0.5, 0.5])] * 2, ["new", "new"]),
+    "struct without fields": lambda: pa.array([{}, {}], pa.struct([])),
+    "half floats": lambda: pa.array(np.array([0.5, np.nan], dtype=np.float16)),
+    "large integers": lambda: pa.array([2**64 - 1, 2**63], pa.uint64()),
+    "months": lambda: pa.array([(1, 2, 3)] * 2, pa.month_day_nano_interval()),
+    "bytes that are no text": lambda: pa.array([b"ab", b"\xff\xff"], pa.binary()),
+}  # fmt: skip
+FIELDS = ("event_id", "timestamp", "action", "propensity", "reward", "policies", "context", "unit", "slots", "features")
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("field", FIELDS)
+def test_columns_of_odd_types_harm_no_other_message(field: str, odd: str) -> None:
+    """Each event is decoded or refused, alone, in a struct, and twice in the message."""
+    column, good = ODD[odd](), arrow(events(2))
+    alone = pa.table(events(2) | {field: column})
+    nested = pa.table(events(2) | {field: pa.StructArray.from_arrays([column], ["x"])})
+    for table in (alone, nested, alone.append_column(field, column)):
+        found = decoded(JsonDecoder(["new"]), [good, arrow(table), message(0)])
+        assert {0, 2} & {one.place for one in found.rejected} == set()
+        assert found.origin.offset.tolist().count(10) == 2
+        assert found.origin.offset.tolist().count(12) == 1
+        assert found.origin.offset.tolist().count(11) + len(found.rejected) in (1, 2)
+
+
+@pytest.mark.parametrize("names", [b'["new", "new", "old"]', b'["new", "new"]', b'["new"]', b'{"new": 1}', b"new"])
+def test_names_of_policies_must_be_one_for_each_number(names: bytes) -> None:
+    lists = pa.array([[0.5, 0.25]] * 2, pa.list_(pa.float64(), 2))
+    found = decoded(JsonDecoder(["new"]), [message(0), arrow(events(2, policies=lists), {NAMES_KEY: names})])
+    assert (len(found), {one.reason for one in found.rejected}) == (1, {"malformed"})
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("action", ["a", 3]),
+        ("action", ["a", True]),
+        ("unit", [7, "a"]),
+        ("event_id", ["a", 2.5]),
+        ("propensity", [0.5, True]),
+        ("timestamp", [1, True]),
+        ("sampling_probability", [0.5, True]),
+    ],
+)
+def test_values_of_several_types_are_not_written_as_one(field: str, values: Sequence[Any]) -> None:
+    """JSON keeps them apart, so that an action 3 never becomes "3"."""
+    with pytest.raises(ValueError, match=f"the events are no table: {field} has values of the types"):
+        arrow_message([EVENT | {field: value} for value in values])
 
 
 def test_damaged_bytes_never_end_the_process() -> None:

@@ -447,3 +447,58 @@ def test_the_schema_describes_every_field_and_requires_what_decoding_requires() 
 
 def test_the_schema_is_json() -> None:
     assert json.loads(json.dumps(json_schema(), allow_nan=False)) == json_schema()
+
+
+HEADER = ["other", "bts", "challenger"]
+
+
+def listed(event: dict[str, Any]) -> dict[str, Any]:
+    """Return the event with its policies in the order of `HEADER`."""
+    return event | {"policies_of": "v7", "policies": [(event["policies"] or {}).get(name) for name in HEADER]}
+
+
+@pytest.mark.parametrize("policies", [None, HEADER, ["challenger", "bts"], ["bts"], ["bts", "unknown"], []])
+@pytest.mark.parametrize(
+    "events",
+    [
+        [COMPACT | {"policies": {"other": 1, "bts": 0.5, "challenger": 0.25}}] * 2,
+        [COMPACT, COMPACT | {"policies": {"other": 0.5, "bts": 0.25, "challenger": 0}}],
+        [COMPACT, ACTION_SET],
+        [COMPACT | {"policies": {"bts": "?", "challenger": 0.25}}],
+        [COMPACT | {"policies": {"bts": 0.1, "other": 2, "challenger": 0.25}}, COMPACT],
+        [COMPACT | {"policies": {"other": 1, "bts": 0.5, "challenger": 0.25}, "actions": []}, COMPACT],
+    ],
+    ids=["numbers", "null", "distributions", "text", "a bad number", "a bad list"],
+)
+def test_policies_in_the_order_of_a_header_count_like_named_ones(events: Any, policies: Any) -> None:
+    expected = batch_of(*events, policies=policies)
+    for rows in ([listed(event) for event in events], [listed(events[0]), *events[1:]]):
+        found = batch_of(*rows, policies=policies, headers={"v6": ["bts"], "v7": HEADER})
+        assert set(found.policies) >= set(expected.policies)
+        assert_same_numbers(found.with_policies(expected.policies), expected)
+        assert [(one.reason, one.place) for one in found.rejected] == [
+            (one.reason, one.place) for one in expected.rejected
+        ]
+
+
+@pytest.mark.parametrize(
+    ("change", "detail"),
+    [
+        ({"policies_of": "v8"}, "policies_of: 'v8' is no header in source.policies_of, which has v7"),
+        ({"policies": [0.5]}, "policies: 1 values for the 3 names of 'v7'"),
+        ({"policies": [0.5] * 4}, "policies: 4 values for the 3 names of 'v7'"),
+        ({"policies_of": None}, "policies: a list needs `policies_of`, the name of its header"),
+        ({"policies_of": 7}, "policies_of: expected str, got int"),
+    ],
+)
+@pytest.mark.parametrize("policies", [None, ["bts"]])
+def test_a_list_that_fits_no_header_is_rejected(change: dict[str, Any], detail: str, policies: Any) -> None:
+    batch = batch_of(COMPACT, listed(COMPACT) | change, listed(COMPACT), policies=policies, headers={"v7": HEADER})
+    assert [(one.reason, one.detail, one.place) for one in batch.rejected] == [("malformed", detail, 1)]
+    assert batch.with_policies(("bts",)).probabilities.tolist() == [[0.00659], [0.00659]]
+
+
+def test_a_list_without_headers_is_rejected_with_the_option() -> None:
+    rejected = verdict(encode(listed(COMPACT)), policies=["bts"])
+    assert rejected is not None
+    assert rejected.detail == "policies: expected object, got array: the option `source.policies_of` names its header"

@@ -57,13 +57,21 @@ def test_a_whole_list_gives_the_ranks_of_all_items_shown() -> None:
 
 def test_optional_fields_are_read_and_null_means_absent() -> None:
     full = page(
-        ranking={"propensities": [0.5, 0.25], "swap": [4, 1], "marginals": [[0.5, 0.25]] * 5},
+        ranking={
+            "propensities": [0.5, 0.25],
+            "swap": [4, 1],
+            "marginals": [[0.5, 0.25]] * 5,
+            "rank_probabilities": [[0.2] * 5] * 5,
+        },
         policies={"challenger": {"ranks": {"b": 1}, "support": 0.8}},
         features=[[1.0]] * 5,
         sampling_probability=0.5,
     )
     nulls = page(
-        1, ranking=dict.fromkeys(("propensities", "swap", "marginals")), features=None, policies={"challenger": None}
+        1,
+        ranking=dict.fromkeys(("propensities", "swap", "marginals", "rank_probabilities")),
+        features=None,
+        policies={"challenger": None},
     )
     batch = decoded(full, nulls)
     rankings = batch.rankings
@@ -84,6 +92,9 @@ def test_items_may_be_integers_and_keys_are_their_digits() -> None:
     assert rankings.ranks.tolist() == [[1]]
 
 
+AT_RANKS = "ranking.rank_probabilities"
+
+
 @pytest.mark.parametrize(
     ("changes", "reason", "detail"),
     [
@@ -98,6 +109,15 @@ def test_items_may_be_integers_and_keys_are_their_digits() -> None:
         ({"ranking": {"marginals": [[1, 0]]}}, "malformed", "ranking.marginals: 1 entry for 5 items shown"),
         ({"ranking": {"marginals": [[0, 1]] * 5}}, "propensity_range", "ranking.marginals[0]"),
         ({"ranking": {"marginals": [[1]] * 5}}, "malformed", "ranking.marginals[0]: 1 entry, expected 2"),
+        ({"ranking": {"rank_probabilities": [[1]]}}, "malformed", f"{AT_RANKS}: 1 entry for 5 items shown"),
+        ({"ranking": {"rank_probabilities": [[1] * 3] * 5}}, "malformed", f"{AT_RANKS}[3]: 3 entries, expected more"),
+        (
+            {"ranking": {"rank_probabilities": [[1] * 5] * 4 + [[1]]}},
+            "malformed",
+            f"{AT_RANKS}: rows of 1 to 5 numbers",
+        ),
+        ({"ranking": {"rank_probabilities": [[0, 1, 0, 0, 0]] * 5}}, "propensity_range", f"{AT_RANKS}[0]: 0 is its"),
+        ({"ranking": {"rank_probabilities": [[1, 2, 0, 0, 0]] * 5}}, "propensity_range", f"{AT_RANKS}[0]: 2 is not"),
         ({"features": [[1], [2], [3], [4], [5, 6]]}, "malformed", "features: rows of 1 to 2 numbers"),
         ({"policies": {"a": {"ranks": {"b": 0}}}}, "malformed", "policies"),
         ({"policies": {"a": {"ranks": {"b": 1.5}}}}, "malformed", "policies"),
@@ -165,7 +185,7 @@ def test_batches_are_cut_joined_and_restored_without_a_change() -> None:
         page(0),
         page(1, {"other": {"ranking": ["e", "d"]}}, features=[[1.0, 2.0]] * 5),
         page(2, ranking={"clicked": []}),
-        page(3, ranking={"swap": [1, 2]}),
+        page(3, ranking={"swap": [1, 2], "rank_probabilities": [[0.2] * 5] * 5}),
     ]
     whole = decoded(*messages)
     for cut in range(5):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from streameval import EventBatch
-from streameval.ope.evidence.examination import LAG_VARIANCE, LearnedCurve, variances
+from streameval.ope.evidence.examination import LAG_VARIANCE, LearnedCurve, Swaps, variances
 from support.ranking_worlds import RANKS, evaluated, pages
 
 KINDS = ["swaps", "harvested"]
@@ -100,3 +100,46 @@ def test_a_rank_with_items_that_are_never_at_the_rank_before_is_unknown_and_fail
     (check,) = [check for check in report.trust if check.check == "examination" and check.policy == "new"]
     assert not check.ok
     assert check.reason.startswith("items at rank 2 are 0.5")
+
+
+@pytest.mark.parametrize("landmark", [1, 3, RANKS])
+def test_swaps_with_another_landmark_give_the_curve_relative_to_rank_1(landmark: int) -> None:
+    rng, count = np.random.default_rng(8), 20_000
+    others = np.delete(np.arange(RANKS), landmark - 1)
+    rows, other = rng.random(count) < 0.6, others[rng.integers(RANKS - 1, size=count)]
+    order, swap = np.tile(np.arange(RANKS), (count, 1)), np.zeros((count, 2))
+    order[rows, landmark - 1], order[rows, other[rows]] = other[rows], landmark - 1
+    swap[rows] = np.stack([np.full(count, landmark), other + 1], axis=1)[rows]
+    theta, attractiveness = 1 / np.arange(1.0, RANKS + 1), np.linspace(0.3, 0.8, RANKS)
+    clicks = rng.random((count, RANKS)) < theta * attractiveness[order]
+    batch = EventBatch.from_rankings(clicks=clicks, ranks={"new": RANKS - order.astype(float)}, swap=swap)
+    swaps = {"kind": "swaps", "ranks": RANKS, "landmark": landmark}
+    examined = evaluated(batch, swaps).report().examination
+    assert [rank.rank for rank in examined] == list(range(1, RANKS + 1))
+    for rank, truth in zip(examined, theta, strict=True):
+        assert rank.lower <= truth <= rank.upper
+
+    curve = Swaps(ranks=RANKS, horizon=1e9, landmark=landmark)
+    logarithm = curve.now(curve.fold(curve.start(), curve.summarise(batch, 100))[1]).logarithm[0]
+    rates = {}
+    for rank in others + 1:
+        pair = sorted((rank, landmark))
+        groups = [(swap.min(axis=1) == pair[0]) & (swap.max(axis=1) == pair[1]), ~swap.any(axis=1)]
+        above, below = (sum(clicks[group, at - 1].mean() for group in groups) for at in (rank, landmark))
+        rates[rank] = above / below
+    rates[landmark] = 1.0
+    assert np.exp(logarithm) == pytest.approx([rates[rank] / rates[1] for rank in range(1, RANKS + 1)], rel=1e-3)
+
+
+def test_derivatives_of_swaps_equal_finite_differences_with_any_landmark() -> None:
+    sums, step = np.random.default_rng(2).uniform(1, 9, size=18), 1e-6
+    for landmark in (1, 2, 4):
+        curve = Swaps(ranks=4, landmark=landmark)
+        above, below = (curve.logarithms(sums + sign * step * np.eye(18))[0] for sign in (1, -1))
+        derivative = (above - below).T / (2 * step)
+        np.testing.assert_allclose(curve.logarithms(sums)[1], derivative, rtol=1e-5, atol=1e-8)
+
+
+def test_a_landmark_is_one_of_the_learned_ranks() -> None:
+    with pytest.raises(ValueError, match="the landmark 5 is beyond the 4 ranks"):
+        Swaps(ranks=4, landmark=5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 from streameval import (
     ClickCAB,
     ClickIPS,
+    ClickStaticBlend,
+    ClickSwitch,
     ClippedClickIPS,
     Evaluator,
     EventBatch,
@@ -78,6 +81,26 @@ def test_the_expectation_over_all_patterns_of_looks_is_the_metric(metric: Any, p
     shown = np.arange(1.0, len(looks) + 1)
     truth = [gains(metric, order)[np.array(attractive)].sum() for order in (shown, ranks)]
     np.testing.assert_allclose(expected, truth, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric["kind"])
+@settings(max_examples=10)
+@given(page=pages(), noise=st.lists(st.floats(0.0, 0.9), min_size=1, max_size=3), data=st.data())
+def test_noise_of_any_rank_is_taken_out_of_the_expectation(metric: Any, page: Any, noise: Any, data: Any) -> None:
+    _, ranks, looks = page
+    size = len(looks)
+    attractiveness = np.array(data.draw(st.lists(st.floats(0, 1), min_size=size, max_size=size)))
+    chance = np.array([noise[min(rank, len(noise) - 1)] for rank in range(size)])
+    clicked = np.array(looks) * (chance + (1 - chance) * attractiveness)
+    patterns = np.array(list(product([0, 1], repeat=size)))
+    probability = np.where(patterns, clicked, 1 - clicked).prod(axis=1)
+    batch = EventBatch.from_rankings(clicks=patterns, ranks={"new": [ranks] * len(patterns)}, list_length=size)
+    ranking = Ranking(metric=metric, examination={"kind": "table", "values": looks, "noise": noise})
+    values = terms(batch, ranking)
+    shown = np.arange(1.0, size + 1)
+    truth = [gains(metric, order) @ attractiveness for order in (shown, ranks)]
+    np.testing.assert_allclose(probability @ values, truth, rtol=1e-9, atol=1e-9)
+    assert (values[:, 0] - values[:, 1]).max() <= ranking.largest_loss * (1 + 1e-12)
 
 
 def test_with_one_attractive_item_on_each_page_the_mean_reciprocal_rank_is_found() -> None:
@@ -293,6 +316,83 @@ def test_a_model_replaces_what_the_cap_removes() -> None:
     assert actual.reward_model.squared_error < actual.reward_model.baseline_squared_error
 
 
+@pytest.mark.parametrize(
+    ("estimator", "beta"),
+    [
+        (ClickStaticBlend(tau=0.3), lambda weight: 0.3),
+        (ClickSwitch(cap=3.0), lambda weight: float(weight <= 3)),
+        (ClickCAB(cap=3.0), lambda weight: min(3 / weight, 1)),
+    ],
+)
+def test_estimators_with_a_model_equal_the_published_table(estimator: Any, beta: Any) -> None:
+    batch = log(40, list_length=6)
+    rankings, ranking = batch.rankings, Ranking(metric=SIX)
+    assert rankings is not None
+    relevance = np.random.default_rng(2).random(len(rankings.rank))
+    evidence = Evidence.from_rankings(batch, POLICIES, ranking)
+    assert evidence.clicks is not None
+    evidence = replace(evidence, clicks=replace(evidence.clicks, relevance=relevance))
+    expected = np.zeros((40, 2))
+    for row, owner in enumerate(rankings.owner):
+        weight = rankings.rank[row]  # 1 / theta
+        counted = rankings.clicked[row] * weight * beta(weight) + (1 - beta(weight)) * relevance[row]
+        for policy, rank in enumerate((rankings.rank[row], rankings.ranks[row, 0])):
+            expected[owner, policy] += counted * gains(SIX, [rank])[0]
+    np.testing.assert_allclose(estimator.terms(evidence, None)[0].numerator, expected, rtol=1e-12)
+
+
+def with_features(events: int, seed: int) -> tuple[EventBatch, float]:
+    """Draw pages of ten items with a steep curve of looks and informative features, and the candidate's true value."""
+    rng, rank = np.random.default_rng(seed), np.arange(1.0, 11.0)
+    attractive = rng.random((events, 10)) < 0.3
+    clicks = (rng.random((events, 10)) < rank**-2.0) & attractive
+    ranks = np.tile(rank[::-1], (events, 1))
+    features = attractive[..., None] + 0.3 * rng.standard_normal((events, 10, 1))
+    batch = EventBatch.from_rankings(clicks=clicks, ranks={"new": ranks}, features=features, list_length=10)
+    return batch, float(np.mean(attractive @ gains({"kind": "dcg", "at": 10}, ranks[0])))
+
+
+STEEP: dict[str, Any] = {"metric": "dcg", "examination": {"kind": "power", "eta": 2.0}}
+
+
+def test_switch_and_blend_have_less_error_than_clicks_alone() -> None:
+    estimators = ["click_ips", ClickSwitch(cap=20.0), ClickStaticBlend(tau=0.1), ClickCAB(cap=20.0)]
+    errors: dict[str, list[float]] = {}
+    for seed in range(12):
+        batch, truth = with_features(1_000, seed)
+        actual = report(batch, ranking=STEEP, estimators=estimators, averages=["cumulative"])
+        for row in actual.estimates:
+            if row.policy == "new":
+                errors.setdefault(row.estimator, []).append((row.value or 0) - truth)
+    error = {label: np.sqrt(np.mean(np.square(values))) for label, values in errors.items()}
+    assert max(error["click_switch"], error["click_static_blend"], error["click_cab"]) < 0.8 * error["click_ips"]
+
+
+@pytest.mark.parametrize("kind", ["clipped_click_ips", "click_cab", "click_switch"])
+def test_the_cap_of_clicks_is_chosen_among_fixed_caps(kind: str) -> None:
+    batch, _ = with_features(3_000, 3)
+    caps = [np.inf, 1000.0, 300.0, 100.0, 30.0, 10.0, 3.0, 1.0]
+    fixed = [{"kind": kind, "cap": cap, "name": f"{cap:g}"} for cap in caps]
+    settings = {"ranking": STEEP, "averages": ["cumulative"], "intervals": {"cumulative": "normal"}}
+    actual = report(batch, estimators=[{"kind": kind, "cap": "auto"}, *fixed], **settings)
+    rows = [actual.get("new", f"{cap:g}", "cumulative") for cap in caps]
+    largest, full = terms(batch, Ranking(**STEEP))[:, 1].max(), gains({"kind": "dcg", "at": 10}, range(1, 11)).sum()
+    width, low, high, chosen = np.inf, -np.inf, np.inf, 0
+    for index, (row, cap) in enumerate(zip(rows, caps, strict=True)):
+        assert row.value is not None
+        assert row.upper is not None
+        width = min(width, (row.upper - row.value) / 1.959964 / 2 + 2 * min(cap * full, largest) / 3_000)
+        low, high = max(low, row.value - width), min(high, row.value + width)
+        if low > high:
+            break
+        chosen = index
+    row = actual.get("new", kind, "cumulative")
+    assert row.details["cap"] == (caps[chosen] if chosen else None)
+    assert row.value == pytest.approx(rows[chosen].value)
+    assert row.lower is not None
+    assert row.lower < (rows[chosen].lower or 0)
+
+
 def test_the_model_learns_from_a_sampled_page_as_from_all_that_it_stands_for() -> None:
     clicked = np.arange(2_000) % 2
     batch = EventBatch.from_rankings(
@@ -316,8 +416,10 @@ def test_decisions_and_rankings_are_not_mixed_and_other_metrics_are_refused_with
         Evaluator(["new"], estimators=["click_ips"])
     with pytest.raises(ValueError, match=r"candidates\.even: .* policies in code cannot rank"):
         Evaluator({"even": "uniform"}, ranking=Ranking())
-    for limits in ({"max": "auto", "quantile": 0.99}, {"max": 60.0, "quantiles": [0.5]}):
-        with pytest.raises(ValueError, match="reward_range: expected a range without max: auto and quantiles"):
+    for limits in ({"max": "auto", "quantile": 0.99}, {"max": 60.0, "quantiles": [0.5]}, {"per_unit": "24h"}):
+        with pytest.raises(
+            ValueError, match="reward_range: expected a range without max: auto, quantiles and per_unit"
+        ):
             Evaluator(["new"], ranking=Ranking(), reward_range=limits)
     with pytest.raises(ValueError, match="the events are rankings, and this evaluator takes decisions"):
         Evaluator(["new"]).update(log(1))
@@ -359,3 +461,37 @@ def test_on_60000_pages_the_lift_is_true_with_the_true_curve_and_has_the_wrong_s
     assert abs(corrected.lift - truth) < 2 * (corrected.lift_upper - corrected.lift) / 1.96
     assert truth > 0.25
     assert naive.lift_upper < 0
+
+
+def test_trust_in_high_ranks_is_corrected_on_pages_with_whole_lists() -> None:
+    rng, events, theta, noise = np.random.default_rng(21), 30_000, 1 / np.arange(1.0, 7.0), [0.6, 0.4, 0.3, 0.2, 0.1, 0]
+    attractive = rng.random((events, 6)) < np.linspace(0.1, 0.5, 6)
+    clicks = rng.random((events, 6)) < theta * np.where(attractive, 1.0, noise)
+    ranks = np.arange(6.0, 0, -1)
+    columns = {"clicks": clicks, "ranks": {"new": np.tile(ranks, (events, 1))}}
+    estimators = ["click_ips", "click_snips", {"kind": "clipped_click_ips", "cap": 60.0}]
+    gain = gains(SIX, ranks)
+    truths = {
+        "click_ips": (attractive @ gain).mean(),
+        "click_snips": (attractive @ gain).mean() / attractive.mean() / 6,
+    }
+    for corrected in (True, False):
+        examination = {"kind": "power", "noise": noise if corrected else []}
+        actual = report(
+            EventBatch.from_rankings(**columns, list_length=6),
+            ranking={"metric": SIX, "examination": examination},
+            estimators=estimators,
+            averages=["cumulative"],
+        )
+        for label, truth in truths.items():
+            row = actual.get("new", label, "cumulative")
+            assert row.lower is not None
+            assert row.upper is not None
+            assert (row.lower < truth < row.upper) == corrected
+        assert actual.get("new", "clipped_click_ips", "cumulative").value == pytest.approx(
+            actual.get("new", "click_ips", "cumulative").value
+        )
+    clicked_items = report(
+        EventBatch.from_rankings(**columns), ranking={"examination": {"kind": "power", "noise": noise}}
+    )
+    assert {policy.missing for policy in clicked_items.policies} == {events}

@@ -60,6 +60,7 @@ PROMISED: dict[str, set[str]] = {
     "streameval_policy_decay_alpha": PER_ESTIMATE,
     "streameval_policy_horizon_events": PER_ESTIMATE,
     "streameval_policy_cap": PER_ESTIMATE,
+    "streameval_policy_click_window": PER_ESTIMATE,
     "streameval_policy_lipschitz_per_event": PER_ESTIMATE,
     "streameval_events_accepted_total": set(),
     "streameval_events_rejected_total": {"reason"},
@@ -68,6 +69,12 @@ PROMISED: dict[str, set[str]] = {
     "streameval_rewards_clipped_share": {"reward"},
     "streameval_rewards_clipped_worth": {"reward"},
     "streameval_reward_limit": {"reward"},
+    **{
+        f"streameval_policy_unit_{name}{end}": {"policy", "reward"}
+        for name in ("value", "lift", "lift_ratio")
+        for end in ("", "_lower", "_upper")
+    },
+    **{f"streameval_policy_{name}": {"policy", "reward"} for name in ("units", "unit_window_end_seconds")},
     **{f"streameval_policy_reward_quantile{end}": {"policy", "reward", "level"} for end in ("", "_lower", "_upper")},
     "streameval_policy_events_since_start": {"policy"},
     "streameval_policy_events_missing_total": {"policy"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -193,6 +194,7 @@ def test_a_backfill_between_live_polls_loses_and_repeats_nothing(
     monkeypatch: pytest.MonkeyPatch, live_lots: list[int], late_lots: list[int]
 ) -> None:
     monkeypatch.setattr("streameval.service.reload.SLICE_SECONDS", 0.001)
+    monkeypatch.setattr("streameval.service.daemon.MIN_TURN_SECONDS", 0.001)
     live, source, added = Log([120, 80], live_lots), Log([120, 80], late_lots), AddedCandidate()
     all_candidates = AllCandidates(added)
     changes = iter([Change(NumberFormat(), Backfill(added, added, lambda _: BackfillReader(source)))])
@@ -491,6 +493,17 @@ def test_an_unusable_file_is_refused_and_the_old_configuration_stays(tmp_path: P
     with pytest.raises(ConfigError):
         reload()
     assert reload.config is config
+
+
+def test_a_new_header_needs_no_restart(tmp_path: Path) -> None:
+    before, after = (
+        Config.load(written(tmp_path / f"{count}.yaml", source={"topic": "t", "policies_of": headers}))
+        for count, headers in enumerate(({"v7": ["a"]}, {"v7": ["a"], "v8": ["a", "b"]}))
+    )
+    assert needing_restart(before, after) == []
+    event = {"event_id": 1, "timestamp": 0, "action": "x", "propensity": 0.5, "reward": 1}
+    message = json.dumps(event | {"policies_of": "v8", "policies": [0.25, 0.5]}).encode()
+    assert [len(config.event_format().decode_batch([message])) for config in (before, after)] == [0, 1]
 
 
 def test_equal_configurations_need_no_restart(tmp_path: Path) -> None:

@@ -272,7 +272,7 @@ def test_snapshots_from_before_rewards_could_be_clipped_are_continued(workspace:
 @pytest.mark.parametrize(
     "rewards",
     [
-        {"a": {}, "b": {"max": 2, "quantiles": [0.5, 0.95]}},
+        {"a": {}, "b": {"max": 2, "quantiles": [0.5, 0.95], "per_unit": "24h"}},
         {"a": {}, "b": {"max": "auto", "quantile": 0.99}},
         {"a": {}, "b": {"max": 2}, "ratio": {"of": ["b", "a"]}, "sum": {"of": {"a": 1, "b": 2}}},
     ],

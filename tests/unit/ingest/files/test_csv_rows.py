@@ -149,6 +149,7 @@ def test_bytes_that_are_not_utf_8_spoil_their_row_only(opened: Opened, tmp_path:
     ("options", "problem"),
     [
         ({"path": "log.parquet"}, "`streameval produce` sends its rows"),
+        ({"path": "log.feather"}, "is Arrow; `streameval produce` sends its rows"),
         ({"path": "log.csv", "format": "json"}, "log.csv is CSV"),
     ],
 )

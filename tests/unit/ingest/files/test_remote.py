@@ -52,6 +52,13 @@ def parquet(count: int = COUNT, **options: Any) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
+def arrow(*, of_stream: bool = False) -> bytes:
+    sink = pa.BufferOutputStream()
+    with (pa.ipc.new_stream if of_stream else pa.ipc.new_file)(sink, table().schema) as writer:
+        writer.write_table(table(), 500)
+    return sink.getvalue().to_pybytes()
+
+
 def count_events(*paths: str, **options: Any) -> int:
     return sum(map(len, streameval.read_events(paths, policies=["challenger"], **options)))
 
@@ -156,14 +163,31 @@ def test_a_local_folder_of_parquet_files_is_one_table(tmp_path: Path) -> None:
     assert count_events(str(tmp_path / "*" / "*.parquet")) == 2 * COUNT
 
 
-@pytest.mark.parametrize("name", ["log.ndjson", "log.ndjson.gz", "log.parquet", "unnamed"])
+@pytest.mark.parametrize(
+    "name", ["log.ndjson", "log.ndjson.gz", "log.parquet", "unnamed", "log.arrow", "log.arrows", "x"]
+)
 def test_a_web_server_sends_parts_or_whole_files(web: str, tmp_path: Path, name: str) -> None:
     text = b"".join(LINES)
-    content = {"log.ndjson.gz": gzip.compress(text), "log.parquet": parquet(), "unnamed": parquet()}.get(name, text)
+    content = {
+        "log.ndjson.gz": gzip.compress(text),
+        "log.parquet": parquet(),
+        "unnamed": parquet(),
+        "log.arrow": arrow(),
+        "log.arrows": arrow(of_stream=True),
+        "x": arrow(of_stream=True),
+    }.get(name, text)
     (tmp_path / name).write_bytes(content)
     assert check(f"{web}/{name}") == len(content)
     assert count_events(f"{web}/{name}") == COUNT
     assert count_events(f"{web}/{name}?signature=a.b") == COUNT
+
+
+def test_arrow_files_in_folders_of_a_store_are_one_table_with_their_partitions(memory: Any) -> None:
+    memory.pipe("/frames/country=de/part-0.feather", arrow())
+    memory.pipe("/frames/country=fr/part-0.arrows", arrow(of_stream=True) * 2)
+    answer = streameval.compare("memory://frames", candidates=["challenger"], segments=["country"])
+    found = {row.segment_value: row.events for row in answer.report.segments if row.policy == "challenger"}
+    assert (found["de"], found["fr"]) == (COUNT, 2 * COUNT)
 
 
 def test_columns_that_are_not_read_are_not_sent(tmp_path: Path) -> None:

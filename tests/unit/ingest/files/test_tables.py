@@ -11,6 +11,8 @@ import io
 import json
 import lzma
 import math
+import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -31,6 +33,7 @@ from streameval.cli.replay import Replay
 from streameval.config.model import Config
 from streameval.errors import ConfigError, InputError
 from streameval.events import EventBatch, Fault, JsonDecoder, Origin, fingerprints
+from streameval.events.arrow_messages import NAMES_KEY, arrow_message
 from streameval.events.tables import ColumnNames
 from streameval.ingest.files.reading import read_events
 from streameval.ingest.files.source import read_lines
@@ -76,6 +79,15 @@ def parquet_file(path: Path, table: Any, **options: Any) -> Path:
     return path
 
 
+def arrow_file(path: Path, table: Any, rows: int = 64, *, of_stream: bool = False, **options: Any) -> Path:
+    """Write Arrow IPC in batches of some rows, with options such as `compression`."""
+    table = table if isinstance(table, pa.Table) else pa.table(table)
+    write = pa.ipc.new_stream if of_stream else pa.ipc.new_file
+    with path.open("ab") as file, write(file, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_table(table, rows)
+    return path
+
+
 def csv_file(path: Path, table: Any) -> Path:
     pa.csv.write_csv(pa.table(table), path)
     return path
@@ -96,12 +108,20 @@ def csv_of(path: Path, *lines: str) -> Path:
     return path
 
 
-def test_parquet_csv_and_json_of_the_same_events_give_the_same_report(tmp_path: Path) -> None:
+def test_parquet_arrow_csv_and_json_of_the_same_events_give_the_same_report(tmp_path: Path) -> None:
     table = columns()
     expected = replayed(tmp_path, json_file(tmp_path / "log.ndjson", table))
     assert expected.events.accepted == 500
     assert 0 < expected.policies[2].missing < 500
-    for file in (parquet_file(tmp_path / "log.parquet", table), csv_file(tmp_path / "log.csv", table)):
+    files = [parquet_file(tmp_path / "log.parquet", table), csv_file(tmp_path / "log.csv", table)]
+    files += [
+        arrow_file(tmp_path / "log.arrow", table, 500),
+        arrow_file(tmp_path / "log.feather", table, compression="lz4"),
+        arrow_file(tmp_path / "log.arrows", table, 7, of_stream=True, compression="zstd"),
+        arrow_file(tmp_path / "unnamed", table),
+        arrow_file(tmp_path / "unnamed_stream", table, of_stream=True),
+    ]
+    for file in files:
         assert replayed(tmp_path, file) == expected
 
 
@@ -168,13 +188,13 @@ def decoded(path: Path, decoder: JsonDecoder, names: ColumnNames) -> EventBatch:
     return EventBatch.concat(read_table(str(path), kind, names, decoder, lambda read, total: None))
 
 
-@pytest.mark.parametrize("ending", ["parquet", "csv"])
+@pytest.mark.parametrize("ending", ["parquet", "arrow", "csv"])
 @pytest.mark.parametrize(("good", "seed"), [(0.98, 1), (0.6, 2)])
 def test_rows_of_a_table_are_accepted_and_rejected_as_json(tmp_path: Path, ending: str, good: float, seed: int) -> None:
     """Leave out some columns, and draw cells of others, good with the probability `good`. CSV has no empty text."""
     rng, n = np.random.default_rng(seed), 2100
     present = [name for name in FIELDS if name not in ("unit", "sampling_probability", "a") or rng.random() < 0.5]
-    cells_of = {name: [cell for cell in FIELDS[name] if cell != "" or ending == "parquet"] for name in present}
+    cells_of = {name: [cell for cell in FIELDS[name] if cell != "" or ending != "csv"] for name in present}
     chosen = {
         name: [cells[0 if rng.random() < good else rng.integers(len(cells))] for _ in range(n)]
         for name, cells in cells_of.items()
@@ -193,7 +213,7 @@ def test_rows_of_a_table_are_accepted_and_rejected_as_json(tmp_path: Path, endin
     assert 0 < len(expected) < n
     types = {name: pa.string() if name in ("event_id", "action", "unit") else pa.float64() for name in chosen}
     table = pa.table({name: pa.array(cells, types[name]) for name, cells in chosen.items()})
-    (parquet_file if ending == "parquet" else csv_file)(path, table)
+    {"parquet": parquet_file, "arrow": arrow_file, "csv": csv_file}[ending](path, table)
     batch = decoded(path, decoder, ColumnNames(event_id="event_id"))
     assert batch.origin is not None
     assert expected.origin is not None
@@ -810,3 +830,75 @@ def test_rows_with_lists_of_millions_of_values_in_a_small_parquet_file_are_rejec
     assert (rejected.reason, rejected.detail[:8]) == ("malformed", "30000000")
     assert pa.total_allocated_bytes() <= before + 2**20
     assert (pa.default_memory_pool().max_memory() or 0) == peak
+
+
+def events_of(*files: Path, **options: Any) -> EventBatch:
+    return EventBatch.concat(list(read_events(files, **{"policies": ["old", "new"]} | options)))
+
+
+def test_the_messages_of_a_topic_in_one_file_are_read_with_their_policies_and_contexts(tmp_path: Path) -> None:
+    events = [
+        {"event_id": f"e-{number}", "timestamp": 1.5 + number, "action": "a", "actions": ["a", "b"]}
+        | {"propensities": [0.25, 0.75], "reward": number % 2, "context": {"user": {"age": number}}}
+        | {"policies": {"old": [0.5, 0.5]} | ({"new": [0.125, 0.875]} if number > 50 else {})}
+        for number in range(120)
+    ]
+    lines, file = tmp_path / "log.ndjson", tmp_path / "log.arrows"
+    lines.write_text("".join(json.dumps(event) + "\n" for event in events))
+    file.write_bytes(b"".join(arrow_message(events[start : start + 40]) for start in range(0, 120, 40)))
+    expected, found = (events_of(path, scores=["context"]) for path in (lines, file))
+    np.testing.assert_array_equal(found.probabilities, expected.probabilities)
+    np.testing.assert_array_equal(found.timestamp, expected.timestamp)
+    assert found.raw_fields is not None
+    assert expected.raw_fields is not None
+    assert [row["context"] for row in found.raw_fields.values] == [row["context"] for row in expected.raw_fields.values]
+
+
+@pytest.mark.parametrize("of_stream", [False, True])
+def test_policies_in_arrow_files_are_columns_lists_or_structs(tmp_path: Path, of_stream: bool) -> None:
+    plain = {"timestamp": [1.0, 2.0], "action": ["a", "b"], "propensity": [0.5, 0.25], "reward": [0, 1]}
+    metadata = {NAMES_KEY: b'["new", "old"]'}
+    lists = pa.FixedSizeListArray.from_arrays(pa.array([0.1, 0.2, 0.3, 0.4]), 2)
+    forms = {
+        "columns": pa.table({**plain, "new": [0.1, 0.3], "old": [0.2, 0.4]}),
+        "struct": pa.table({**plain, "policies": [{"new": 0.1, "old": 0.2}, {"new": 0.3, "old": 0.4}]}),
+        "lists": pa.table({**plain, "policies": lists}).replace_schema_metadata(metadata),
+    }
+    for name, table in forms.items():
+        batch = events_of(arrow_file(tmp_path / f"{name}.arrow", table, of_stream=of_stream))
+        np.testing.assert_array_equal(batch.probabilities, [[0.2, 0.1], [0.4, 0.3]])
+    nested = pa.table({**plain, "choice": [{"p": {"n": 0.1}}, {"p": {"n": 0.3}}]})
+    file = arrow_file(tmp_path / "nested.arrow", nested, of_stream=of_stream)
+    batch = events_of(file, policies=["new"], columns={"policies": {"new": "choice.p.n"}})
+    np.testing.assert_array_equal(batch.probabilities, [[0.1], [0.3]])
+
+
+@pytest.mark.parametrize("of_stream", [False, True])
+def test_a_damaged_arrow_file_is_an_input_error(tmp_path: Path, of_stream: bool) -> None:
+    whole = arrow_file(tmp_path / "whole.arrow", columns(), of_stream=of_stream).read_bytes()
+    contents = [b"", b"not arrow at all", whole[: len(whole) // 2], whole[:20]]
+    for number, content in enumerate(contents):
+        file = tmp_path / f"{number}.arrow"
+        file.write_bytes(content)
+        with pytest.raises(InputError, match="cannot be read as Arrow after row"):
+            replayed(tmp_path, file)
+    wrong = pa.table(columns()).append_column("name", pa.array(["abc"] * 500))
+    content = bytearray(arrow_file(tmp_path / "offsets.arrow", wrong, 500, of_stream=of_stream).read_bytes())
+    offsets = np.arange(0, 9, 3, dtype=np.int32).tobytes()
+    place = content.index(offsets) + 4
+    content[place : place + 4] = b"\xff\xff\xff\x7f"
+    (tmp_path / "offsets.arrow").write_bytes(content)
+    with pytest.raises(InputError, match="cannot be read as Arrow after row 0"):
+        replayed(tmp_path, tmp_path / "offsets.arrow")
+
+
+def test_an_arrow_stream_is_read_from_a_pipe_and_a_file_is_not(tmp_path: Path) -> None:
+    for name, of_stream in (("stream", True), ("file", False)):
+        pipe = tmp_path / name
+        os.mkfifo(pipe)
+        content = arrow_file(tmp_path / f"{name}.arrow", columns(), of_stream=of_stream).read_bytes()
+        writer = threading.Thread(target=pipe.write_bytes, args=(content,))
+        writer.start()
+        with nullcontext() if of_stream else pytest.raises(InputError, match="is read from its end"):
+            assert replayed(tmp_path, pipe, written="arrow").events.accepted == 500
+        writer.join()

@@ -44,7 +44,7 @@ from support.strategies import examples
 from support.streams import CANDIDATE, Stream, close, evaluated, from_weights, random_stream, streams
 
 BLOCK = 20
-ESTIMATORS, OF_ACTIONS = parts.estimators_of_weights(), parts.estimators_of_actions()
+ESTIMATORS = parts.estimators_of_weights()
 AVERAGES = [Cumulative(), Window(tau=60, resolution=1), Decay(alpha=0.98)]
 quickly = examples(40)
 

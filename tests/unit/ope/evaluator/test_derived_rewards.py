@@ -217,6 +217,26 @@ DECIDING: dict[str, Any] = {
 PER_CLICK = {"of": ["revenue", "click"]}
 
 
+def test_a_ratio_knows_the_share_of_events_that_a_candidate_lacks() -> None:
+    log = batch(UNKNOWN, {"click": CLICK, "revenue": REVENUE})
+    some = EventBatch.from_arrays(
+        reward=UNKNOWN,
+        propensity=log.propensity,
+        policies={
+            name: np.where(np.arange(EVENTS) % 5 == 0, np.nan, column)
+            for name, column in zip(log.policies, log.probabilities.T, strict=True)
+        },
+        rewards={"click": CLICK, "revenue": REVENUE},
+    )
+    report = evaluated(some, rewards={"per_click": PER_CLICK, "click": {}, "revenue": {"max": 50}}, **DECIDING)
+    for row in report.of_reward("per_click").estimates:
+        plain = report.get(row.policy, row.estimator, row.average, "click")
+        assert row.details["missing_share"] == pytest.approx(plain.details["missing_share"])
+    assert report.promotion[0].basis.missing_share == pytest.approx(0.2, abs=0.01)
+    finding = next(check.reason for check in report.trust if (check.policy, check.check) == ("one", "missing_share"))
+    assert finding.startswith("20.0% of the events of ")
+
+
 @pytest.mark.parametrize(
     "rewards",
     [

@@ -106,7 +106,10 @@ def test_transitions_name_the_partition_and_offset_of_the_event() -> None:
             {"ranking": {"metric": "dcg", "examination": "swaps"}, "estimators": ["click_ips"]},
             "the examination of ranks is learned in order",
         ),
-        ({"reward_range": {"max": "auto", "quantile": 0.99}}, "reward.max: auto is learned in order"),
+        (
+            {"reward_range": {"max": "auto", "quantile": 0.99}},
+            "reward.max: auto clips each block at a quantile of all blocks before it, and executors lack",
+        ),
         ({"propensity": "estimated", "estimators": ["snips"]}, "propensities are estimated from the events before"),
     ],
 )

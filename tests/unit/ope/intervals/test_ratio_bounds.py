@@ -85,9 +85,6 @@ def log(events: int, seed: int, rewards: tuple[float, float] = (0.3, 0.6), sign:
     )
 
 
-TRUTH = (0.3 * 0.3 + 0.7 * 0.6) / (0.7 * 0.3 + 0.3 * 0.6) - 1
-
-
 def estimates(batch: se.EventBatch, **options: object) -> dict[str, se.Estimate]:
     """Return the challenger's estimates by estimator."""
     settings = {"estimators": ["ips", "snips"], "averages": ["cumulative"], "promotion": "off", "drift": None}

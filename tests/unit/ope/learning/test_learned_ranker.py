@@ -212,17 +212,20 @@ def test_a_ranker_joins_late_and_survives_the_removal_of_another() -> None:
     assert rows[0].value == pytest.approx(rows[1].value, rel=1e-12)
 
 
-def test_pages_in_json_are_learned_from() -> None:
+def test_pages_in_json_or_one_by_one_are_learned_from() -> None:
     batch, features, _ = worlds.featured(250, 1, *worlds.scorers(3))
     assert batch.rankings is not None
     clicks, messages = batch.rankings.clicked.reshape(250, worlds.ITEMS), []
     for table, clicked_items in zip(features.tolist(), clicks, strict=True):
         page = {"shown": list(range(worlds.ITEMS)), "clicked": np.flatnonzero(clicked_items).tolist()}
         messages.append(json.dumps({"event_id": "", "timestamp": 0, "ranking": page, "features": table}).encode())
-    made = evaluator(LearnedRanker())
+    made, one_by_one = evaluator(LearnedRanker()), evaluator(LearnedRanker())
     made.update(made.config.decoder().decode_batch(messages))
-    expected = evaluated(LearnedRanker(), batch)
-    assert np.array_equal(made.learned("ranker")["weights"], expected.learned("ranker")["weights"])
+    for message in messages:
+        one_by_one.update_one(json.loads(message))
+    expected = evaluated(LearnedRanker(), batch).learned("ranker")["weights"]
+    assert np.array_equal(made.learned("ranker")["weights"], expected)
+    assert np.array_equal(one_by_one.learned("ranker")["weights"], expected)
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -15,15 +15,18 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 import zstandard
 from msgspec.structs import replace
 
 from streameval.errors import StreamevalError
 from streameval.ingest.base import SourceStatus
+from streameval.ope.answer import answers
 from streameval.ope.report import PolicyCounts, Report
 from streameval.service.http import server as http
 from streameval.service.http.server import HttpServer
+from streameval.service.shown import MAX_REPORTED, shown_candidates
 from streameval.service.status import DaemonStatus, History
 from streameval.service.status_page.page import render
 from support.factories import NOW, View, make_estimate, make_published, make_report, make_unknown
@@ -124,6 +127,32 @@ def test_the_report_is_served_as_json(client: httpx.Client) -> None:
     answer = client.get("/api/v1/report")
     assert answer.headers["content-type"] == "application/json"
     assert answer.json() == json.loads(make_report().to_json())
+
+
+def test_a_report_of_some_candidates_leaves_out_the_others() -> None:
+    report = make_report(12)
+    best = [each.policy for each in answers(report)]
+    with HttpServer(View(make_published(report)), port=0) as server, httpx.Client(base_url=server.url) as client:
+
+        def candidates(query: str) -> tuple[list[str], str | None]:
+            answer = client.get(f"/api/v1/report{query}")
+            shown = msgspec.json.decode(answer.content, type=Report)
+            assert shown.events == report.events
+            assert {row.policy for row in shown.estimates} == {counts.policy for counts in shown.policies}
+            names = [counts.policy for counts in shown.policies if not counts.production]
+            return sorted(names), answer.headers.get("streameval-left-out")
+
+        assert candidates("") == candidates("?top=all") == candidates("?top=12") == (sorted(best), None)
+        assert candidates("?top=3") == (sorted(best[:3]), "9")
+        assert candidates("?top=0") == ([], "12")
+        assert candidates(f"?policy={best[4]}&policy={best[2]}") == (sorted([best[4], best[2]]), "10")
+
+
+def test_more_than_a_thousand_candidates_are_left_out_of_a_report_by_default() -> None:
+    for count, shown in ((1000, 1000), (1001, 100)):
+        status = make_published(make_report(count, ("ips",), ("cumulative",)))
+        names = shown_candidates(status, [], "", MAX_REPORTED)
+        assert len(names or status.reported.policies[1:]) == shown
 
 
 def test_the_history_has_estimates_and_decisions_of_the_chosen_policies_and_times(

@@ -13,7 +13,9 @@ from msgspec.structs import replace
 
 from streameval.ingest.background import WorkerStatus
 from streameval.ingest.stages import BufferStatus, RewardCounts
+from streameval.ope.answer import answers
 from streameval.ope.report import DAY, WEEK, Decision, Profile, Report, Transition, TrustCheck
+from streameval.service.shown import SHOWN
 from streameval.service.status import BackfillStatus, History, SnapshotStatus
 from streameval.service.status_page.charts import (
     FRAME_HEIGHT,
@@ -72,6 +74,26 @@ def test_the_top_prefers_known_values() -> None:
     )
     assert chosen(replace(report, estimates=unknown), {}) == ("ips", "cumulative")
     assert chosen(replace(report, estimates=()), {}) is None
+
+
+def test_a_page_of_many_candidates_shows_the_best_and_the_way_to_the_others() -> None:
+    report = make_report(SHOWN + 5, ("ips",), ("cumulative",))
+    best = [each.policy for each in answers(report)]
+
+    def candidates(shown: str) -> set[str]:
+        return set(re.findall(r"<th scope=.row.>(challenger-\w+) <small>", shown))
+
+    many = page(report)
+    assert candidates(many) == set(best[:SHOWN])
+    assert f"Shown: {SHOWN} of {SHOWN + 5} candidates" in many
+    assert 'href="?top=all"' in many
+    every, one = page(report, {"top": "all"}), page(report, {"policy": best[-1]})
+    assert candidates(every) == set(best)
+    assert "left-out" not in every
+    assert candidates(one) == {best[-1]}
+    assert f"policy={best[-1]}" in re.findall(r'id="average-choice-1" href="([^"]*)"', one)[0]
+    assert candidates(page(report, {"top": "7"})) == set(best[:7])
+    assert "left-out" not in page(make_report())
 
 
 def test_links_lead_to_every_choice_and_mark_the_present_one() -> None:
@@ -228,7 +250,7 @@ def test_a_page_with_many_candidates_has_a_table_of_contents() -> None:
     links = re.findall(r'<a id="go-(\w+)" href="#(\w+)">', shown)
     assert links == [
         (part, part)
-        for part in ("answer", "standing", "quantiles", "hours", "adaptation", "trust", "pipeline", "marks")
+        for part in ("answer", "standing", "quantiles", "units", "hours", "adaptation", "trust", "pipeline", "marks")
     ]
     assert all(f'id="{part}"' in shown for part, _ in links)
 

@@ -77,3 +77,16 @@ def test_quantiles_and_the_learned_limit_are_a_section() -> None:
     assert rows[3].startswith("challenger-a reward 0.95 0.7 0.6 to –")
     assert "<p>reward is clipped at 120, its 0.999 quantile until now.</p>" in section
     assert "Quantiles of rewards" not in render(make_published(replace(report, quantiles=(), limits=())))
+
+
+def test_rewards_per_unit_are_a_section_that_says_what_it_does_not_tell() -> None:
+    report = make_report(candidates=1)
+    section = (
+        render(make_published(report)).partition('<section aria-labelledby="units">')[2].partition("</section>")[0]
+    )
+    rows = [" ".join(re.sub(r"<[^>]*>", " ", row).split()) for row in section.split("<tr>")]
+    assert rows[2].startswith("logging production reward 2023-11-15")
+    assert rows[2].endswith("1,200 0.13 0.12 to 0.14 – –")
+    assert "1,200 0.15 0.13 to 0.17 0.02 0.01 to 0.03" in rows[3]
+    assert "how often units return under a candidate is unknown" in section
+    assert "Rewards per unit" not in render(make_published(replace(report, per_unit=())))
