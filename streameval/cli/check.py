@@ -34,7 +34,7 @@ from streameval.ingest.base import Source, SourceStatus
 from streameval.ingest.files.source import FileSettings
 from streameval.ingest.kafka.client import ClientError
 from streameval.ingest.kafka.connection import CONFLUENT, KafkaConnection
-from streameval.ingest.kafka.formats import ArrowFormat, DescribedProtobuf
+from streameval.ingest.kafka.formats import ArrowFormat, DescribedProtobuf, GlueFormat
 from streameval.ingest.kafka.settings import KafkaSettings, reader_of
 from streameval.ingest.stages import Deduplication
 from streameval.ingest.stages.reward_store import repeated_rows
@@ -234,7 +234,7 @@ def schema_findings(config: Config, source: KafkaSettings) -> Iterator[Finding]:
     Raises:
         StreamevalError: The registry does not answer, or the schema cannot be read.
     """
-    if isinstance(source.format, str | ArrowFormat):
+    if isinstance(source.format, str | ArrowFormat | GlueFormat):
         return
     paths = reader_of(source.format).paths(source.topic)
     if isinstance(source.format, DescribedProtobuf):

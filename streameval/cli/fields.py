@@ -14,7 +14,8 @@ import msgspec
 import yaml
 
 from streameval.config.model import Config
-from streameval.events.diagnosis import DECODE_ERRORS, unframed
+from streameval.events.diagnosis import DECODE_ERRORS
+from streameval.events.frames import unframed
 from streameval.events.records import read_cell
 
 MAX_DEPTH = 4

@@ -28,10 +28,9 @@ from streameval.events.diagnosis import (
     MAX_MESSAGE_BYTES,
     Diagnosis,
     cut_fault,
-    is_framed,
     require_shallow,
-    unframed,
 )
+from streameval.events.frames import frame_fault, unframed
 from streameval.events.further_rewards import FurtherRewards, RewardField
 from streameval.events.headers import HeaderNames
 from streameval.events.origin import Origin, fingerprints, name_fingerprints
@@ -419,18 +418,20 @@ def _read(
 
     decode_message: Any = decode if _are_short_ascii(messages) else decode_text
     decoded: list[Any] = []
-    unread = iter(messages)
+    unread: Iterator[bytes | None] = iter(messages)
+    are_framed = False
     while len(decoded) + len(faults) < len(messages):
         try:
             decoded.extend(map(decode_message, unread))  # up to the first that fails
         except DECODE_ERRORS as error:
             index = len(decoded) + len(faults)
             message = cast(bytes, messages[index])
-            if is_framed(message):
-                messages = [value and unframed(value) for value in messages]
-                unread = iter(messages[index:])
+            content = message and unframed(message)
+            if content is not message and not are_framed:
+                are_framed, decode_message = True, decode_text
+                unread = (value and unframed(value) for value in messages[index:])  # one at a time: it may be unpacked
                 continue
-            event = fault_of_length(message) or cut_fault(message) or refused(message, error)
+            event = fault_of_length(message) or cut_fault(message) or frame_fault(message) or refused(content, error)
             if isinstance(event, Fault):
                 faults[index] = event
             else:

@@ -67,10 +67,11 @@ def remedy(rejected: Rejected, are_percent: bool | None = None) -> str:
     form = next((form for form in FORM_HINTS if f"`{form}`" in detail), None)
     if form is not None:
         return FORM_HINTS[form]
-    if rejected.value[:1] == b"\0":
-        return (
-            "this is the frame of a schema registry: write source: {format: {kind: avro, registry: URL}}, or protobuf"
+    if rejected.value[:1] in (b"\0", b"\1", b"\3"):
+        name, option = (
+            ("AWS Glue", "schemas: FOLDER") if rejected.value[:1] == b"\3" else ("a schema registry", "registry: URL")
         )
+        return f"this is the frame of {name}: write source: {{format: {{kind: avro, {option}}}}}, or protobuf"
     if detail.startswith(("not JSON", "not a JSON object")):
         array = "; jq -c '.[]' FILE unpacks an array" if rejected.value[:1] == b"[" else ""
         return f"write each event as one JSON object, in its own line or message{array}; {EVENT_HINT}"

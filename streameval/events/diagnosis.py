@@ -18,9 +18,6 @@ DECODE_ERRORS = (msgspec.DecodeError, ValueError, RecursionError, TypeError)
 """Errors of a bad message: a wrong type, invalid JSON, not UTF-8 (a ValueError), nested too deeply, no value."""
 MAX_MESSAGE_BYTES = 16 * 2**20  # longer messages are rejected unread; a Kafka broker accepts a sixteenth by default
 EXCERPT_BYTES = 1024  # that are kept of a message which is cut before it is in memory as a whole
-FRAMES = {b"\0": 5, b"\x03\0": 18}
-"""Bytes before the JSON of serializers, by the first ones: Confluent's with the number of a schema, and Glue's of AWS
-with its UUID, not compressed."""
 MAX_DEPTH = 100  # of values of any type: code that reads them, and snapshots, visit them by recursion
 MAX_DIAGNOSED_BYTES = 4 * 2**20  # longer messages are only decoded: a diagnosis takes a second for ten megabytes
 MAX_TEXT = 40
@@ -51,21 +48,6 @@ def cut_fault(message: bytes) -> Fault | None:
     """Return the fault of a message that was cut, None for others. Call it if the message cannot be decoded."""
     remark = _CUT.search(message, max(0, len(message) - 100)) if message.endswith(b" bytes)") else None
     return None if remark is None else Fault("malformed", f"{remark[1].decode()}, more than the limit")
-
-
-def is_framed(message: bytes | None) -> bool:
-    """Return whether a message is JSON in the frame of a serializer."""
-    return message is not None and message != unframed(message)
-
-
-def unframed(message: bytes) -> bytes:
-    r"""Return the JSON of a message, without a frame.
-
-    >>> unframed(b"\0\0\0\0\7{}"), unframed(b"{}")
-    (b'{}', b'{}')
-    """
-    size = next((size for start, size in FRAMES.items() if message.startswith(start)), 0)
-    return message[size:] if message[size : size + 1] == b"{" else message
 
 
 class Diagnosis:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
+from uuid import UUID
 
 import pytest
+from confluent_kafka import Producer
 
 from streameval.config.model import Config
 from streameval.ingest.kafka.producer import produce
+from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.pipeline import EventPipeline
 from streameval.service.daemon import Daemon
 from support.asking import report_of
@@ -44,6 +48,32 @@ def test_the_daemon_reads_what_check_has_found(
             report = report_of(client)
     assert report is not None
     assert report["events"]["rejected"] == {"malformed": 1}
+
+
+@pytest.mark.parametrize("client", ["kafka-python", "confluent"])
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_the_id_of_a_schema_may_be_in_a_header(broker: Broker, client: str, compression: str) -> None:
+    topic = f"headers-{client}-{compression}"
+    produce([encoded(event(0), 7)], topic, broker.connection, partitions=1)
+    number, record = b"\1" + UUID(int=7).bytes, encoded(event(1), 7)[5:]
+    writer = Producer({"bootstrap.servers": broker.connection.address, "compression.type": compression})
+    writer.produce(topic, record, headers=[("__value_schema_id", b"old"), ("x", None), ("__value_schema_id", number)])
+    writer.produce(topic, encoded(event(2), 7), headers=[("x", b"y" * 70)])
+    writer.produce(topic, None, headers=[("__value_schema_id", number)])
+    assert writer.flush(30.0) == 0
+    own = broker.connection.model_dump(exclude_defaults=True) | {"topic": topic, "client": client}
+    with_ids = [encoded(event(0), 7), number + record, encoded(event(2), 7), None]
+    avro = {"kind": "avro", "registry": "http://none"}
+    assert values_of(KafkaSettings.model_validate(own | {"format": avro}), 4) == with_ids
+    assert values_of(KafkaSettings.model_validate(own), 4) == [encoded(event(0), 7), record, *with_ids[2:]]
+
+
+def values_of(settings: KafkaSettings, count: int) -> list[bytes | None]:
+    """Read messages of a topic."""
+    values = list[bytes | None]()
+    with closing(settings.open()) as source:
+        wait_until(lambda: values.extend(v for part in source.poll(0.1) for v in part.values) or len(values) == count)
+    return values
 
 
 def test_a_daemon_waits_for_the_registry_and_loses_no_message() -> None:

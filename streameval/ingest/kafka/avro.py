@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from io import BytesIO
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from fastavro.schema import SchemaParseException
 
 from streameval.errors import InputError
 from streameval.events import Fault
+from streameval.ingest.kafka.glue import GlueReader
 from streameval.ingest.kafka.registry import MAX_RECORD_BYTES, SchemaReader, oversize
 
 MAX_DEPTH = 4
@@ -89,7 +90,7 @@ class AvroReader(SchemaReader):
 
     title = "Avro"
 
-    def record(self, data: BytesIO, schema: AvroSchema, number: int, indexes: list[int] | None) -> Any:
+    def record(self, data: BytesIO, schema: AvroSchema, number: Hashable, indexes: list[int] | None) -> Any:
         if fault := oversize(data.getbuffer().nbytes, schema.max_bytes):
             return fault
         try:
@@ -134,6 +135,15 @@ class AvroReader(SchemaReader):
                 self._parsed(self.referenced(reference), types, added)
         with _judged():
             return fastavro.parse_schema(msgspec.json.decode(schema.schema_str or ""), types), types
+
+
+class GlueAvroReader(GlueReader, AvroReader):
+    """Read Avro in the frame of AWS Glue."""
+
+    suffix = ".avsc"
+
+    def parse_file(self, content: bytes) -> AvroSchema:
+        return self.parse(Schema(content.decode(errors="replace"), "AVRO", []))
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from streameval.ingest.base import Records
@@ -23,6 +23,15 @@ class OffsetsGoneError(ClientError):
     def __init__(self, resume: Mapping[int, int | None]) -> None:
         super().__init__(f"offsets are gone in partitions {sorted(resume)}")
         self.resume = resume
+
+
+SCHEMA_ID_HEADER = "__value_schema_id"
+
+
+def with_schema_id(value: bytes | None, headers: Sequence[tuple[str, bytes | None]] | None) -> bytes | None:
+    """Return a value after the id of its schema in the headers, as newer serializers of Confluent write it."""
+    number = next((content for name, content in reversed(headers or ()) if name == SCHEMA_ID_HEADER), None)
+    return number + value if number and value is not None else value
 
 
 class Client(Protocol):

@@ -13,7 +13,7 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException
 
 from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import Records
-from streameval.ingest.kafka.client import ClientError
+from streameval.ingest.kafka.client import ClientError, with_schema_id
 from streameval.ingest.kafka.connection import KafkaConnection, KafkaTopic, shared_options
 from streameval.ingest.kafka.kafka_python import RECONNECT_BACKOFF_MAX_MS, KafkaPythonClient, milliseconds
 from streameval.ingest.kafka.oauth import provider_of
@@ -156,7 +156,10 @@ class ConfluentClient(KafkaPythonClient):
         position = max(self._positions[number], offsets[-1] + 1)
         self._move(number, position, messages[-1].leader_epoch())
         timestamps = [written_at for _, written_at in map(Message.timestamp, messages)]
-        return Records(self._topic, number, offsets, self._cut([*map(Message.value, messages)]), timestamps)
+        values = [*map(Message.value, messages)]
+        if self._settings.reads_schema_ids:
+            values = [*map(with_schema_id, values, map(Message.headers, messages))]
+        return Records(self._topic, number, offsets, self._cut(values), timestamps)
 
     def unblock(self, partitions: Collection[int]) -> None:
         if self._trouble:

@@ -203,6 +203,11 @@ class KafkaTopic(KafkaConnection):
     )
     discovery_interval: Seconds = Field(60.0, description="Interval between checks for new partitions.")
 
+    @property
+    def reads_schema_ids(self) -> bool:
+        """Return whether messages may have the id of their schema in a header, which then stands before the value."""
+        return False
+
 
 # --- Options of a client library that a configuration passes through by the library's own names ---
 

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import DirectoryPath, Field, SecretStr, model_validator
 
 from streameval.ingest.base import ExistingFile, StrictModel
 
 
-class RegistryFormat(StrictModel):
+class SchemaFormat(StrictModel):
+    """Read messages with schemas, each of which is looked up by the id in the message."""
+
+    on_missing_schema: Literal["reject", "wait"] = Field(
+        "reject",
+        description="If the registry or folder lacks the schema of a message, or the registry repeatedly refuses it: "
+        "reject the message, or read no further, and be not ready, until it is there.",
+    )
+
+
+class RegistryFormat(SchemaFormat):
     """Locate a schema registry, and log in to it."""
 
     registry: str = Field(
@@ -18,11 +28,6 @@ class RegistryFormat(StrictModel):
     username: str | None = Field(None, description="User name for the registry.")
     password: SecretStr | None = Field(None, description="Password for the registry.")
     ssl_cafile: ExistingFile | None = Field(None, description="PEM file of the certificate authority of the registry.")
-    on_missing_schema: Literal["reject", "wait"] = Field(
-        "reject",
-        description="If the registry does not have or repeatedly refuses the schema of a message: reject the message, "
-        "or read no further, and be not ready, until it has it.",
-    )
 
     @model_validator(mode="after")
     def _has_a_whole_login(self) -> RegistryFormat:
@@ -47,6 +52,16 @@ class ProtobufFormat(RegistryFormat):
     """Read Protobuf with the schemas of a registry."""
 
     kind: Literal["protobuf"]
+
+
+class GlueFormat(SchemaFormat):
+    """Read Avro or Protobuf in the frame of AWS Glue with the schemas of a folder."""
+
+    kind: Literal["avro", "protobuf"]
+    schemas: DirectoryPath = Field(
+        description="A folder of schemas. Each file is named after the UUID of a version: UUID.avsc for Avro, UUID.pb "
+        "for Protobuf (protoc --include_imports --descriptor_set_out)."
+    )
 
 
 class DescribedProtobuf(StrictModel):

@@ -28,7 +28,7 @@ from streameval.events.diagnosis import cut
 from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import Records
 from streameval.ingest.kafka import kafka_python_internals as internals
-from streameval.ingest.kafka.client import ClientError, OffsetsGoneError
+from streameval.ingest.kafka.client import ClientError, OffsetsGoneError, with_schema_id
 from streameval.ingest.kafka.connection import KafkaConnection, KafkaTopic, Start, shared_options
 from streameval.ingest.kafka.oauth import provider_of, shared_credentials
 
@@ -172,7 +172,10 @@ class KafkaPythonClient:
         internals.keep_epochs(self._consumer)
         self._max_message_bytes, self._max_poll_records = settings.max_message_bytes, settings.max_poll_records
         self._mean_bytes = FIRST_MEAN_BYTES
-        self._allowance = internals.bound_messages(self._consumer, settings.max_message_bytes)
+        self._reads_schema_ids = settings.reads_schema_ids
+        self._allowance = internals.bound_messages(
+            self._consumer, settings.max_message_bytes, with_headers=self._reads_schema_ids
+        )
 
     def topic_id(self) -> str | None:
         newest = internals.topic_id(self._connections, self._topic)
@@ -287,6 +290,8 @@ class KafkaPythonClient:
         offsets = [message.offset for message in messages]
         self._move(number, offsets[-1] + 1, messages[-1].leader_epoch)
         values, timestamps = [message.value for message in messages], [message.timestamp for message in messages]
+        if self._reads_schema_ids:
+            values = [with_schema_id(message.value, message.headers) for message in messages]
         return Records(self._topic, number, offsets, self._cut(values), timestamps)
 
     def _cut(self, values: list[bytes | None]) -> list[bytes | None]:

@@ -153,7 +153,7 @@ class Allowance:
         self.left = self._most
 
 
-def bound_messages(consumer: Any, limit: int) -> Allowance:
+def bound_messages(consumer: Any, limit: int, *, with_headers: bool = False) -> Allowance:
     """Cut compressed messages to excerpts if they are longer than a limit, without unpacking them whole.
 
     Batches of the formats before Kafka 0.11 are unpacked as a whole, and are unreadable if longer than the limit.
@@ -161,6 +161,7 @@ def bound_messages(consumer: Any, limit: int) -> Allowance:
     Args:
         consumer: A `KafkaConsumer`.
         limit: Bytes of a message.
+        with_headers: Whether the headers of compressed messages are read.
 
     Returns:
         What a poll may still return.
@@ -172,7 +173,7 @@ def bound_messages(consumer: Any, limit: int) -> Allowance:
             getattr(DefaultRecordBatch, name)
 
         def partition_records(offset: int, key: TopicPartition, records: Any, *rest: Any, **options: Any) -> Any:
-            part = make(offset, key, _BoundedBatches(records, limit, allowance), *rest, **options)
+            part = make(offset, key, _BoundedBatches(records, limit, allowance, with_headers), *rest, **options)
             part.record_iterator = _Rationed(part.record_iterator, allowance)
             return part
 
@@ -213,21 +214,21 @@ class _Rationed:
 class _BoundedBatches:
     """Return the batches of a fetch, with a limit for the messages of compressed ones."""
 
-    def __init__(self, batches: Any, limit: int, allowance: Allowance) -> None:
-        self._batches, self._limit, self._allowance = batches, limit, allowance
+    def __init__(self, batches: Any, limit: int, allowance: Allowance, with_headers: bool) -> None:
+        self._batches, self._options = batches, (limit, allowance, with_headers)
 
     def next_batch(self) -> Any:
         batch = self._batches.next_batch()
         if batch is None or not batch.compression_type:
             return batch
-        return _BoundedBatch(batch, self._limit, self._allowance)
+        return _BoundedBatch(batch, *self._options)
 
 
 class _BoundedBatch:
     """Behave as a compressed batch, and unpack one message after another."""
 
-    def __init__(self, batch: Any, limit: int, allowance: Allowance) -> None:
-        self._batch, self._limit, self._allowance = batch, limit, allowance
+    def __init__(self, batch: Any, limit: int, allowance: Allowance, with_headers: bool) -> None:
+        self._batch, self._limit, self._allowance, self._with_headers = batch, limit, allowance, with_headers
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batch, name)
@@ -249,7 +250,7 @@ class _BoundedBatch:
             raise CorruptRecordError("bytes after the last record of a batch")
 
     def _record(self, stream: Any) -> DefaultRecord:
-        """Read the next record. Headers are left out: nothing here reads them."""
+        """Read the next record, without headers unless they are needed, and if it is cut."""
         batch, size = self._batch, read_varint(stream)
         if not 0 <= size <= MAX_SKIPPED_BYTES:
             raise CorruptRecordError(f"a message of {size} bytes, and those after it in its batch")
@@ -265,9 +266,10 @@ class _BoundedBatch:
             self._allowance.left -= size  # it took as long as many others
         elif len(body) < size or position > size:
             raise CorruptRecordError(f"a record of {size} bytes has other parts")
+        headers = _headers_at(body, position) if self._with_headers and len(body) == size else []
         is_written_time = batch.timestamp_type == batch.LOG_APPEND_TIME
         time = batch.max_timestamp if is_written_time else batch.first_timestamp + later
-        return DefaultRecord(size, batch.base_offset + number, time, batch.timestamp_type, key, value, [])
+        return DefaultRecord(size, batch.base_offset + number, time, batch.timestamp_type, key, value, headers)
 
     def _require_short_set(self) -> None:
         """Refuse a set of messages of an old format that is longer than the limit."""
@@ -286,6 +288,17 @@ def _text_at(body: bytes, position: int) -> tuple[bytes | None, int]:
     """Return the text at a position, None if it is null, and the position after it. It may be cut."""
     size, position = decode_varint(body, position)
     return (None, position) if size < 0 else (body[position : position + size], position + size)
+
+
+def _headers_at(body: bytes, position: int) -> list[tuple[str, bytes | None]]:
+    """Return the headers at a position. Each takes two bytes at least."""
+    count, position = decode_varint(body, position)
+    headers = list[tuple[str, bytes | None]]()
+    while len(headers) < count and position < len(body):
+        name, position = _text_at(body, position)
+        content, position = _text_at(body, position)
+        headers.append(((name or b"").decode(errors="replace"), content))
+    return headers
 
 
 def give_up(producer: Any) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from base64 import b64decode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
@@ -20,12 +20,16 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSe
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
+from kafka.errors import CorruptRecordError
 
 from streameval.errors import InputError
 from streameval.events import Fault
 from streameval.ingest.kafka.formats import DescribedProtobuf
+from streameval.ingest.kafka.glue import GlueReader
 from streameval.ingest.kafka.registry import MAX_RECORD_BYTES, SchemaReader, oversize
+from streameval.ingest.kafka.unpacking import read_varint
 
+SET_HINT = "write it with protoc --include_imports --descriptor_set_out=FILE"
 MAX_DEPTH = 4
 """List the fields of messages inside messages to this depth."""
 MESSAGE_BYTES = 100  # of memory for a message without fields, which takes 2 bytes inside another one
@@ -154,7 +158,7 @@ class ProtobufReader(SchemaReader):
     title = "Protobuf"
     fetched_as = "serialized"  # a FileDescriptorProto in base64: the runtime cannot read the text of a schema
 
-    def record(self, data: BytesIO, schema: RegisteredTypes, number: int, indexes: list[int] | None) -> Any:
+    def record(self, data: BytesIO, schema: RegisteredTypes, number: Hashable, indexes: list[int] | None) -> Any:
         try:
             kind = schema.descriptor_at(indexes or [])
         except IndexError:
@@ -196,6 +200,52 @@ class ProtobufReader(SchemaReader):
         return str(file.name)
 
 
+class GlueTypes(RegisteredTypes):
+    """Find the types of a schema by one number: their place among all names in the file, sorted."""
+
+    def __init__(self, file: Any) -> None:
+        super().__init__(file)
+        self._sorted = sorted(_nested(file.message_types_by_name.values()), key=lambda kind: kind.full_name)
+
+    def descriptor_at(self, indexes: list[int]) -> Any:
+        return self._sorted[indexes[0]]
+
+
+def _nested(kinds: Iterable[Any]) -> Iterator[Any]:
+    """Yield types, and all types inside them."""
+    for kind in kinds:
+        yield kind
+        yield from _nested(kind.nested_types)
+
+
+class GlueProtobufReader(GlueReader, ProtobufReader):
+    """Read Protobuf in the frame of AWS Glue. Files of schemas are sets: the runtime cannot read the text of a schema.
+
+    In a set of protoc, the file that was asked for is the last one.
+    """
+
+    suffix = ".pb"
+
+    def indexes(self, data: BytesIO) -> list[int] | None:
+        try:
+            number = read_varint(data)
+        except CorruptRecordError:
+            return None
+        return [2 * number if number >= 0 else -2 * number - 1]  # Kafka's integers have their sign in the last bit
+
+    def parse_file(self, content: bytes) -> GlueTypes:
+        try:
+            files = FileDescriptorSet.FromString(content).file
+        except DecodeError as error:
+            raise InputError(f"the file holds no set of schemas: {error}", hint=SET_HINT) from error
+        pool, added = DescriptorPool(), {file.name for file in files}
+        for file in files:
+            add_file(file, pool, added)
+        if not files:
+            raise InputError("the file holds no schema", hint=SET_HINT)
+        return GlueTypes(pool.FindFileByName(files[-1].name))
+
+
 class DescribedReader:
     """Read Protobuf of one type with its schema in a file.
 
@@ -208,8 +258,7 @@ class DescribedReader:
         try:
             files = FileDescriptorSet.FromString(Path(settings.descriptor).read_bytes()).file
         except (OSError, DecodeError) as error:
-            hint = "write it with protoc --include_imports --descriptor_set_out=FILE"
-            raise InputError(f"{setting} holds no set of schemas: {error}", hint=hint) from error
+            raise InputError(f"{setting} holds no set of schemas: {error}", hint=SET_HINT) from error
         pool, added = DescriptorPool(), {file.name for file in files}
         for file in files:
             add_file(file, pool, added)

@@ -1,4 +1,8 @@
-"""Read messages with the schemas of a registry: a byte 0, the id of a schema in 4 bytes, and data."""
+"""Read messages with the schemas of a registry.
+
+They are a byte 0, the id of a schema in 4 bytes, and data, or a byte 1, a GUID in 16 bytes, and data. The clients put
+an id that is in a header before the data.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +37,7 @@ OUTAGES = {401, 408, 429, 502, 503, 504}
 BAD_ANSWER = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """Errors of the library for an answer that is not a schema."""
 MAX_ANSWER_BYTES = 16 * 2**20
+GLUE_REMEDY = "give its schemas in a folder, source: {format: {kind: avro, schemas: FOLDER}}, or protobuf"
 MAX_FAULTS = 10_000
 """Remember for this many schemas why there are none."""
 MAX_RECORD_BYTES = 384 * 2**20
@@ -110,7 +115,7 @@ class SchemaReader(ABC):
         self._url, self._waits = settings.registry, settings.on_missing_schema == "wait"
         self._make_client = partial(make_client, settings)
         self._client = self._make_client()
-        self._schemas: dict[int, tuple[Any, float]] = {}
+        self._schemas: dict[Hashable, tuple[Any, float]] = {}
         self._refusals: dict[Hashable, _Refusal] = {}
         self._pending: tuple[Hashable, Background[tuple[Schema]], float] | None = None
         self._waited = 0.0  # seconds since the caller last went on without all answers
@@ -129,10 +134,14 @@ class SchemaReader(ABC):
         except (SerializationError, EOFError, struct.error):
             pass  # what the prefix lacks is reported below, with the schema if it has one
         data.seek(head.tell())
-        if prefix.id is None:
-            return Fault("malformed", f"not {self.title} with the number of a schema: the first byte is not 0")
-        schema = self._schema(prefix.id)
-        return schema if isinstance(schema, Fault) else self.record(data, schema, prefix.id, indexes)
+        number = prefix.id if prefix.guid is None else prefix.guid
+        if number is None:
+            first = (
+                f"in the frame of AWS Glue: {GLUE_REMEDY}" if message[:1] == b"\3" else "the first byte is not 0 or 1"
+            )
+            return Fault("malformed", f"not {self.title} with the number of a schema: {first}")
+        schema = self._schema(number)
+        return schema if isinstance(schema, Fault) else self.record(data, schema, number, indexes)
 
     def paths(self, topic: str) -> list[str] | None:
         """Return the names of the fields of the newest schema of a topic, as `columns` has them.
@@ -153,7 +162,7 @@ class SchemaReader(ABC):
         return None if isinstance(newest, Fault) else self.paths_of(newest)
 
     @abstractmethod
-    def record(self, data: BytesIO, schema: Any, number: int, indexes: list[int] | None) -> Any:
+    def record(self, data: BytesIO, schema: Any, number: Hashable, indexes: list[int] | None) -> Any:
         """Return the record of a message, or its `Fault`.
 
         Args:
@@ -192,7 +201,7 @@ class SchemaReader(ABC):
             raise InputError(message, hint="register the schema that it refers to")
         return schema
 
-    def _schema(self, number: int) -> Any:
+    def _schema(self, number: Hashable) -> Any:
         """Return the schema with an id, or a `Fault`, which holds for a while."""
         schema, until = self._schemas.get(number, (None, 0.0))
         if time.monotonic() < until:
@@ -205,8 +214,9 @@ class SchemaReader(ABC):
         self._schemas[number] = schema, until
         return schema
 
-    def _load(self, number: int) -> Any:
-        schema = self._request(number, lambda client: client.get_schema(number, fmt=self.fetched_as))
+    def _load(self, number: Any) -> Any:
+        name, key = ("get_schema", number) if isinstance(number, int) else ("get_schema_by_guid", str(number))
+        schema = self._request(key, lambda client: getattr(client, name)(key, fmt=self.fetched_as))
         if isinstance(schema, Fault):
             detail = f"the schema registry has no schema {number}" + (f": {schema.detail}" if schema.detail else "")
             if self._waits:

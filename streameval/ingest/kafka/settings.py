@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
 
-from pydantic import AwareDatetime, Discriminator, Field, Tag, TypeAdapter
+from pydantic import AwareDatetime, BaseModel, Discriminator, Field, Tag, TypeAdapter
 
 from streameval.common.text import Seconds
 from streameval.errors import InputError
@@ -25,7 +25,14 @@ from streameval.ingest.base import (
 )
 from streameval.ingest.joined import JoinedSettings
 from streameval.ingest.kafka.connection import KafkaTopic
-from streameval.ingest.kafka.formats import ArrowFormat, AvroFormat, DescribedProtobuf, ProtobufFormat
+from streameval.ingest.kafka.formats import (
+    ArrowFormat,
+    AvroFormat,
+    DescribedProtobuf,
+    GlueFormat,
+    ProtobufFormat,
+    RegistryFormat,
+)
 
 if TYPE_CHECKING:
     from streameval.ingest.kafka.protobuf import DescribedReader
@@ -34,11 +41,12 @@ if TYPE_CHECKING:
 
 def _kind_of_format(value: Any) -> str:
     """Return which member of the union of formats a value is."""
-    is_described = isinstance(value, DescribedProtobuf) or (isinstance(value, Mapping) and "descriptor" in value)
-    return "name" if isinstance(value, str) else "described" if is_described else "mapping"
+    keys = value if isinstance(value, Mapping) else type(value).model_fields if isinstance(value, BaseModel) else ()
+    named = {"descriptor": "described", "schemas": "glue"}
+    return "name" if isinstance(value, str) else next((named[key] for key in named if key in keys), "mapping")
 
 
-def reader_of(settings: AvroFormat | ProtobufFormat | DescribedProtobuf) -> SchemaReader | DescribedReader:
+def reader_of(settings: AvroFormat | ProtobufFormat | GlueFormat | DescribedProtobuf) -> SchemaReader | DescribedReader:
     """Return the reader of a format.
 
     Raises:
@@ -46,13 +54,15 @@ def reader_of(settings: AvroFormat | ProtobufFormat | DescribedProtobuf) -> Sche
     """
     try:
         if settings.kind == "avro":
-            from streameval.ingest.kafka.avro import AvroReader  # an extra, as the two below
+            from streameval.ingest.kafka.avro import AvroReader, GlueAvroReader  # an extra, as the ones below
 
-            return AvroReader(settings)
-        from streameval.ingest.kafka.protobuf import DescribedReader, ProtobufReader
+            return GlueAvroReader(settings) if isinstance(settings, GlueFormat) else AvroReader(settings)
+        from streameval.ingest.kafka.protobuf import DescribedReader, GlueProtobufReader, ProtobufReader
     except ImportError as error:
         message = f"source.format: {settings.kind} needs a package that is not installed: {error}"
         raise InputError(message, hint=f"pip install 'streameval[{settings.kind}]'") from error
+    if isinstance(settings, GlueFormat):
+        return GlueProtobufReader(settings)
     return DescribedReader(settings) if isinstance(settings, DescribedProtobuf) else ProtobufReader(settings)
 
 
@@ -65,13 +75,15 @@ class KafkaSettings(KafkaTopic, JoinedSettings):
     format: Annotated[
         Annotated[Literal["json", "dsjson"], Tag("name")]
         | Annotated[Annotated[ArrowFormat | AvroFormat | ProtobufFormat, Field(discriminator="kind")], Tag("mapping")]
-        | Annotated[DescribedProtobuf, Tag("described")],
+        | Annotated[DescribedProtobuf, Tag("described")]
+        | Annotated[GlueFormat, Tag("glue")],
         Discriminator(_kind_of_format),
     ] = Field(
         "json",
         description=f"{JSON_FORMATS}; or {{kind: arrow}}, batches of events in Arrow, also among "
         "JSON; or avro or protobuf with a schema registry, e.g. {{kind: avro, registry: URL}}; "
-        "or protobuf with a file of schemas, {kind: protobuf, descriptor: FILE, message: NAME}.",
+        "or protobuf with a file of schemas, {kind: protobuf, descriptor: FILE, message: NAME}; "
+        "or either in the frame of AWS Glue with a folder of schemas, {kind: avro, schemas: FOLDER}.",
     )
     stall_after: Seconds = Field(
         600.0,
@@ -112,6 +124,10 @@ class KafkaSettings(KafkaTopic, JoinedSettings):
         saved = offsets or {}
         sources = [KafkaSource(self.model_copy(update={"topic": topic}), saved.get(topic)) for topic in self.topics]
         return MultiSource(sources) if len(sources) > 1 else sources[0]
+
+    @property
+    def reads_schema_ids(self) -> bool:
+        return isinstance(self.format, RegistryFormat)
 
     @property
     def wire_format(self) -> WireFormat:

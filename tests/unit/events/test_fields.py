@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -202,6 +204,37 @@ def test_the_frame_of_a_serializer_is_left_out(columns: dict[str, str]) -> None:
         *enumerate(others[:-1], start=4),
         (8, b""),
     ]
+
+
+GLUE = b"\3\5" + bytes(range(16))
+
+
+def test_compressed_messages_of_glue_are_read_and_bombs_are_not_unpacked() -> None:
+    whole = json.dumps(PLAIN).encode()
+    packed = GLUE + zlib.compress(whole)
+    padded = zlib.compress(whole[:-1] + b" " * 20_000_000 + b"}", 9)
+    broken = [
+        GLUE + padded,
+        packed[:-5],
+        packed + b"more",
+        GLUE + b"none",
+        b"\3\7" + packed[2:],
+        GLUE + zlib.compress(b"[1]"),
+    ]
+    tracemalloc.start()
+    batch = JsonDecoder(["new"]).decode_batch([packed, *broken, whole, packed])
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10_000_000
+    assert batch.propensity.tolist() == [0.5] * 3
+    assert [rejection.value for rejection in batch.rejected] == broken
+    details = [rejection.detail for rejection in batch.rejected]
+    for detail, expected in zip(
+        details,
+        ["more than the limit of 1048576", "ends too early", "ends too early", "damaged zlib", "not", "not"],
+        strict=True,
+    ):
+        assert expected in detail
 
 
 def test_framed_rewards_are_read() -> None:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import json
 import random
+import re
 import sys
 import threading
+import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -118,6 +123,61 @@ def test_messages_without_a_schema_or_a_record_are_rejected(registry: Registry, 
     assert batch.rejected[0].detail.startswith(detail)
 
 
+VERSION = UUID("7c9f5d1e-1f6b-4f2e-9d55-0a4f1c2b3d4e")
+
+
+def glue(content: bytes, version: UUID = VERSION, *, packed: bool = False) -> bytes:
+    """Return a message in the frame of AWS Glue."""
+    return b"\3" + (b"\5" if packed else b"\0") + version.bytes + (zlib.compress(content) if packed else content)
+
+
+def of_folder(folder: Path, **more: str) -> Any:
+    form = {"kind": "avro", "schemas": str(folder), **more}
+    source = {"kind": "kafka", "topic": "decisions", "format": form}
+    parts = {"source": source, "policies": {"candidates": ["challenger"]}, "columns": EVENT_COLUMNS}
+    return Config.model_validate(parts).event_format()
+
+
+def test_messages_of_glue_are_read_with_the_schemas_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / f"{VERSION}.avsc").write_text(json.dumps(EVENT_SCHEMA))
+    (tmp_path / f"{UUID(int=2)}.avsc").write_text("recrd")
+    record = encoded(event(0), 7)[5:]
+    broken = {
+        glue(record, UUID(int=1)): f"no schema {UUID(int=1)}: .*No such file",
+        glue(record, UUID(int=2)): f"the schema {UUID(int=2)}: it cannot be used",
+        glue(record + b"more"): f"4 bytes after the record of the schema {VERSION}",
+        glue(bytes(30_000_000), packed=True): "more than the limit of 1048576 bytes",
+        b"\3\7" + glue(record)[2:]: "the compression 7",
+        encoded(event(0), 7): "not in the frame of AWS Glue",
+        b"\3\0": "not in the frame of AWS Glue",
+    }
+    batch = of_folder(tmp_path).decode_batch([glue(record), glue(record, packed=True), *broken])
+    assert batch.propensity.tolist() == [0.5, 0.5]
+    assert {rejected.reason for rejected in batch.rejected} == {"malformed"}
+    for rejected, detail in zip(batch.rejected, broken.values(), strict=True):
+        assert re.match(detail, rejected.detail), rejected.detail
+
+
+def test_a_schema_of_glue_may_be_waited_for(tmp_path: Path) -> None:
+    decoder, message = of_folder(tmp_path, on_missing_schema="wait"), glue(encoded(event(0), 7)[5:])
+    with pytest.raises(NotYetReadableError, match=f"no schema {VERSION}"):
+        decoder.decode_batch([message])
+    (tmp_path / f"{VERSION}.avsc").write_text(json.dumps(EVENT_SCHEMA))
+    assert len(decoder.decode_batch([message])) == 1
+
+
+def test_the_guid_of_a_schema_is_as_good_as_its_number(registry: Registry) -> None:
+    registry.schemas[f"/schemas/guids/{VERSION}"] = registry.schemas["/schemas/ids/7"]
+    record = encoded(event(0), 7)[5:]
+    batch = decode(registry.url, b"\1" + VERSION.bytes + record, b"\1" + UUID(int=1).bytes + record, glue(record))
+    assert len(batch) == 1
+    assert [rejected.detail.partition(":")[0] for rejected in batch.rejected] == [
+        f"the schema registry has no schema {UUID(int=1)}",
+        "not Avro with the number of a schema",
+    ]
+    assert "schemas: FOLDER" in batch.rejected[1].detail
+
+
 def test_an_unknown_schema_is_asked_for_again_after_a_while(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +228,7 @@ def test_without_its_packages_the_error_names_the_extra(monkeypatch: pytest.Monk
         ({"kind": "avro", "registry": "localhost:8081"}, "registry"),
         ({"kind": "avro", "registry": "http://localhost:8081", "username": "me"}, "belong together"),
         ({"kind": "avor", "registry": "http://localhost:8081"}, "format"),
+        ({"kind": "avro", "schemas": "/none"}, "schemas"),
     ],
 )
 def test_mistakes_in_the_format_are_refused(form: dict[str, str], problem: str) -> None:

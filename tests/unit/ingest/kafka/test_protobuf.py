@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import random
+import zlib
 from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -192,6 +194,28 @@ def test_a_file_without_the_type_or_without_schemas_is_refused(tmp_path: Path) -
     (tmp_path / "schemas.pb").write_bytes(b"message Decision {}")
     with pytest.raises(InputError, match="holds no set of schemas"):
         config.event_format()
+
+
+def test_messages_of_glue_name_their_type_by_its_place_among_sorted_names(tmp_path: Path) -> None:
+    """Choice is in another file. So the names are Decision, Decision.PoliciesEntry, Envelope, .Empty, .Inner, ..."""
+    files = FileDescriptorSet(file=[choice_file(), event_file()]).SerializeToString()
+    version = UUID("7c9f5d1e-1f6b-4f2e-9d55-0a4f1c2b3d4e")
+    (tmp_path / f"{version}.pb").write_bytes(files)
+    (tmp_path / f"{UUID(int=1)}.pb").write_bytes(b"message Decision {}")
+    source = {"kind": "kafka", "topic": "decisions", "format": {"kind": "protobuf", "schemas": str(tmp_path)}}
+    parts = {"source": source, "policies": {"candidates": ["challenger"]}, "columns": EVENT_COLUMNS}
+    head = b"\3\0" + version.bytes
+    outer, inner = decision(0).SerializeToString(), decision(1, "shop.Envelope.Inner").SerializeToString()
+    good = [head + b"\0" + outer, head + b"\4" + inner, b"\3\5" + head[2:] + zlib.compress(b"\4" + inner)]
+    bad = [head + b"\x7f" + outer, head, head + b"\0\xff\xff", b"\3\0" + UUID(int=1).bytes + b"\0" + outer]
+    batch = Config.model_validate(parts).event_format().decode_batch([*good, *bad])
+    assert batch.propensity.tolist() == [0.5] * 3
+    assert [rejected.detail.partition(": ")[0] for rejected in batch.rejected] == [
+        f"not a message of the schema {version}",
+        f"not a message of the schema {version}",
+        f"not a message of the schema {version}",
+        f"the schema {UUID(int=1)}",
+    ]
 
 
 def nested(levels: int) -> bytes:
