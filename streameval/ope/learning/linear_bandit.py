@@ -118,11 +118,14 @@ class LinearBandit(LearningPolicy):
 
     def _scores(self, state: State, features: Array) -> Array:
         """Return the scores [rows, 1 or draws]."""
-        inverse = np.linalg.inv(state["precision"])
+        eigenvalues, vectors = np.linalg.eigh(state["precision"])
+        eigenvalues = np.maximum(eigenvalues, self.l2)[:, None]  # rounding, if features depend on each other
+        inverse = np.matmul(vectors / eigenvalues, vectors.swapaxes(1, 2))
         theta = np.matmul(inverse, state["moment"][..., None])
         if self.algorithm == "thompson":
             normal = np.random.default_rng(state["steps"]).standard_normal((*state["moment"].shape, DRAWS))
-            theta = theta + self.width * np.matmul(np.linalg.cholesky(inverse), normal)
+            root = np.matmul(vectors / np.sqrt(eigenvalues), vectors.swapaxes(1, 2))
+            theta = theta + self.width * np.matmul(root, normal)
         by_position = features.reshape(-1, *state["moment"].shape).swapaxes(0, 1)  # [positions, .., d]
         scores = np.matmul(by_position, theta)
         if self.algorithm == "linucb":

@@ -40,7 +40,8 @@ def distribution(policy: LinearBandit, model: list[Any], features: Any, steps: i
     if policy.algorithm == "thompson":
         shape = (len(model), WIDTH, 100)
         normal, best = np.random.default_rng(steps).standard_normal(shape), np.zeros(ACTIONS)
-        factor = np.linalg.cholesky(np.linalg.inv(own[0][0]))
+        left, sizes, _ = np.linalg.svd(np.linalg.inv(own[0][0]))
+        factor = left * np.sqrt(sizes) @ left.T
         for draw in range(100):
             best[np.argmax(features @ (np.linalg.solve(*own[0]) + policy.width * factor @ normal[0, :, draw]))] += 0.01
     else:
@@ -77,6 +78,24 @@ def test_a_bandit_regresses_all_events_of_the_blocks_before(algorithm: Any, per_
         for event in events:
             learned_by(policy, model, features[event], action[event], reward[event])
     assert value(evaluated(policy, batch).report()) == pytest.approx(np.mean(terms), rel=1e-9)
+
+
+@pytest.mark.parametrize("algorithm", ["linucb", "thompson", "epsilon_greedy"])
+@pytest.mark.parametrize("odd", [1.7e12, 1e100, 1e200, 1e300])
+def test_features_that_depend_on_each_other_or_are_huge_leave_numbers(odd: float, algorithm: Any) -> None:
+    """Milliseconds and hours of one time are singular in double precision. A huge feature teaches nothing."""
+    rng, count = np.random.default_rng(3), 1_500
+    seconds = odd + 10.0 * np.arange(count) if odd < 1e13 else np.where(np.arange(count) == 700, odd, 1.0)
+    features = rng.normal(size=(count, ACTIONS, 3))
+    features[..., 1], features[..., 2] = seconds[:, None], seconds[:, None] / 3600
+    rewards = (features[np.arange(count), (action := rng.integers(0, ACTIONS, count)), 0] > 0).astype(float)
+    uniform = np.full((count, ACTIONS), 1 / ACTIONS)
+    batch = EventBatch.from_arrays(reward=rewards, action=action, propensities=uniform, features=features)
+    made = evaluated(LinearBandit(algorithm), batch)
+    row = made.report().get("apprentice", "ips", "cumulative")
+    assert row.value is not None
+    assert row.importance_weight_mean == pytest.approx(1, abs=0.15)
+    assert row.value > 0.6, "it has learned from the other events"
 
 
 @pytest.mark.parametrize("name", BANDITS)
