@@ -337,7 +337,8 @@ def _checked(batches: Iterable[Any], expanding: Sequence[int], length: int) -> I
     for batch in batches:
         batch.validate(full=True)
         events += batch.num_rows
-        size += batch.get_total_buffer_size() + sum(_expanded_bytes(batch.column(place)) for place in expanding)
+        for place, column in enumerate(batch.columns):
+            size += _expanded_bytes(column) if place in expanding else column.nbytes
         if events > max_events or size > max_bytes:
             raise ValueError(f"it has more than {max_events:,} events or {max_bytes:,} bytes in {length:,} bytes")
         yield batch
@@ -353,7 +354,7 @@ def _may_expand(kind: Any, name: str) -> bool:
     if types.is_dictionary(kind):
         if _is_text(kind.value_type) or types.is_primitive(kind.value_type):
             return True
-    elif types.is_null(kind) or _is_view(kind):
+    elif types.is_null(kind) or types.is_boolean(kind) or _is_view(kind):
         return True
     elif types.is_struct(kind) or types.is_map(kind) or _is_list(kind):  # views of lists may share values
         fields = map(kind.field, range(kind.num_fields))
@@ -365,21 +366,22 @@ def _may_expand(kind: Any, name: str) -> bool:
 
 
 def _expanded_bytes(column: Any) -> float:
-    """Return how many bytes the values of a column take at most if each is stored."""
-    kind, types = column.type, pa.types
+    """Return how many bytes the values of a column take at most if each is stored, and as Python values."""
+    kind, types, count = column.type, pa.types, len(column)
     if types.is_dictionary(kind):
-        if len(column) * column.dictionary.nbytes < MAX_BYTES // 100:
-            return 0.0
-        longest = pc.max(pc.binary_length(column.dictionary.cast(pa.large_string()))).as_py()
-        return float(len(column) * (longest or 0))
+        values = column.dictionary
+        if not _is_text(kind.value_type) or count * values.nbytes < MAX_BYTES // 100:
+            return 8.0 * count
+        lengths = pc.binary_length(values.cast(pa.large_string()) if _is_view(kind.value_type) else values)
+        return float(pc.sum(pc.cast(lengths.take(column.indices), pa.float64())).as_py() or 0.0)
     if _is_view(kind):
         lengths = np.frombuffer(column.buffers()[1] or b"", dtype=np.int32).reshape(-1, 4)[:, 0]
-        return float(lengths[column.offset : column.offset + len(column)].sum(dtype=float))
+        return float(lengths[column.offset : column.offset + count].sum(dtype=float))
     if types.is_struct(kind):
-        return 8.0 * len(column) + sum(map(_expanded_bytes, column.flatten()))
+        return 8.0 * count + sum(map(_expanded_bytes, column.flatten()))
     if types.is_nested(kind):
-        return _expanded_bytes(column.flatten())
-    return 8.0 * len(column)
+        return 8.0 * count + _expanded_bytes(column.flatten())
+    return max(16.0 * count, column.nbytes)
 
 
 def _is_list(kind: Any) -> bool:

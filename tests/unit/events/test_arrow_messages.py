@@ -221,14 +221,28 @@ def repeated(values: Any, count: int) -> Any:
         {"x": pa.FixedSizeListArray.from_arrays(pa.nulls(10**9), 10**9)},
         {"action": repeated(["x" * 10**6], 90_000)},
         {"context": pa.RunEndEncodedArray.from_arrays([10**6], ["x"])},
+        {"features": pa.ListArray.from_arrays([0, 8 * 10**6], pa.array(np.zeros(8 * 10**6, dtype=bool)))},
     ],
-    ids=["rows", "lists", "texts", "runs"],
+    ids=["rows", "lists", "texts", "runs", "booleans"],
 )  # fmt: skip
 def test_few_bytes_that_stand_for_much_memory_are_refused(columns: dict[str, Any]) -> None:
     text = arrow(columns)
     assert len(text) < 3_000_000
     (rejected,) = decoded(JsonDecoder(["new"]), [text]).rejected
     assert (rejected.reason, rejected.detail.partition(": ")[0]) == ("malformed", "expected a batch of Arrow")
+
+
+def test_dictionaries_of_honest_writers_are_read() -> None:
+    """One long text that one event has, and a dictionary that many batches share, take little memory."""
+    long = json.dumps({"page": "x" * 20_000})
+    table = pa.table(events(2_000, context=pa.array([long, *["{}"] * 1_999]).dictionary_encode()))
+    assert len(decoded(JsonDecoder(["new"]), [arrow(table)])) == 2_000
+    units = pa.array([f"user-{number % 25_000:012d}" for number in range(30_000)]).dictionary_encode()
+    table = pa.table(events(30_000, unit=units)).replace_schema_metadata(None)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=50)
+    assert len(decoded(JsonDecoder(["new"]), [bytes(sink.getvalue())])) == 30_000
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
