@@ -120,7 +120,15 @@ def make_report(
         policies=tuple(PolicyCounts(name, name == "logging", 119_000, 1_000, drift_detections=2) for name in names),
         estimates=tuple(estimates),
         promotion=tuple(
-            Decision(name, "paired", truth[name] > 0.052, "lift above 0", estimator=estimators[0], average=averages[-1])
+            Decision(
+                name,
+                "paired",
+                truth[name] > 0.052,
+                "lift above 0",
+                estimator=estimators[0],
+                average=averages[-1],
+                worse=truth[name] < 0.048 or None,
+            )
             for name in names[1:]
         ),
         calibration=tuple(

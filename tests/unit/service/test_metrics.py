@@ -42,6 +42,7 @@ PROMISED: dict[str, set[str]] = {
     "streameval_policy_lift_ratio_lower": PER_ESTIMATE,
     "streameval_policy_lift_ratio_upper": PER_ESTIMATE,
     "streameval_policy_promotable": {"policy", "rule", "reward"},
+    "streameval_policy_worse": {"policy", "rule", "reward"},
     "streameval_policy_deciding_info": PER_ESTIMATE,
     "streameval_policy_trust_check_ok": {"policy", "check"},
     "streameval_policy_effective_sample_size": PER_ESTIMATE,
@@ -113,7 +114,7 @@ policy_effective_sample_size policy_events_missing_total policy_events_since_sta
 policy_horizon_events policy_importance_weight_max policy_importance_weight_mean policy_interval_info
 policy_accepted_effective policy_accepted_share policy_accepted_value
 policy_learning_failures policy_learning_rate policy_learning_steps policy_learns policy_regret
-policy_step_norm policy_version
+policy_step_norm policy_version policy_worse
 policy_lift policy_lift_lower policy_lift_upper
 policy_lift_ratio policy_lift_ratio_lower policy_lift_ratio_upper policy_lipschitz_per_event policy_promotable
 policy_reward_effective_sample_size
@@ -166,6 +167,7 @@ def samples() -> dict[str, list[Sample]]:
 
 @pytest.mark.parametrize("name", PROMISED)
 def test_every_promised_name_is_exported_with_its_labels(samples: dict[str, list[Sample]], name: str) -> None:
+    assert name in samples, f"no series of {name}: fill it in `make_report` of tests/support/factories.py"
     assert set(samples[name][0].labels) == PROMISED[name]
 
 
@@ -535,7 +537,7 @@ def test_each_hour_of_a_forecast_is_a_series() -> None:
 
 def test_a_rule_that_only_tells_what_is_better_now_is_never_promotable_and_has_no_guardrails() -> None:
     report = with_a_guardrail(make_report(candidates=1), True)
-    (now,) = (replace(decision, promotable=False, decides=False) for decision in report.promotion)
+    (now,) = (replace(decision, promotable=False, decides=False, worse=None) for decision in report.promotion)
     whole = replace(now, rule="periodic", decides=True, worse=True, lift=-0.003, lower=-0.005)
     samples = scrape(make_published(replace(report, promotion=(whole, now))))
     assert one(samples, "streameval_policy_promotable", rule="paired") == 0

@@ -18,6 +18,7 @@ from pydantic.dataclasses import dataclass
 from streameval import Evaluator
 from streameval.common.arrays import Array, from_plain
 from streameval.common.component import strict
+from streameval.events import EventBatch
 from streameval.ope.core import AdaptiveDecay, AdaptiveWindow, AnyAverage, Cumulative, Decay, Mixture, Window, ring
 from streameval.ope.core import drift_rate as choice
 from streameval.ope.core.bank import Bank
@@ -567,6 +568,54 @@ def test_a_state_for_some_policies_and_estimators_equals_the_state_of_a_grid_wit
     whole, subset = grid(range(3), (IPS(), StratifiedIPS(), SNIPS())), grid([0, 2], (StratifiedIPS(), SNIPS()))
     selected = whole.select(folded(whole, range(3)), subset, [0, 2])
     assert_same(from_plain(encode(selected)), from_plain(encode(folded(subset, [0, 2]))))
+
+
+FORGETTING = [Window(tau=200), Window(span="200s", name="timed window"), Decay(half_life=100)]
+FORGETTING += [Decay(half_life="100s", name="timed decay")]
+FORGETTING += [
+    average
+    for average in parts.further_averages([*FORGETTING, Cumulative()])
+    if average.drift is None and not average.mixes_components
+]
+
+
+@pytest.mark.parametrize("average", FORGETTING, ids=lambda average: average.label)
+def test_the_numbers_of_an_average_follow_from_its_weights(average: AnyAverage) -> None:
+    """Compare effective events and the horizon of the variance with the weights of blocks, one candidate per block.
+
+    The variance of noise that ends fades with ten times the horizon of the average.
+    """
+    n, newest = 20_000, 200
+    age = (n - 1 - np.arange(n)) // BLOCK
+    impulses: dict[str, Any] = {str(block): 0.5 * (age == block) for block in range(newest)}
+
+    def read(rewards: Array, policies: dict[str, Any]) -> dict[str, Estimate]:
+        settings: dict[str, Any] = {"block": BLOCK, "reward_range": (-5, 5), "intervals": {average.label: "normal"}}
+        evaluator = Evaluator(list(policies), [IPS()], [average], **settings | ALONE)
+        half, time = np.full(len(rewards), 0.5), np.arange(len(rewards)) * 1.0
+        evaluator.update(EventBatch.from_arrays(reward=rewards, propensity=half, timestamp=time, policies=policies))
+        report = evaluator.report()
+        return {name: report.get(name, "ips", average.label) for name in policies}
+
+    rows = read(np.ones(n), {**impulses, "all": np.full(n, 0.5)})
+    weights = np.array([rows[name].value for name in impulses], dtype=float)
+    if average.effective_events is None and weights[0] < 1e-2:
+        return  # its memory grows with the stream
+    assert weights[0] >= 1e-2, f"add an example of {average.label} with a shorter memory to tests/support/parts.py"
+    effective, horizon = BLOCK * weights.sum() ** 2 / np.square(weights).sum(), BLOCK / weights[0]
+    assert rows["all"].effective_sample_size == pytest.approx(effective, rel=0.05)
+    if average.effective_events is not None:
+        assert average.effective_events == pytest.approx(effective, rel=0.05)
+
+    quiet = round(10 * horizon)
+    noise = np.random.default_rng(1).choice([-1.0, 1.0], n)
+    widths = []
+    for rewards in (noise, np.append(noise, np.zeros(quiet))):
+        row = read(rewards, {CANDIDATE: np.full(len(rewards), 0.5)})[CANDIDATE]
+        assert row.upper is not None
+        assert row.lower is not None
+        widths.append(row.upper - row.lower)
+    assert -quiet / math.log((widths[1] / widths[0]) ** 2) == pytest.approx(10 * horizon, rel=0.3)
 
 
 def assert_same(actual: Any, expected: Any) -> None:
