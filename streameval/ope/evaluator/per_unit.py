@@ -143,21 +143,21 @@ class UnitState(Struct, frozen=True, eq=False):
             return self
         median = float(np.median(times[is_timed]))
         number = np.floor(np.where(is_timed, times, median) / seconds).astype(np.int64)
-        middle = math.floor(median / seconds)
-        first = middle if self.first is None else self.first
+        first = math.floor(median / seconds) if self.first is None else self.first
         passed = first if self.passed is None else self.passed
-        is_open, middle = number >= passed, max(middle, passed)
+        is_open, last = number >= passed, self.last
+        if last is not None:  # events of windows before it change no number
+            last = structs.replace(last, left=last.left + int((~is_open & (number == last.number)).sum()))
         counts = is_timed & is_open & (units != NO_IDENTITY) & np.isfinite(earned[:, 0])
         open_windows = {window.number: window for window in self.windows}
-        for one in sorted({middle, *number[is_open].tolist()}):
+        for one in np.unique(number[is_open]).tolist():
             own = number == one
-            left = int((own & ~counts).sum()) + (int((~is_open).sum()) if one == middle else 0)
             lacking = np.isnan(earned[own & counts]).sum(axis=0)
             window = open_windows.get(one) or Window.start(one, earned.shape[1])
             open_windows[one] = structs.replace(
                 window,
                 events=window.events + int((own & counts).sum()),
-                left=window.left + left,
+                left=window.left + int((own & ~counts).sum()),
                 lacking=window.lacking + lacking,
             )
         added = Units.merged(number[counts], units[counts], np.nan_to_num(earned[counts]))
@@ -169,7 +169,7 @@ class UnitState(Struct, frozen=True, eq=False):
             windows = [structs.replace(window, left=window.left + window.events) for window in windows]
             chunks = []
         until = math.floor((median - min(GRACE[0] * seconds, GRACE[1])) / seconds)
-        return UnitState(chunks, windows, first, self.passed, self.last).closed(until)
+        return UnitState(chunks, windows, first, self.passed, last).closed(until)
 
     def closed(self, until: int) -> UnitState:
         """Return the state in which windows before this number are over."""

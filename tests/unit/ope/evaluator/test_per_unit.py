@@ -170,6 +170,19 @@ def test_events_count_in_their_window_if_they_come_a_little_late() -> None:
     assert rows["new"].units == expected["new"].units
 
 
+@pytest.mark.parametrize(("until", "values"), [(2.5, 0), (3.5, 3)])
+def test_events_after_the_end_of_their_window_count_against_it_alone(until: float, values: int) -> None:
+    columns = columns_of(7)
+    days = columns["timestamp"] / DAY - 20_000
+    columns["timestamp"][(days > 2.2) & (days < 2.3) & (np.arange(EVENTS) % 4 == 0)] -= 0.8 * DAY
+    part = days < until
+    cut = {name: np.array(column)[part] for name, column in columns.items() if name != "policies"}
+    cut["policies"] = {name: column[part] for name, column in columns["policies"].items()}
+    rows = rows_of({**cut, "unit": cut["unit"].tolist()}).values()
+    assert {row.start for row in rows} == {(20_001 if until < 3 else 20_002) * DAY}
+    assert sum(row.value is not None for row in rows) == values
+
+
 def test_one_event_with_a_wrong_time_does_not_end_a_window() -> None:
     columns = columns_of(8)
     expected = rows_of(columns)["new"].value
