@@ -86,7 +86,8 @@ class Window(Struct, frozen=True, eq=False):
         left: number of events that are left out for all policies
         lacking: number of events that lack a policy [policies]
         units: number of units
-        moments: sums over units of Y, Y^2, the product with production's, and how many are not 0 [policies, 4]
+        moments: sums over units of Y, of its squared distance to the mean, of the product of this distance and
+            production's, and how many are not 0 [policies, 4]
     """
 
     number: int
@@ -103,7 +104,8 @@ class Window(Struct, frozen=True, eq=False):
 
     def over(self, earned: Array) -> Window:
         """Return the window with the sums of its units [units, policies]."""
-        products = earned, earned**2, earned * earned[:, :1], (earned != 0).astype(np.float64)
+        distance = earned - earned.sum(axis=0) / max(len(earned), 1)  # squares of large rewards would cancel
+        products = earned, distance**2, distance * distance[:, :1], (earned != 0).astype(np.float64)
         moments = np.stack([product.sum(axis=0) for product in products], axis=1)
         return structs.replace(self, units=len(earned), moments=moments)
 
@@ -304,14 +306,9 @@ def _numbers(window: Window, z: float) -> dict[str, Array]:
     count = max(window.units, 1)
     total, square, product, nonzero = window.moments.T
     mean, base = total / count, np.full(len(total), total[0] / count)
-    size = max(count - 1, 1) * count
-
-    def error(squares: Array, sums: Array) -> Array:
-        """Return the half-width of the interval of a mean over units."""
-        return np.asarray(z * np.sqrt(np.maximum(squares - sums**2 / count, 0.0) / size))
-
-    width, lift, of_base = error(square, total), mean - base, error(square[:1], total[:1]) + 0 * mean
-    of_lift = error(square - 2 * product + square[0], total - total[0])
+    squares = np.stack([square, np.full(len(total), square[0]), square - 2 * product + square[0]])
+    width, of_base, of_lift = z * np.sqrt(np.maximum(squares, 0.0) / (max(count - 1, 1) * count))
+    lift = mean - base
     with np.errstate(divide="ignore", invalid="ignore"):
         correlation = (width**2 - of_base**2 - of_lift**2) / (2 * of_base * of_lift)
         sign = np.where(base < 0, -1.0, 1.0)
