@@ -59,7 +59,7 @@ def complete(config: EvaluatorConfig, state: State, incomplete: Incomplete) -> t
     )
     reward = np.where(usable, events.reward, np.nan)
     limits = config.rewards[0].range
-    pages = events.rankings, incomplete.looks
+    pages = events.rankings, incomplete.looks, incomplete.signal
     log = Log(sets, propensity, reward, 1 / sampling, config.block, None, events.raw_fields, limits, *pages)
     if incomplete.prediction is not None:
         log = _with_prediction(config, log, incomplete.prediction)

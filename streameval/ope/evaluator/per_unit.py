@@ -86,7 +86,8 @@ class Window(Struct, frozen=True, eq=False):
         left: number of events that are left out for all policies
         lacking: number of events that lack a policy [policies]
         units: number of units
-        moments: sums over units of Y, Y^2, the product with production's, and how many are not 0 [policies, 4]
+        moments: sums over units of Y, of its squared distance to the mean, of the product of this distance and
+            production's, and how many are not 0 [policies, 4]
     """
 
     number: int
@@ -103,7 +104,8 @@ class Window(Struct, frozen=True, eq=False):
 
     def over(self, earned: Array) -> Window:
         """Return the window with the sums of its units [units, policies]."""
-        products = earned, earned**2, earned * earned[:, :1], (earned != 0).astype(np.float64)
+        distance = earned - earned.sum(axis=0) / max(len(earned), 1)  # squares of large rewards would cancel
+        products = earned, distance**2, distance * distance[:, :1], (earned != 0).astype(np.float64)
         moments = np.stack([product.sum(axis=0) for product in products], axis=1)
         return structs.replace(self, units=len(earned), moments=moments)
 
@@ -143,21 +145,21 @@ class UnitState(Struct, frozen=True, eq=False):
             return self
         median = float(np.median(times[is_timed]))
         number = np.floor(np.where(is_timed, times, median) / seconds).astype(np.int64)
-        middle = math.floor(median / seconds)
-        first = middle if self.first is None else self.first
+        first = math.floor(median / seconds) if self.first is None else self.first
         passed = first if self.passed is None else self.passed
-        is_open, middle = number >= passed, max(middle, passed)
+        is_open, last = number >= passed, self.last
+        if last is not None:  # events of windows before it change no number
+            last = structs.replace(last, left=last.left + int((~is_open & (number == last.number)).sum()))
         counts = is_timed & is_open & (units != NO_IDENTITY) & np.isfinite(earned[:, 0])
         open_windows = {window.number: window for window in self.windows}
-        for one in sorted({middle, *number[is_open].tolist()}):
+        for one in np.unique(number[is_open]).tolist():
             own = number == one
-            left = int((own & ~counts).sum()) + (int((~is_open).sum()) if one == middle else 0)
             lacking = np.isnan(earned[own & counts]).sum(axis=0)
             window = open_windows.get(one) or Window.start(one, earned.shape[1])
             open_windows[one] = structs.replace(
                 window,
                 events=window.events + int((own & counts).sum()),
-                left=window.left + left,
+                left=window.left + int((own & ~counts).sum()),
                 lacking=window.lacking + lacking,
             )
         added = Units.merged(number[counts], units[counts], np.nan_to_num(earned[counts]))
@@ -169,7 +171,7 @@ class UnitState(Struct, frozen=True, eq=False):
             windows = [structs.replace(window, left=window.left + window.events) for window in windows]
             chunks = []
         until = math.floor((median - min(GRACE[0] * seconds, GRACE[1])) / seconds)
-        return UnitState(chunks, windows, first, self.passed, self.last).closed(until)
+        return UnitState(chunks, windows, first, self.passed, last).closed(until)
 
     def closed(self, until: int) -> UnitState:
         """Return the state in which windows before this number are over."""
@@ -304,14 +306,9 @@ def _numbers(window: Window, z: float) -> dict[str, Array]:
     count = max(window.units, 1)
     total, square, product, nonzero = window.moments.T
     mean, base = total / count, np.full(len(total), total[0] / count)
-    size = max(count - 1, 1) * count
-
-    def error(squares: Array, sums: Array) -> Array:
-        """Return the half-width of the interval of a mean over units."""
-        return np.asarray(z * np.sqrt(np.maximum(squares - sums**2 / count, 0.0) / size))
-
-    width, lift, of_base = error(square, total), mean - base, error(square[:1], total[:1]) + 0 * mean
-    of_lift = error(square - 2 * product + square[0], total - total[0])
+    squares = np.stack([square, np.full(len(total), square[0]), square - 2 * product + square[0]])
+    width, of_base, of_lift = z * np.sqrt(np.maximum(squares, 0.0) / (max(count - 1, 1) * count))
+    lift = mean - base
     with np.errstate(divide="ignore", invalid="ignore"):
         correlation = (width**2 - of_base**2 - of_lift**2) / (2 * of_base * of_lift)
         sign = np.where(base < 0, -1.0, 1.0)

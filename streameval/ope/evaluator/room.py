@@ -23,12 +23,14 @@ class Incomplete(NamedTuple):
         prediction: [rows]. Reward that the model expected of each action before its block, None if no policy needs it.
         faults: events for which a policy has no distribution
         looks: [rows of pages]. Probability of a look at each item, NaN if it is unknown, None if no policy ranks pages.
+        signal: [rows of pages]. 1 for a click and 0 without one, minus the noise, None if no policy ranks pages.
     """
 
     events: EventBatch
     prediction: Array | None
     faults: Faults
     looks: Array | None = None
+    signal: Array | None = None
 
 
 class Blocks(NamedTuple):

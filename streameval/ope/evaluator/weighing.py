@@ -90,18 +90,21 @@ def completed(config: EvaluatorConfig, state: EvaluatorState, events: EventBatch
         state = structs.replace(state, events=counts)
     goal = _predict(config, state, events, 0) if config.policies_need_prediction else None
     curve = _curve(config, state, events) if config.learned_policies and events.rankings is not None else None
-    known = Incomplete(events, None if goal is None else goal[0], {}, _looks(config, events, curve))
+    known = Incomplete(events, None if goal is None else goal[0], {}, *_looks(config, events, curve))
     incomplete, after = rooms.complete(config, derived, known)
     weighable = incomplete.events if config.propensity is None else _weighable(incomplete.events)
     return Completed(weighable, incomplete.faults, structs.replace(state, rooms=after), goal, curve)
 
 
-def _looks(config: EvaluatorConfig, events: EventBatch, folded: FoldedCurve | None) -> Array | None:
-    """Return the probability of a look at each item, NaN on pages that do not count, or None if no policy ranks."""
+def _looks(
+    config: EvaluatorConfig, events: EventBatch, folded: FoldedCurve | None
+) -> tuple[Array | None, Array | None]:
+    """Return the probability of a look at each item, NaN on pages that do not count, and the signal of its click."""
     if config.ranking is None or events.rankings is None or folded is None:
-        return None
+        return None, None
     clicks = config.ranking.clicks(events, (LOGGING,), _before_blocks(folded[0]))
-    return np.where(clicks.present[events.rankings.owner, 0], clicks.probability, np.nan)
+    looks = np.where(clicks.present[events.rankings.owner, 0], clicks.probability, np.nan)
+    return looks, clicks.signal.astype(float)
 
 
 def _curve(config: EvaluatorConfig, before: EvaluatorState, events: EventBatch) -> FoldedCurve:

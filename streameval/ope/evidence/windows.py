@@ -34,7 +34,7 @@ class Windows:
         ranks: the rank by each policy, NaN for the order that was shown [P, rows]
         looks: the sums of `P(d, j) theta_j` over the first ranks, from none to all [rows, ranks + 1]
         theta: the probability of a look at the shown rank [rows]
-        known: whether a page has these probabilities [n]
+        known: whether a page has these probabilities, and none above 0 at a rank with an unknown look [n]
     """
 
     rank: Array
@@ -50,10 +50,13 @@ class Windows:
         assert tables is not None
         rows, known = rankings.sizes, tables.sizes > 0
         widths = np.where(known, tables.sizes // np.maximum(rows, 1), 0)[rankings.owner]
-        looks = np.zeros((len(rankings.rank), int(widths.max(initial=0)) + 1))
-        entry = np.arange(looks.shape[1] - 1) < widths[:, None]
-        looks[:, 1:][entry] = tables.values
-        looks[:, 1:] *= curves[rankings.owner][:, np.minimum(np.arange(looks.shape[1] - 1), last - 1)]
+        chances = np.zeros((len(rankings.rank), int(widths.max(initial=0))))
+        chances[np.arange(chances.shape[1]) < widths[:, None]] = tables.values
+        curve = curves[rankings.owner][:, np.minimum(np.arange(chances.shape[1]), last - 1)]
+        unknown = ((chances > 0) & np.isnan(curve)).any(axis=1)
+        known &= np.bincount(rankings.owner[unknown], minlength=len(known)) == 0
+        looks = np.zeros((len(chances), chances.shape[1] + 1))
+        looks[:, 1:] = chances * np.nan_to_num(curve)
         return cls(rankings.rank, ranks, np.cumsum(looks, axis=1), theta, known)
 
     def weight(self, window: Array | float) -> Array:

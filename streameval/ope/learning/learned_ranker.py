@@ -29,7 +29,7 @@ class ClickedPages(NamedTuple):
         features: [rows, d]
         starts: the first row of each page [pages]
         sizes: the number of items of each page [pages]
-        click: the weight of the click on the item, 0 without one [rows]
+        click: the weight of the click on the item, 0 without one. With noise items without a click have one too [rows]
         weight: the weight of each page [pages]
     """
 
@@ -72,7 +72,9 @@ class LearnedRanker(LinearPolicy):
     `b(i) = 1 + sum over the other items j shown on the page of max(0, 1 - (s(i) - s(j)))`
 
     A click counts `c(i) = min(1 / theta, clip)`, with the probability theta of a look at the rank that production gave
-    the item. With a learned examination it is what was known before the block. The loss of a block of n pages is
+    the item. With a learned examination it is what was known before the block. With `noise` each item counts
+    `c(i) = (click - beta) min(1 / alpha, clip)`, also without a click, as in `FixedCurve`. The loss of a block of n
+    pages is
 
     * `hinge`: `sum over clicks of c(i) b(i) / n`, for low ranks on average
     * `dcg`: `-sum over clicks of c(i) / log2(1 + b(i)) / n`, for a high DCG. First ranks count most.
@@ -85,8 +87,8 @@ class LearnedRanker(LinearPolicy):
         clip: larger weights of clicks count as this one
         l2: mu of the penalty `mu |w|^2` on the weights
         step: the learning rate, in [0, 1]. With 0 the policy stays as it is.
-        counter_sample: whether steps use n clicks drawn with probability proportional to `c(i)`, all with equal weight,
-            so that no single click makes a long step
+        counter_sample: whether steps use n clicks drawn with probability proportional to the size of `c(i)`, all with
+            equal weight, so that no single click makes a long step
         horizon: weights fade by `exp(-pages / horizon)` before each step, so that the policy forgets a world that has
             changed
         weights: the weights to start from, as a policy file has them [1, features]
@@ -139,23 +141,24 @@ class LearnedRanker(LinearPolicy):
     def _pages(self, log: Log, rankings: Rankings, chosen: Mask, width: int) -> ClickedPages:
         """Return the pages that can be ranked."""
         sizes = rankings.sizes[chosen]
-        click = self._click(rankings, log.looks)[np.repeat(chosen, rankings.sizes)]
+        click = self._click(rankings, log)[np.repeat(chosen, rankings.sizes)]
         features = rankings.features_of(chosen, width)
         return ClickedPages(features, np.cumsum(sizes) - sizes, sizes, click, log.weight[chosen])
 
-    def _click(self, rankings: Rankings, looks: Array | None) -> Array:
-        """Return the weight of the click on each item, 0 without a click or without a known look [rows]."""
-        if looks is None:
+    def _click(self, rankings: Rankings, log: Log) -> Array:
+        """Return the weight of the click on each item, 0 if nothing is known about looks at it [rows]."""
+        if log.looks is None or log.signal is None:
             return np.zeros(len(rankings.rank))
-        counts = (rankings.clicked > 0) & (looks > 0)
-        return np.where(counts, np.minimum(1 / np.where(counts, looks, 1.0), self.clip or math.inf), 0.0)
+        is_known = log.looks > 0
+        weight = np.minimum(1 / np.where(is_known, log.looks, 1.0), self.clip or math.inf)
+        return np.where(is_known, log.signal * weight, 0.0)
 
     def _learn(self, state: State, pages: ClickedPages, scores: Array) -> State:
         """Return the state after one step of Adam on these pages."""
         if self.counter_sample and pages.click.any():
             rows = np.flatnonzero(pages.click)
             click = pages.click.copy()
-            click[rows] *= drawn(state["steps"] + 1, click[rows] * pages.weight[pages.owner[rows]])
+            click[rows] *= drawn(state["steps"] + 1, np.abs(click[rows]) * pages.weight[pages.owner[rows]])
             pages = pages._replace(click=click)
         _, by_score = self.loss_of(pages, scores)
         gradient = -(by_score @ pages.features) - 2.0 * self.l2 * state["weights"]

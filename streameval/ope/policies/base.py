@@ -46,6 +46,7 @@ class Log(NamedTuple):
         reward_range: the lowest and the highest possible reward
         rankings: the pages, None if the events are decisions
         looks: the probability of a look at each item of the pages, NaN if it is unknown [rows of the pages]
+        signal: 1 for a click and 0 without one, minus the noise [rows of the pages]
     """
 
     sets: ActionSets
@@ -58,6 +59,7 @@ class Log(NamedTuple):
     reward_range: tuple[float, float] = (0.0, 1.0)
     rankings: Rankings | None = None
     looks: Array | None = None
+    signal: Array | None = None
 
     def take(self, events: slice) -> Log:
         """Return consecutive decisions. Pages have no place in them."""

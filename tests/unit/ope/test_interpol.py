@@ -176,7 +176,8 @@ def test_blocks_of_any_size_give_the_same_report() -> None:
     assert restored.report().estimates == whole.report().estimates
 
 
-def test_windows_use_a_learned_curve() -> None:
+@pytest.mark.parametrize("never", [0, 2])
+def test_windows_use_a_learned_curve(never: int) -> None:
     rng, count = np.random.default_rng(11), 20_000
     orders, chance, at_rank = random_orders()
     order = orders[rng.choice(len(orders), count, p=chance)]
@@ -186,10 +187,10 @@ def test_windows_use_a_learned_curve() -> None:
         clicks=rng.random((count, RANKS)) < theta * attractiveness[order],
         ranks={"new": RANKS - order.astype(float)},
         marginals=np.stack([later[order, np.arange(RANKS)], later[order, np.arange(1, RANKS + 1)]], axis=-1),
-        rank_probabilities=at_rank[order],
+        rank_probabilities=np.column_stack([at_rank, np.zeros((RANKS, never))])[order],
         list_length=RANKS,
     )
-    ranking = {"metric": {"kind": "dcg", "at": RANKS}, "examination": {"kind": "harvested", "ranks": RANKS}}
+    ranking = {"metric": {"kind": "dcg", "at": RANKS}, "examination": {"kind": "harvested", "ranks": RANKS + never}}
     actual = report(batch, ranking=ranking)
     truth = attractiveness @ (1 / np.log2(1 + RANKS - np.arange(RANKS)))
     for name in ("0", "2", "inf", "click_interpol"):
@@ -198,3 +199,14 @@ def test_windows_use_a_learned_curve() -> None:
         assert row.upper is not None
         assert row.lower < truth < row.upper
         assert row.upper - row.lower < 0.3 * truth
+
+
+@pytest.mark.parametrize(("chance", "missing"), [(0.0, False), (0.01, True)])
+def test_a_page_is_missing_if_an_item_may_be_at_a_rank_without_a_known_look(chance: float, missing: bool) -> None:
+    table = np.column_stack([np.full((LENGTH, LENGTH), 0.2), np.full(LENGTH, chance)])
+    batch = EventBatch.from_rankings(
+        clicks=[[1, 0, 0, 0]] * 200, ranks={"new": [[4, 3, 2, 1]] * 200}, rank_probabilities=[table] * 200
+    )
+    curves, ranking = np.tile(np.append(THETA, np.nan), (2, 1)), Ranking(**RANKING)
+    evidence = Evidence.from_rankings(batch, ["new"], ranking, curves=curves, with_windows=True)
+    assert ((evidence.restricted_to(ClickInterpol.needs).sample_weight == 0) == missing).all()

@@ -92,6 +92,22 @@ def test_one_block_moves_each_weight_by_one_step_against_the_loss() -> None:
     assert moved[0] == pytest.approx(-0.1 * np.sign(by_score @ features), rel=1e-4)
 
 
+@pytest.mark.parametrize("sampled", [False, True])
+def test_clicks_that_trust_in_the_rank_explains_teach_nothing(sampled: bool) -> None:
+    rng, width, count = np.random.default_rng(1), 4, 40_000
+    theta, noise = 1 / np.arange(1.0, width + 1), np.array([0.8, 0.4, 0.2, 0.0])
+    features = rng.normal(size=(count, width, 2))
+    features[..., 1] = -np.sort(-features[..., 1], axis=1)  # production ranks by the second one, users by the first
+    attractive = 1 / (1 + np.exp(-2 * features[..., 0]))
+    clicks = rng.random((count, width)) < theta * (noise + (1 - noise) * attractive)
+    batch = EventBatch.from_rankings(clicks=clicks, ranks={}, features=features)
+    examination = {"kind": "table", "values": theta, "noise": noise}
+    ranker = LearnedRanker(step=0.01, counter_sample=sampled)
+    weights = evaluated(ranker, batch, examination=examination).learned("ranker")["weights"]
+    assert weights[0, 0] > 0
+    assert abs(weights[0, 1]) < 0.2 * weights[0, 0]
+
+
 def test_the_first_block_is_ranked_as_production_ranks_it() -> None:
     row = evaluated(LearnedRanker(), pages(100)).report().get("ranker", "click_ips", "cumulative")
     assert row.lift == 0
