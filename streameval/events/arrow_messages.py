@@ -332,7 +332,7 @@ def _checked(batches: Iterable[Any], expanding: Sequence[int], length: int) -> I
     Raises:
         ValueError: A batch is damaged, or too large.
     """
-    events = size = 0
+    events, size = 0, 0.0
     max_events, max_bytes = min(MAX_EVENTS, length // MIN_BYTES_OF_EVENT), min(MAX_BYTES, MAX_GROWTH * length)
     for batch in batches:
         batch.validate(full=True)
@@ -340,7 +340,7 @@ def _checked(batches: Iterable[Any], expanding: Sequence[int], length: int) -> I
         for place, column in enumerate(batch.columns):
             size += _expanded_bytes(column) if place in expanding else column.nbytes
         if events > max_events or size > max_bytes:
-            raise ValueError(f"it has more than {max_events:,} events or {max_bytes:,} bytes in {length:,} bytes")
+            raise ValueError(f"it has more than {max_events:,} events or {max_bytes:,} bytes of values in {length:,} bytes")
         yield batch
 
 
@@ -381,7 +381,7 @@ def _expanded_bytes(column: Any) -> float:
         return 8.0 * count + sum(map(_expanded_bytes, column.flatten()))
     if types.is_nested(kind):
         return 8.0 * count + _expanded_bytes(column.flatten())
-    return max(16.0 * count, column.nbytes)
+    return max(16.0 * count, float(column.nbytes))
 
 
 def _is_list(kind: Any) -> bool:

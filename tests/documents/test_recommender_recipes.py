@@ -7,7 +7,7 @@ import re
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +92,14 @@ def node_with_arrow(directory: Path) -> list[str]:
     return [program("node", "nodejs"), str(directory / "batches.mjs")]
 
 
+def streams(log: bytes) -> Iterator[bytes]:
+    """Yield the Arrow streams of a log."""
+    source = pa.BufferReader(log)
+    while (start := source.tell()) < len(log):
+        pa.ipc.open_stream(source).read_all()
+        yield log[start : source.tell()]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("command_in", [java_with_arrow, go_with_arrow, node_with_arrow])
 def test_every_batch_of_a_recipe_is_accepted_and_has_the_columns_of_the_schema(
@@ -103,8 +111,9 @@ def test_every_batch_of_a_recipe_is_accepted_and_has_the_columns_of_the_schema(
     schema = arrow_schema(Config.model_validate({"policies": {"candidates": ["challenger"]}}), "action")
     columns = set(pa.ipc.open_stream(log.read_bytes()).schema.names)
     assert {field.name for field in schema if not field.nullable} <= columns <= set(schema.names)
-    message = ArrowDecoder(JsonDecoder(["challenger"]), ColumnNames()).decode_batch([log.read_bytes()])
-    assert (len(message), message.rejected) == (500, ())  # the first message of five
+    messages = list(streams(log.read_bytes()))
+    read = ArrowDecoder(JsonDecoder(["challenger"]), ColumnNames()).decode_batch(messages)
+    assert (len(messages), len(read), read.rejected) == (1 + EVENTS // 500, EVENTS + 1, ())
     batch = EventBatch.concat(list(se.read_events(log, policies=["challenger"], reward_range=(0, 1))))
     assert (len(batch), batch.rejected) == (EVENTS + 1, ())
     production, challenger = (np.exp(scores) for scores in ([1.2, 0.4, 0.0], [0.2, 1.4, 0.3]))
