@@ -7,12 +7,17 @@ import sys
 from collections.abc import Collection, Iterator
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import streameval
+from streameval.ope.core import AnyAverage
+from streameval.ope.estimators import AnyEstimator
+from streameval.ope.intervals import AnyInterval
+from support.parts import kinds
 from support.paths import ROOT
 from support.pyproject import PYPROJECT, pinned
 
@@ -52,6 +57,14 @@ def imported_roots(path: Path) -> Iterator[str]:
 def test_the_installed_package_has_every_file_of_the_checkout_and_no_other() -> None:
     assert shipped(PACKAGE) == shipped(ROOT / "streameval")
     assert Path("py.typed") in shipped(PACKAGE)
+
+
+@pytest.mark.parametrize("document", ["CHANGELOG.md", "deploy/site/pages/concepts.md"])
+@pytest.mark.parametrize("union", [AnyEstimator, AnyAverage, AnyInterval], ids=["estimators", "averages", "intervals"])
+def test_a_document_names_every_kind(union: Any, document: str) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    names = {kind.__dataclass_fields__["kind"].default for kind in kinds(union)}
+    assert {name for name in names if f"`{name}`" not in text} == set()
 
 
 def test_the_version_is_that_of_the_distribution() -> None:
