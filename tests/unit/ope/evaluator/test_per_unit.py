@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from scipy.stats import t as student_t
 
 from streameval import Evaluator, EventBatch
 from streameval.common.arrays import Array
@@ -57,18 +58,20 @@ def sums_by_unit(columns: dict[str, Any], policy: str, day: int) -> Array:
     return np.array([totals[name] for name in sorted(totals)])
 
 
-def test_a_reward_per_unit_is_the_mean_over_the_units_of_the_last_whole_window() -> None:
-    columns = columns_of(1)
+@pytest.mark.parametrize("units", [12, 400])
+def test_a_reward_per_unit_is_the_mean_over_the_units_of_the_last_whole_window(units: int) -> None:
+    columns = columns_of(1, units=units)
     rows = rows_of(columns)
     base = sums_by_unit(columns, "logging", 2)
     for policy, row in rows.items():
         own = sums_by_unit(columns, policy, 2)
         assert (row.units, row.start, row.end) == (len(own), 20_002 * DAY, 20_003 * DAY)
-        width = 1.959964 * own.std(ddof=1) / np.sqrt(len(own))
+        quantile = student_t.ppf(0.975, len(own) - 1)
+        width = quantile * own.std(ddof=1) / np.sqrt(len(own))
         assert (row.value, row.lower, row.upper) == pytest.approx((own.mean(), own.mean() - width, own.mean() + width))
         if policy != "logging":
             lift = own - base
-            width = 1.959964 * lift.std(ddof=1) / np.sqrt(len(lift))
+            width = quantile * lift.std(ddof=1) / np.sqrt(len(lift))
             bounds = lift.mean(), lift.mean() - width, lift.mean() + width
             assert (row.lift, row.lift_lower, row.lift_upper) == pytest.approx(bounds)
             assert row.lift_ratio == pytest.approx(lift.mean() / base.mean())
