@@ -37,6 +37,9 @@ from streameval.ope.report import UnitEstimate
 
 MOST_ROWS = 2_000_000
 """Rows of a table before it is dropped. Rows of a unit are merged in time, so half as many units always fit."""
+MOST_WINDOWS = 500
+"""Open windows before only half of them are kept. Windows of wrong times in the future are never over, and have few
+events."""
 GRACE = 0.1, 3600.0
 """A window waits for late events for this share of its length, and at most for this many seconds."""
 
@@ -170,7 +173,16 @@ class UnitState(Struct, frozen=True, eq=False):
             windows = [structs.replace(window, left=window.left + window.events) for window in windows]
             chunks = []
         until = math.floor((median - min(GRACE[0] * seconds, GRACE[1])) / seconds)
-        return UnitState(chunks, windows, first, self.passed, last).closed(until)
+        state = UnitState(chunks, windows, first, self.passed, last).closed(until)
+        return state if len(state.windows) <= MOST_WINDOWS else state.crowded(math.floor(median / seconds))
+
+    def crowded(self, now: int) -> UnitState:
+        """Return the state without the later windows that have the fewest events, and of these without the latest."""
+        by_use = sorted(self.windows, key=lambda one: (one.number > now, -one.events - one.left, one.number))
+        numbers = {window.number for window in by_use[: MOST_WINDOWS // 2]}
+        chunks = [chunk.rows(np.isin(chunk.window, list(numbers))) for chunk in self.chunks]
+        windows = [window for window in self.windows if window.number in numbers]
+        return structs.replace(self, chunks=[chunk for chunk in chunks if len(chunk.unit)], windows=windows)
 
     def closed(self, until: int) -> UnitState:
         """Return the state in which windows before this number are over."""
