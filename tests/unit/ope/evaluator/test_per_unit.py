@@ -173,6 +173,21 @@ def test_a_window_that_leaves_out_many_events_has_no_value(missing: str) -> None
     assert {(row.value, row.lower, row.lift) for row in rows} == {(None, None, None)}
 
 
+@pytest.mark.parametrize(
+    ("lacking", "field"),
+    [({"unit": None}, "unit"), ({"timestamp": None}, "timestamp"), ({"sampling_probability": 0.5}, "sampling_")],
+)
+def test_the_field_that_events_lack_is_named(lacking: dict[str, float | None], field: str) -> None:
+    columns = columns_of(6)
+    assert not evaluator_of().missing_fields(EventBatch.from_arrays(**columns))
+    columns |= {name: None if value is None else np.full(EVENTS, value) for name, value in lacking.items()}
+    (missing,) = evaluator_of().missing_fields(EventBatch.from_arrays(**columns))
+    assert str(missing).startswith(f"none of the first 5,000 events has {field}")
+    assert str(missing).endswith(": no value for per_unit")
+    assert "per_unit" in missing.hint
+    assert not evaluator_of({"max": 100}).missing_fields(EventBatch.from_arrays(**columns))
+
+
 def test_a_policy_that_many_events_lack_has_no_value_alone() -> None:
     columns = columns_of(6)
     columns["policies"]["old"][::100] = np.nan
