@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from streameval.common.text import counted
 from streameval.events import EventBatch
+from streameval.events.origin import NO_IDENTITY
 from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evidence.actions import REWARDED, Actions, Requirement, Requirements, field_of
 from streameval.ope.policies.logged import LOGGING, target_probabilities
+
+PER_UNIT = ("per_unit",)
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,7 @@ class MissingField:
     """Name a field that `lacking` of `events` events do not have, so that they are missing for some estimators.
 
     Args:
+        estimators: their labels, or `per_unit`
         wanted_by: the reward model, if it needs the field
     """
 
@@ -35,6 +40,8 @@ class MissingField:
     @property
     def hint(self) -> str:
         """Return the remedy."""
+        if self.estimators == PER_UNIT:
+            return "log units and times of all events, or leave per_unit out: units are counted in whole logs"
         if self.wanted_by:
             return f"the reward model {self.wanted_by} needs it: log it, or choose another reward_model"
         return "log it, or leave these estimators out; `streameval schema` prints what an event looks like"
@@ -78,7 +85,20 @@ def missing_fields(config: EvaluatorConfig, batch: EventBatch) -> list[MissingFi
             if wanting and lacking and field not in missing:
                 model = config.reward_model.label if need in config.reward_model.needs else None
                 missing[field] = MissingField(field, int(lacking), int(events), wanting, model)
-    return list(missing.values())
+    return [*missing.values(), *_missing_for_units(config, batch)]
+
+
+def _missing_for_units(config: EvaluatorConfig, batch: EventBatch) -> Iterator[MissingField]:
+    """Yield the fields that rewards per unit need."""
+    if any(reward.per_unit for reward in config.rewards):
+        fields = {
+            "unit": np.ones(len(batch), dtype=bool) if batch.unit is None else batch.unit == NO_IDENTITY,
+            "timestamp": ~np.isfinite(batch.timestamp),
+            "sampling_probability of 1": batch.sampling_probability != 1.0,
+        }
+        for field, lacks in fields.items():
+            if lacks.any():
+                yield MissingField(field, int(lacks.sum()), len(batch), PER_UNIT)
 
 
 def _usable(actions: Actions | None, needs: Requirements) -> bool:

@@ -3,7 +3,7 @@
 A unit is a user or a session in the log. For each window of event time, such as a day in UTC, the weighted rewards of a
 unit are summed up to `Y_u`. The reward per unit of a policy is the mean of `Y_u` over the distinct units of the window,
 with the variance of this mean, so units are the independent observations. A lift is the mean of `Y_u - Y_u` of
-production, unit by unit.
+production, unit by unit. Intervals are Student's.
 
 Weights correct the actions of each event. They do not correct which units come and how often, which is as in the log.
 So this is what units earn at the visits that production brought. A lift relative to production is the relative lift per
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -38,6 +37,9 @@ from streameval.ope.report import UnitEstimate
 
 MOST_ROWS = 2_000_000
 """Rows of a table before it is dropped. Rows of a unit are merged in time, so half as many units always fit."""
+MOST_WINDOWS = 500
+"""Open windows before only half of them are kept. Windows of wrong times in the future are never over, and have few
+events."""
 GRACE = 0.1, 3600.0
 """A window waits for late events for this share of its length, and at most for this many seconds."""
 
@@ -171,7 +173,16 @@ class UnitState(Struct, frozen=True, eq=False):
             windows = [structs.replace(window, left=window.left + window.events) for window in windows]
             chunks = []
         until = math.floor((median - min(GRACE[0] * seconds, GRACE[1])) / seconds)
-        return UnitState(chunks, windows, first, self.passed, last).closed(until)
+        state = UnitState(chunks, windows, first, self.passed, last).closed(until)
+        return state if len(state.windows) <= MOST_WINDOWS else state.crowded(math.floor(median / seconds))
+
+    def crowded(self, now: int) -> UnitState:
+        """Return the state without the later windows that have the fewest events, and of these without the latest."""
+        by_use = sorted(self.windows, key=lambda one: (one.number > now, -one.events - one.left, one.number))
+        numbers = {window.number for window in by_use[: MOST_WINDOWS // 2]}
+        chunks = [chunk.rows(np.isin(chunk.window, list(numbers))) for chunk in self.chunks]
+        windows = [window for window in self.windows if window.number in numbers]
+        return structs.replace(self, chunks=[chunk for chunk in chunks if len(chunk.unit)], windows=windows)
 
     def closed(self, until: int) -> UnitState:
         """Return the state in which windows before this number are over."""
@@ -287,11 +298,10 @@ def rows(config: EvaluatorConfig, state: States, _present: Present) -> dict[str,
 
 
 def _rows(config: EvaluatorConfig, state: States) -> Iterator[UnitEstimate]:
-    z = NormalDist().inv_cdf((1 + config.confidence) / 2)
     for reward in config.rewards:
         window = state[reward.name].last if reward.per_unit else None
         if window is not None and reward.per_unit:
-            seconds, numbers = parse_duration(reward.per_unit), _numbers(window, z)
+            seconds, numbers = parse_duration(reward.per_unit), _numbers(window, config.confidence)
             span = window.number * seconds, (window.number + 1) * seconds
             for index, policy in enumerate(config.policies):
                 row = {name: float(column[index]) for name, column in numbers.items()}
@@ -301,13 +311,17 @@ def _rows(config: EvaluatorConfig, state: States) -> Iterator[UnitEstimate]:
                 yield UnitEstimate(policy, reward.name, *span, window.units, window.events, **known)
 
 
-def _numbers(window: Window, z: float) -> dict[str, Array]:
+def _numbers(window: Window, confidence: float) -> dict[str, Array]:
     """Return the numbers of the policies by name, NaN if they are unknown."""
+    from scipy.special import stdtrit  # slow to import
+
     count = max(window.units, 1)
     total, square, product, nonzero = window.moments.T
     mean, base = total / count, np.full(len(total), total[0] / count)
     squares = np.stack([square, np.full(len(total), square[0]), square - 2 * product + square[0]])
-    width, of_base, of_lift = z * np.sqrt(np.maximum(squares, 0.0) / (max(count - 1, 1) * count))
+    freedom = max(count - 1, 1)
+    quantile = stdtrit(freedom, (1 + confidence) / 2)
+    width, of_base, of_lift = quantile * np.sqrt(np.maximum(squares, 0.0) / (freedom * count))
     lift = mean - base
     with np.errstate(divide="ignore", invalid="ignore"):
         correlation = (width**2 - of_base**2 - of_lift**2) / (2 * of_base * of_lift)

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from scipy.stats import t as student_t
 
 from streameval import Evaluator, EventBatch
 from streameval.common.arrays import Array
@@ -44,6 +45,14 @@ def rows_of(columns: dict[str, Any], **options: Any) -> dict[str, UnitEstimate]:
     return {row.policy: row for row in evaluator.report().per_unit}
 
 
+def assert_near(evaluator: Evaluator, expected: dict[str, UnitEstimate]) -> None:
+    """Compare rows up to the last digits, as rewards may be added up in another order."""
+    rows = evaluator.report().per_unit
+    assert [row.policy for row in rows] == list(expected)
+    for row in rows:
+        assert msgspec.structs.astuple(row)[2:] == pytest.approx(msgspec.structs.astuple(expected[row.policy])[2:])
+
+
 def sums_by_unit(columns: dict[str, Any], policy: str, day: int) -> Array:
     """Return the weighted rewards of the units of a day."""
     whole = EVENTS // 100 * 100
@@ -57,18 +66,20 @@ def sums_by_unit(columns: dict[str, Any], policy: str, day: int) -> Array:
     return np.array([totals[name] for name in sorted(totals)])
 
 
-def test_a_reward_per_unit_is_the_mean_over_the_units_of_the_last_whole_window() -> None:
-    columns = columns_of(1)
+@pytest.mark.parametrize("units", [12, 400])
+def test_a_reward_per_unit_is_the_mean_over_the_units_of_the_last_whole_window(units: int) -> None:
+    columns = columns_of(1, units=units)
     rows = rows_of(columns)
     base = sums_by_unit(columns, "logging", 2)
     for policy, row in rows.items():
         own = sums_by_unit(columns, policy, 2)
         assert (row.units, row.start, row.end) == (len(own), 20_002 * DAY, 20_003 * DAY)
-        width = 1.959964 * own.std(ddof=1) / np.sqrt(len(own))
+        quantile = student_t.ppf(0.975, len(own) - 1)
+        width = quantile * own.std(ddof=1) / np.sqrt(len(own))
         assert (row.value, row.lower, row.upper) == pytest.approx((own.mean(), own.mean() - width, own.mean() + width))
         if policy != "logging":
             lift = own - base
-            width = 1.959964 * lift.std(ddof=1) / np.sqrt(len(lift))
+            width = quantile * lift.std(ddof=1) / np.sqrt(len(lift))
             bounds = lift.mean(), lift.mean() - width, lift.mean() + width
             assert (row.lift, row.lift_lower, row.lift_upper) == pytest.approx(bounds)
             assert row.lift_ratio == pytest.approx(lift.mean() / base.mean())
@@ -136,9 +147,7 @@ def test_candidates_whose_past_is_known_have_numbers_at_once() -> None:
     late.update(batch[:4_000])
     evaluator.activate(late)
     evaluator.update(batch[4_000:])
-    expected = rows_of(columns)  # the same chunks are added up in another order
-    for row in evaluator.report().per_unit:
-        assert msgspec.structs.astuple(row)[2:] == pytest.approx(msgspec.structs.astuple(expected[row.policy])[2:])
+    assert_near(evaluator, rows_of(columns))
 
 
 def test_policies_that_leave_take_their_sums_along() -> None:
@@ -162,6 +171,21 @@ def test_a_window_that_leaves_out_many_events_has_no_value(missing: str) -> None
     rows = rows_of(columns).values()
     assert rows
     assert {(row.value, row.lower, row.lift) for row in rows} == {(None, None, None)}
+
+
+@pytest.mark.parametrize(
+    ("lacking", "field"),
+    [({"unit": None}, "unit"), ({"timestamp": None}, "timestamp"), ({"sampling_probability": 0.5}, "sampling_")],
+)
+def test_the_field_that_events_lack_is_named(lacking: dict[str, float | None], field: str) -> None:
+    columns = columns_of(6)
+    assert not evaluator_of().missing_fields(EventBatch.from_arrays(**columns))
+    columns |= {name: None if value is None else np.full(EVENTS, value) for name, value in lacking.items()}
+    (missing,) = evaluator_of().missing_fields(EventBatch.from_arrays(**columns))
+    assert str(missing).startswith(f"none of the first 5,000 events has {field}")
+    assert str(missing).endswith(": no value for per_unit")
+    assert "per_unit" in missing.hint
+    assert not evaluator_of({"max": 100}).missing_fields(EventBatch.from_arrays(**columns))
 
 
 def test_a_policy_that_many_events_lack_has_no_value_alone() -> None:
@@ -200,6 +224,18 @@ def test_one_event_with_a_wrong_time_does_not_end_a_window() -> None:
     expected = rows_of(columns)["new"].value
     columns["timestamp"][1_700] += 1_000 * DAY
     assert rows_of(columns)["new"].value == expected
+
+
+def test_windows_of_wrong_times_do_not_stay_open_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = columns_of(8)
+    columns["timestamp"][::10] += np.random.default_rng(1).integers(1, 100_000, EVENTS // 10) * DAY
+    expected = rows_of(columns)
+    monkeypatch.setattr("streameval.ope.evaluator.per_unit.MOST_WINDOWS", 20)
+    evaluator = evaluator_of()
+    evaluator.update(EventBatch.from_arrays(**columns))
+    evaluator.fold_pending()
+    assert_near(evaluator, expected)
+    assert 2 <= len(evaluator.state()["rooms"]["per_unit"]["reward"]["windows"]) <= 20
 
 
 @pytest.mark.parametrize("window", ["mixture", "10000", 10_000, "0s"])
