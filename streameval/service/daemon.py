@@ -357,6 +357,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
             clipped_events=self._pipeline.clipped_events,
             history=self.published.history.after(at, report),
             margin=self._evaluator.config.margin,
+            heaviest=self._evaluator.heaviest,
             engine=self._engine_status(at),
             name=self.published.name,
             reload=self._reloaded,

@@ -21,8 +21,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar, Sample
 
 from streameval.common.text import format_duration
+from streameval.errors import without_queries
 from streameval.ingest.base import GAPS
 from streameval.service.status import DaemonStatus, Histogram, own_version
 
@@ -49,7 +51,11 @@ OPENMETRICS = Format(
     "application/openmetrics-text; version=1.0.0; charset=utf-8", cast("Any", openmetrics).generate_latest, b"# EOF\n"
 )
 FORMATS = (TEXT, TEXT_1, OPENMETRICS)
-"""All formats. They have no exemplars: the state keeps how large the largest weight is, and not which event has it."""
+"""All formats. Only OpenMetrics has exemplars."""
+WITH_EXEMPLARS = "streameval_policy_events_missing_total"
+"""A counter that every policy has. Its exemplar is the event with the largest weight since the process started."""
+LONGEST_EXEMPLAR = 128
+"""Characters of names and values of the labels, by the standard."""
 PROCESS = CollectorRegistry()
 """Metrics of the process itself, which need no status."""
 for _collector in (ProcessCollector, PlatformCollector, GCCollector):
@@ -107,11 +113,26 @@ def _metrics(status: DaemonStatus) -> Iterator[Metric]:
             try:
                 values = [((*row, *mark.values()), _read(entry, path)) for row, entry in series(status)]
                 metric = _metric(name, help_text, (*labels, *mark), values)
+                if name == WITH_EXEMPLARS:
+                    metric.samples = [_with_exemplar(sample, status) for sample in metric.samples]
             except Exception:
                 log.exception("metrics_failed", family=name)
             else:
                 if metric.samples:
                     yield metric
+
+
+def _with_exemplar(sample: Sample, status: DaemonStatus) -> Sample:
+    """Return a sample of a policy with its heaviest event, if it has one. A long topic loses its start."""
+    event = status.heaviest.get(sample.labels["policy"])
+    if event is None:
+        return sample
+    topic, partition, offset = event.position
+    labels = {"partition": str(partition), "offset": str(offset)}
+    room = LONGEST_EXEMPLAR - len("topic") - sum(map(len, (*labels, *labels.values())))
+    labels["topic"] = without_queries(topic)[-room:]
+    timestamp = event.timestamp if math.isfinite(event.timestamp) else None
+    return sample._replace(exemplar=Exemplar(labels, event.weight, timestamp))
 
 
 def _mark(status: DaemonStatus) -> Mapping[str, str]:

@@ -18,6 +18,7 @@ from streameval.events import REASONS
 from streameval.ingest.background import WorkerStatus
 from streameval.ingest.base import SourceStatus
 from streameval.ingest.stages import BufferStatus
+from streameval.ope.evaluator.heaviest import HeaviestEvent
 from streameval.ope.report import EventCounts, Report
 from streameval.ope.report import State as CandidateState
 
@@ -335,6 +336,7 @@ class DaemonStatus:
         buffered: None if events count as they arrive.
         history: Estimates of the last hours.
         margin: What a lift must exceed for promotion, None without promotion.
+        heaviest: Event with the largest weight of each candidate since the process started, if it is known.
         engine: None if this process evaluates events itself.
         name: Name of the daemon, empty if it has none.
         reload: Result of the last reload.
@@ -360,6 +362,7 @@ class DaemonStatus:
     buffered: BufferStatus | None = None
     history: History = NO_HISTORY
     margin: float | None = None
+    heaviest: Mapping[str, HeaviestEvent] = field(default_factory=dict)
     engine: EngineStatus | None = None
     name: str = ""
     reload: ReloadStatus = ReloadStatus()

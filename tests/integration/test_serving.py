@@ -15,11 +15,14 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from prometheus_client.samples import Exemplar, Timestamp
 
 import streameval as se
 from streameval.config.model import Http
 from streameval.events import JsonDecoder
 from streameval.ingest.base import Records, Source, SourceStatus
+from streameval.ingest.pipeline import EventPipeline
 from streameval.service.daemon import Daemon
 from streameval.service.http.auth import Security
 from streameval.service.http.server import HttpServer
@@ -121,6 +124,64 @@ def test_http_serves_the_report_of_the_events() -> None:
     for mine, theirs in zip(served["estimates"], wanted["estimates"], strict=True):
         assert mine["value"] == pytest.approx(theirs["value"], rel=1e-9)
         assert mine["policy"] in page
+
+
+def located_daemon(evaluator: se.Evaluator, *polls: tuple[int, list[bytes]], topic: str = "clicks") -> Daemon:
+    """Make a daemon that reads these messages of partition 3 from an offset, one poll after the other."""
+    parts = [[Records(topic, 3, range(first, first + len(values)), values)] for first, values in polls]
+    return Daemon(ListSource(parts), EventPipeline(JsonDecoder(policies=["a", "b"]), located=True), evaluator)
+
+
+def scraped_exemplars(daemon: Daemon) -> dict[str, Exemplar | None]:
+    """Return the exemplar of each policy after all polls, by a scrape in OpenMetrics."""
+    with serving(daemon) as client:
+        wait_until(lambda: daemon.published.source.exhausted and daemon.published.report is not None)
+        text = client.get("/metrics", headers={"accept": "application/openmetrics-text"}).text
+        assert " # {" not in client.get("/metrics").text
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    samples = families["streameval_policy_events_missing"].samples
+    return {sample.labels["policy"]: sample.exemplar for sample in samples}
+
+
+def weighing(**weights: tuple[int, float]) -> list[bytes]:
+    """Return 250 events with a weight of 1, except for one event of each policy."""
+    chances = {name: np.full(250, 0.125) for name in ("a", "b")}
+    for name, (event, weight) in weights.items():
+        chances[name][event] = weight / 8
+    return [
+        message(number, propensity=0.125, policies={name: float(column[number]) for name, column in chances.items()})
+        for number in range(250)
+    ]
+
+
+def test_an_exemplar_names_the_event_with_the_largest_weight_since_the_start_of_the_process() -> None:
+    evaluator = se.Evaluator(["a", "b"])
+    polls = (1_000, weighing(a=(7, 5), b=(199, 2))), (2_000, weighing(a=(30, 4), b=(120, 8))), (5_000, weighing())
+    exemplars = scraped_exemplars(located_daemon(evaluator, *polls))
+    assert exemplars == {
+        "logging": None,
+        "a": Exemplar({"topic": "clicks", "partition": "3", "offset": "1007"}, 5.0, Timestamp(7, 0)),
+        "b": Exemplar({"topic": "clicks", "partition": "3", "offset": "2120"}, 8.0, Timestamp(120, 0)),
+    }
+    restarted = se.Evaluator.from_state(evaluator.state())
+    assert set(scraped_exemplars(located_daemon(restarted)).values()) == {None}
+    after = scraped_exemplars(located_daemon(restarted, (6_000, weighing(a=(9, 3)))))
+    assert after["a"] == Exemplar({"topic": "clicks", "partition": "3", "offset": "6009"}, 3.0, Timestamp(9, 0))
+
+
+def test_an_exemplar_hides_the_query_of_an_address_and_keeps_the_limit_of_labels() -> None:
+    topic = f"https://store/{'folder/' * 30}log.jsonl?sig=s3cret"
+    exemplar = scraped_exemplars(located_daemon(se.Evaluator(["a", "b"]), (0, weighing(a=(7, 5))), topic=topic))["a"]
+    assert exemplar is not None
+    assert exemplar.labels["topic"].endswith("folder/log.jsonl?***")
+    assert sum(map(len, (*exemplar.labels, *exemplar.labels.values()))) == 128
+
+
+def test_events_without_offsets_have_no_exemplar() -> None:
+    daemon = Daemon(
+        ListSource([[records(*weighing(a=(7, 5)))]]), JsonDecoder(policies=["a", "b"]), se.Evaluator(["a", "b"])
+    )
+    assert set(scraped_exemplars(daemon).values()) == {None}
 
 
 @contextmanager

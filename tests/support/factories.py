@@ -346,6 +346,7 @@ class Recorder:
     def __init__(self) -> None:
         self.rewards: list[float] = []
         self.reports = 0
+        self.heaviest: dict[str, Any] = {}
 
     def update(self, batch: EventBatch) -> None:
         """Remember the rewards."""

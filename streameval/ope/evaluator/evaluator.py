@@ -32,6 +32,7 @@ from streameval.ope.evaluator.config import EvaluatorConfig, Product
 from streameval.ope.evaluator.drift_detection import DriftDetector
 from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity
 from streameval.ope.evaluator.grid import Pair
+from streameval.ope.evaluator.heaviest import HeaviestEvent, heaviest
 from streameval.ope.evaluator.missing_fields import MissingField, missing_fields
 from streameval.ope.evaluator.options import Candidates, EvaluatorArguments, KindOrOptions
 from streameval.ope.evaluator.report_rows import (
@@ -235,6 +236,7 @@ class Evaluator:
         self._starts_again = False
         self._pending: list[EventBatch] = []
         self._pending_events = 0
+        self.heaviest: dict[str, HeaviestEvent] = {}  # not in the state: a restart forgets it
         self._state = weighing.start(self.config, self._grids, self._monitor)
 
     def _use_config(self, computed: Mapping[str, Ask] | None = None) -> None:
@@ -368,7 +370,7 @@ class Evaluator:
             if not from_zero:
                 late._state.added = self._state.added
                 self.config, self._state, self._pending = late.config, late._state, late._pending
-                self._pending_events = late._pending_events
+                self._pending_events, self.heaviest = late._pending_events, late.heaviest
                 self._use_config(late._computed)
             return
         late = Evaluator.from_config(late.config, computed=late._computed) if from_zero else late
@@ -442,6 +444,8 @@ class Evaluator:
         else:
             self._use_config(computed)
             self._state = state
+            both = (late or self).heaviest | self.heaviest
+            self.heaviest = {name: both[name] for name in config.policies if name in both}
             self._pending = [batch.with_policies(config.columns) for batch in self._pending]
 
     def _made(self, config: EvaluatorConfig) -> dict[str, Ask]:
@@ -617,6 +621,7 @@ class Evaluator:
         after = halves.Counts.from_weighed(weighed, self._knowledge).fold(after)
         after.rooms = rooms.observe(self.config, after.rooms, Blocks(logged, weighed.events, weighed.every[0]))
         self._state = after
+        self.heaviest = heaviest(self.heaviest, self.policies[1:], weighed)
         self._fold_sums(sums, weighed.curve)
 
     def _fold_sums(self, sums: halves.Sums, curve: LearnedCurve | None = None) -> None:

@@ -12,7 +12,7 @@ import pytest
 import streameval as se
 from streameval import PythonPolicy
 from streameval.errors import ConfigError, StateError
-from streameval.events import Rejected
+from streameval.events import Origin, Rejected
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.report import EventCounts, Report
 from streameval.ope.reward_models import Tabular
@@ -29,6 +29,24 @@ def counts(report: Report) -> dict[str, tuple[int, int]]:
 
 
 NUMBERS = ("value", "lower", "upper", "lift", "lift_lower", "lift_upper", "lift_ratio", "effective_sample_size")
+
+
+def test_heaviest_events_come_and_go_with_their_candidates() -> None:
+    batch = replace(events(400), origin=Origin.from_parts("clicks", [(0, range(400))]))
+    changing = Evaluator.from_config(config("early"))
+    changing.update(batch)
+    changing.fold_pending()
+    early = changing.heaviest["early"]
+    late = changing.change_candidates(config("early", "late"))
+    assert late is not None
+    late.update(batch[:250])
+    changing.activate(late)
+    assert changing.heaviest["early"] == early
+    row = int(batch[:250].probabilities[:, batch.policies.index("late")].argmax())
+    assert changing.heaviest["late"].position == ("clicks", 0, row)
+    adopt(changing, config("late"))
+    adopt(changing, config("early", "late"))
+    assert set(changing.heaviest) == {"late"}
 
 
 @pytest.mark.parametrize("described", [False, True])
