@@ -340,7 +340,7 @@ def _checked(batches: Iterable[Any], expanding: Sequence[int], length: int) -> I
         for place, column in enumerate(batch.columns):
             size += _expanded_bytes(column) if place in expanding else column.nbytes
         if events > max_events or size > max_bytes:
-            raise ValueError(f"it has more than {max_events:,} events or {max_bytes:,} bytes of values in {length:,} bytes")
+            raise ValueError(f"it has more than {max_events:,} events or {max_bytes:,} bytes of values")
         yield batch
 
 
