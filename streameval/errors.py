@@ -14,16 +14,18 @@ __all__ = [
     "without_queries",
 ]
 
-QUERY = re.compile(r"(https?://[^\s?'\"<>\\]*\?)[^\s'\"<>\\]+")
+QUERY = re.compile(r"(://[^\s?'\"<>\\]*\?)[^\s'\"<>\\]+")
+LOGIN = re.compile(r"(https?://|://(?=[^\s/?#@'\"<>\\]*:))[^\s/?#'\"<>\\]*@", re.IGNORECASE)
+"""What stands before the host: any user of a web server, else a user with a password."""
 
 
 def without_queries(text: str) -> str:
-    """Hide the queries of web addresses in a text: the ones of signed addresses are as good as passwords.
+    """Hide queries and logins of addresses in a text: the queries of signed addresses are as good as passwords.
 
     >>> without_queries("https://store/log.csv?sig=s3cret does not exist")
     'https://store/log.csv?*** does not exist'
     """
-    return QUERY.sub(r"\1***", text) if "://" in text else text
+    return LOGIN.sub(r"\1***@", QUERY.sub(r"\1***", text)) if "://" in text else text
 
 
 class StreamevalError(Exception):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from typing import Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from streameval.common.component import StrictModel
 from streameval.common.text import Seconds
@@ -22,6 +23,15 @@ class OtlpSettings(StrictModel):
     )
     interval: Seconds = Field(15.0, description="time between two pushes, e.g. 15s")
     headers: dict[str, SecretStr] = Field({}, description="headers of each request, e.g. {authorization: Bearer ...}")
+
+    @field_validator("endpoint")
+    @classmethod
+    def _is_an_address(cls, endpoint: str) -> str:
+        if not urlsplit(endpoint).hostname:
+            raise ValueError("the address has no host, e.g. http://localhost:4318")
+        if "?" in endpoint or "#" in endpoint:
+            raise ValueError("the address has a query or a fragment: pass tokens in headers")
+        return endpoint
 
     @model_validator(mode="after")
     def _is_installed(self) -> Self:

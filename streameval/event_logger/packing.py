@@ -29,7 +29,7 @@ def pack(messages: Sequence[Message]) -> Iterator[tuple[Message, int]]:
     if is_table:
         try:
             packed = arrow_message([msgspec.json.decode(message.value) for message in messages])
-        except (ValueError, AttributeError, msgspec.DecodeError):  # the last two: a message is no event
+        except (ValueError, AttributeError, TypeError, RecursionError, msgspec.DecodeError):  # a message is no event
             is_table = False
     if is_table and len(packed) <= MAX_MESSAGE_BYTES:
         yield messages[0]._replace(value=packed), len(messages)

@@ -266,14 +266,14 @@ class PythonSource:
             try:
                 with foreign_code():
                     self._call()
-            except CodeError as error:
+            except (CodeError, KeyboardInterrupt) as error:  # Ctrl-C reaches the main thread only
                 if isinstance(error.__cause__, StreamevalError):
                     cause = error.__cause__
                     with self._changed:
                         self._failure = SourceError(cause.message, hint=cause.hint)
                         self._changed.notify_all()
                     return
-                self._wait(self._failed(str(error)))
+                self._wait(self._failed(str(error) or type(error).__name__))
             else:
                 self._answer()
                 if self._settings.interval is None:

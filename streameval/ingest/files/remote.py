@@ -212,6 +212,7 @@ class RemoteFile(io.RawIOBase):
         """Return what the store says now. Without an answer, the file counts as the same, and reading it fails."""
         try:
             with foreign_code():
+                self._files.invalidate_cache()  # a driver may answer from an earlier listing
                 info = self._files.info(self._path)
         except CodeError:
             return dict(self._version)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
@@ -10,7 +11,9 @@ import urllib.request
 from abc import abstractmethod
 from base64 import b64encode
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache
+from http.client import HTTPException
 from threading import Lock
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -20,7 +23,7 @@ from kafka.errors import SaslAuthenticationFailedError
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from streameval.common.foreign_code import CodeError, foreign_code
-from streameval.errors import ConfigError
+from streameval.errors import ConfigError, without_queries
 from streameval.ingest.kafka.connection import KafkaConnection
 from streameval.ope.policies.python import find
 
@@ -86,7 +89,8 @@ class ClientCredentials(TokenProvider):
 
     def _granted(self) -> tuple[str, float]:
         granted = self._ask()
-        return granted.access_token, granted.expires_in
+        life = granted.expires_in
+        return granted.access_token, DEFAULT_LIFE_SECONDS if life is None or not math.isfinite(life) else life
 
     def _ask(self) -> _Granted:
         deadline, body = time.monotonic() + TIMEOUT_SECONDS, b""
@@ -98,19 +102,20 @@ class ClientCredentials(TokenProvider):
                         raise TimeoutError(
                             f"no whole answer within {TIMEOUT_SECONDS:.0f} s and {MAX_ANSWER_BYTES} bytes"
                         )
-                return msgspec.json.decode(body, type=_Granted)
+                return msgspec.json.decode(body, type=_Granted, strict=False)  # numbers may be text
         except urllib.error.HTTPError as error:
-            with error:
-                said: bytes = error.fp.read1(MAX_REASON)  # type: ignore[attr-defined]
-                reason = f"{error.code}: {said.decode(errors='replace')}"
-        except (OSError, msgspec.DecodeError) as error:
-            reason = str(error)
-        raise SaslAuthenticationFailedError(f"no token from {self._request.full_url}: {reason}")
+            said = b""
+            with error, suppress(OSError, HTTPException):
+                said = error.fp.read1(MAX_REASON)  # type: ignore[attr-defined]
+            reason = f"{error.code}: {said.decode(errors='replace')}"
+        except (OSError, HTTPException, msgspec.DecodeError) as error:
+            reason = str(error) or type(error).__name__
+        raise SaslAuthenticationFailedError(without_queries(f"no token from {self._request.full_url}: {reason}"))
 
 
 class _Granted(msgspec.Struct):
     access_token: str
-    expires_in: float = DEFAULT_LIFE_SECONDS
+    expires_in: float | None = None
 
 
 class FunctionProvider(TokenProvider):

@@ -19,6 +19,7 @@ from pyarrow import ipc
 
 from streameval import EventLogger, read_events
 from streameval.event_logger import Message, MessageSink
+from streameval.event_logger.packing import pack
 from streameval.events import JsonDecoder, Origin, RankingDecoder, RewardDecoder
 from streameval.events.arrow_messages import ArrowDecoder, is_arrow
 from streameval.events.further_rewards import RewardField
@@ -628,3 +629,13 @@ def test_batches_need_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
         EventLogger.to_kafka("localhost:1", "decisions", batch=500)
     with pytest.raises(ValueError, match="duration"):
         EventLogger.to_kafka("localhost:1", "decisions", linger="soon")
+
+
+@pytest.mark.parametrize("odd", [b"1", b"null", b"[1]", b"\xff", b'{"context":' + b"[" * 1100 + b"]" * 1100 + b"}"])
+def test_what_is_no_event_stays_as_it_is_in_a_batch(odd: bytes) -> None:
+    event = b'{"event_id":"e","timestamp":0,"action":"a","propensity":0.5,"reward":1}'
+    values = [event] * 40 + [odd]
+    packed = list(pack([Message("decision", "", value) for value in values]))
+    assert sum(count for _, count in packed) == len(values)
+    assert packed[0][1] > 1, "the other events are packed"
+    assert packed[-1][0].value == odd

@@ -157,6 +157,19 @@ def test_an_exit_in_the_function_does_not_end_the_program(opened: Callable[..., 
     wait_until(lambda: "SystemExit: over" in source.status().detail, 10.0)
 
 
+def test_an_interrupt_in_the_function_is_a_failure_and_it_is_called_again(opened: Callable[..., Source]) -> None:
+    calls: list[Any] = []
+
+    def stream(positions: Any) -> Iterator[Any]:
+        calls.append(positions)
+        yield {0: len(calls)}, b"1"
+        raise KeyboardInterrupt
+
+    source = opened(stream)
+    wait_until(lambda: "fails: KeyboardInterrupt" in source.status().detail and len(calls) > 1, 10.0)
+    wait_until(lambda: not source.status().reached and source.status().waiting > 0.0, 10.0)
+
+
 @pytest.mark.parametrize(
     ("item", "found"),
     [

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
+from streameval.errors import InputError
 from streameval.service.logging import RateLimit, configure_logging
 from support.daemon_logs import daemon_logs, written_logs
 
@@ -46,6 +47,22 @@ def test_the_queries_of_addresses_are_not_logged(capsys: Capture, format: str) -
     written = capsys.readouterr().err
     assert "s3cret" not in written
     assert written.count("https://store/log.csv?***") >= 3
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("HTTPS://store/log?sig=s3cret", "HTTPS://store/log?***"),
+        ("az://box/log?sas=s3cret", "az://box/log?***"),
+        ("https://me:s3cret@store/log", "https://***@store/log"),
+        ("Https://s3cret@store/log", "Https://***@store/log"),
+        ("ftp://me:s3cret@store/log?key=s3cret", "ftp://***@store/log?***"),
+        ("abfs://box@account/log", "abfs://box@account/log"),
+        ("http://host:80/a@b", "http://host:80/a@b"),
+    ],
+)
+def test_the_secrets_of_addresses_are_not_shown(address: str, shown: str) -> None:
+    assert InputError(f"{address} is gone", hint="wait").message == f"{shown} is gone"
 
 
 def test_console_lines_are_for_people(capsys: Capture) -> None:

@@ -19,6 +19,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceResponse,
 )
 from prometheus_client.parser import text_string_to_metric_families
+from pydantic import ValidationError
 from structlog.testing import capture_logs
 
 from streameval.config.model import Config
@@ -199,3 +200,18 @@ def test_a_daemon_pushes_from_its_start_to_its_end(receiver: Receiver, tmp_path:
     assert process.returncode == 0, log
     assert pushed_of(receiver)[ACCEPTED] == 2000
     assert pushed_of(receiver)["streameval_otlp_pushes_total",] >= 1
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "problem"),
+    [
+        ("http://h/otlp?token=x", "a query or a fragment"),
+        ("http://h/v1/metrics#a", "a query or a fragment"),
+        ("https://", "no host"),
+        ("https:///v1/metrics", "no host"),
+        ("https://:4318", "no host"),
+    ],
+)
+def test_an_address_that_metrics_cannot_be_sent_to_is_refused(endpoint: str, problem: str) -> None:
+    with pytest.raises(ValidationError, match=problem):
+        OtlpSettings(endpoint=endpoint)  # type: ignore[call-arg]

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 import fsspec
@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fsspec.asyn import get_loop
+from fsspec.implementations.memory import MemoryFileSystem
 from pydantic import ValidationError
 
 import streameval
@@ -235,6 +236,34 @@ def test_a_file_that_is_replaced_while_it_is_read_is_refused(tmp_path: Path, new
         with pytest.raises(InputError, match=r"log\.ndjson .*the file was replaced while it was read"):
             drained(source)
         source.close()
+
+
+class Listed(MemoryFileSystem):
+    """Answer from what was seen before until it is invalidated, as the drivers of object stores do."""
+
+    protocol = "listed"
+    known: ClassVar[dict[str, Any]] = {}
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(super()._strip_protocol(path.removeprefix("listed:/")))
+
+    def info(self, path: str, **options: Any) -> Any:
+        return self.known.setdefault(path, super().info(path, **options))
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        self.known.clear()
+
+
+def test_a_file_that_was_listed_before_it_is_replaced_is_refused(memory: Any) -> None:
+    fsspec.register_implementation("listed", Listed, clobber=True)
+    memory.pipe("/logs/1.ndjson", b"".join(LINES))
+    source = FileSettings(path=["listed://logs/*.ndjson"]).open()
+    assert 0 < sum(map(len, source.poll(1.0))) < COUNT
+    memory.pipe("/logs/1.ndjson", b"".join(LINES[::-1]))
+    with pytest.raises(InputError, match=r"1\.ndjson .*the file was replaced while it was read"):
+        drained(source)
+    source.close()
 
 
 def test_a_table_that_is_replaced_while_it_is_read_is_refused(tmp_path: Path) -> None:

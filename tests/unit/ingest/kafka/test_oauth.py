@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Callable
+from http.server import HTTPServer
+from socketserver import BaseRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -16,6 +18,7 @@ from streameval.errors import ConfigError
 from streameval.ingest.kafka import confluent, kafka_python, oauth
 from streameval.ingest.kafka.oauth import ClientCredentials, FunctionProvider, msk_region
 from streameval.ingest.kafka.settings import KafkaSettings
+from support.http_servers import serving
 from support.identity import CLIENT, SECRET, identity_provider
 from support.ports import free_port
 
@@ -58,6 +61,41 @@ def test_an_answer_without_a_token_is_refused(answer: bytes, reason: str) -> Non
         provider.answer = answer
         with pytest.raises(SaslAuthenticationFailedError, match=reason):
             ClientCredentials(provider.url, CLIENT, SECRET).token()
+
+
+@pytest.mark.parametrize(
+    ("life", "seconds"), [(b'"3599"', 3599.0), (b"null", 60.0), (b'"inf"', 60.0), (b'"nan"', 60.0), (b"120", 120.0)]
+)
+def test_the_life_of_a_token_is_a_number_or_text(life: bytes, seconds: float) -> None:
+    with identity_provider() as provider:
+        provider.answer = b'{"access_token": "t", "expires_in": ' + life + b"}"
+        token, end = ClientCredentials(provider.url, CLIENT, SECRET).token_and_end()
+    assert token == "t"
+    assert end - time.time() == pytest.approx(seconds, abs=10.0)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0-x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 401 no\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"a" * 70_000 + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"X: a\r\n" * 200 + b"\r\n",
+    ],
+    ids=["status", "chunk", "chunk of a refusal", "header", "headers"],
+)
+def test_a_garbled_answer_is_refused_without_the_query_of_the_address(answer: bytes) -> None:
+    class Garbled(BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(65_536)
+            self.request.sendall(answer)
+
+    with serving(HTTPServer(("127.0.0.1", 0), Garbled)) as server:
+        url = f"http://127.0.0.1:{server.server_port}/token"
+        with pytest.raises(SaslAuthenticationFailedError, match=rf"no token from {url}\?\*\*\* ?") as caught:
+            ClientCredentials(f"{url}?key=hidden", CLIENT, SECRET).token()
+    assert "hidden" not in str(caught.value)
 
 
 def test_a_provider_that_does_not_answer_is_named() -> None:
