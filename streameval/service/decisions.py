@@ -13,12 +13,13 @@ from threading import Lock
 from typing import Any, Literal, NamedTuple
 
 import msgspec
+from msgspec import structs
 
 from streameval.common.arrays import State as PlainState
 from streameval.events.schema import described_schema
 from streameval.ingest.background import Sink, Worker, WorkerStatus
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.report import Basis, NewVersion, Report, State, Transition
+from streameval.ope.report import Basis, Decision, NewVersion, Report, State, Transition
 
 CLOSE_TIMEOUT, ABORT_TIMEOUT = 5.0, 2.0  # seconds to send what waits at the end, and then to abort
 DIGITS = 9
@@ -49,8 +50,8 @@ class DecisionMessage(Message, frozen=True, kw_only=True, rename={"before": "fro
 
     A candidate that is neither promotable nor worse is `not_promotable`, and `state` says whether its data are trusted.
 
-    Trust checks of the whole stream (such as `stale`), of a ramp and of propensities make no transition. Query
-    `streameval_policy_promotable` before acting.
+    Trust checks of the whole stream (such as `stale`), of a ramp and of propensities suspend what the rule has found
+    (`by: trust`), and a second message restores it. They follow the Report, about a second later than the checks.
 
     Args:
         id: Identity of the transition, equal in all its deliveries.
@@ -76,6 +77,7 @@ class DecisionMessage(Message, frozen=True, kw_only=True, rename={"before": "fro
         missing_share: Share of events that the candidate lacks, by the last Report, as the two below.
         clipped_share: Share of the latest rewards that were clipped, null if rewards are rejected instead.
         failed: Trust checks that fail for the candidate or for production.
+        by: What made the transition, the rule or trust checks of the whole stream.
         schema: Number of this layout.
     """
 
@@ -103,6 +105,12 @@ class DecisionMessage(Message, frozen=True, kw_only=True, rename={"before": "fro
     missing_share: float | None = None
     clipped_share: float | None = None
     failed: tuple[str, ...] = ()
+    by: Literal["rule", "trust"] = "rule"
+
+    @property
+    def found(self) -> Promotability:
+        """Return what the rule has found, whatever trust checks say."""
+        return self.before if self.by == "trust" and self.after == "not_promotable" else self.after
 
     @classmethod
     def from_transition(
@@ -150,12 +158,45 @@ class DecisionMessage(Message, frozen=True, kw_only=True, rename={"before": "fro
             propensity=propensity,
             name=name,
             state=transition.state,
-            effective_events=_rounded(basis.effective_events),
-            largest_share=_rounded(basis.largest_share),
-            standard_errors=_rounded(basis.standard_errors),
-            missing_share=_rounded(present.missing_share),
-            clipped_share=_rounded(present.clipped_share),
-            failed=present.failed,
+            **_shares(
+                structs.replace(
+                    basis,
+                    missing_share=present.missing_share,
+                    clipped_share=present.clipped_share,
+                    failed=present.failed,
+                )
+            ),
+        )
+
+    def after_checks(self, decision: Decision, report: Report) -> DecisionMessage | None:
+        """Return the message about checks that suspend or restore what the rule has found, None if nothing changes.
+
+        Args:
+            decision: the decision on the candidate by the rule in the Report
+            report: a Report
+        """
+        verdicts: dict[bool, Promotability] = {decision.promotable: "promotable", bool(decision.worse): "worse"}
+        now = verdicts.get(True, "not_promotable")
+        is_suspended = now == "not_promotable" and bool(decision.basis.failed)
+        is_known = report.events.accepted >= self.event and (now == self.found or is_suspended)
+        if self.found == "not_promotable" or now == self.after or not is_known:
+            return None
+        event = report.events.accepted
+        return structs.replace(
+            self,
+            id=fingerprint_of([self.policy, self.rule, now, event, self.configuration, "trust"]),
+            before=self.after,
+            after=now,
+            by="trust",
+            reason=decision.reason,
+            lift=_rounded(decision.lift),
+            lift_lower=_rounded(decision.lower),
+            lift_upper=None,
+            event=event,
+            timestamp=report.events.last_timestamp,
+            place=None,
+            state=decision.state,
+            **_shares(decision.basis),
         )
 
 
@@ -211,6 +252,12 @@ class VersionMessage(Message, frozen=True, kw_only=True):
         )
 
 
+def _shares(basis: Basis) -> dict[str, Any]:
+    """Return the fields of a message about what a decision rests on."""
+    names = ("effective_events", "largest_share", "standard_errors", "missing_share", "clipped_share")
+    return {"failed": basis.failed} | {name: _rounded(getattr(basis, name)) for name in names}
+
+
 def _rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.{DIGITS}g}")
 
@@ -244,7 +291,8 @@ class DecisionOutbox:
         sink: Destination of the messages.
         production: The production policy.
         configuration: Fingerprint of the configuration.
-        waiting: Messages of a snapshot that were not confirmed. They are sent at once.
+        waiting: Messages of a snapshot that were not confirmed, which are sent at once, and the last one of each
+            candidate and rule.
         name: Name of the daemon in its messages.
     """
 
@@ -258,8 +306,13 @@ class DecisionOutbox:
     ) -> None:
         self._settings = production, configuration, name
         saved = list(waiting)
+        self._last: dict[tuple[str, str], DecisionMessage] = {}
+        for message in saved:
+            self._remember(message["value"])
         self._unconfirmed = {
-            message["id"]: KeyedMessage(message["id"], message["key"], message["value"]) for message in saved
+            message["id"]: KeyedMessage(message["id"], message["key"], message["value"])
+            for message in saved
+            if not message.get("confirmed")
         }
         self._queued: set[str] = set()
         self._lock = Lock()
@@ -287,15 +340,39 @@ class DecisionOutbox:
             *(VersionMessage.from_version(version, *settings) for version in versions),
         ]
         for message in messages:
-            keyed = KeyedMessage(message.id, message.policy.encode(), msgspec.json.encode(message))
-            with self._lock:
-                self._unconfirmed.setdefault(message.id, keyed)
+            self._keep(message)
+        self._last = {key: last for key, last in self._last.items() if last.policy in evaluator.config.policies}
+        for decision in decisions:
+            last = self._last.get((decision.policy, decision.rule))
+            changed = None if last is None or report is None else last.after_checks(decision, report)
+            if changed is not None:
+                self._keep(changed)
+
+    def _keep(self, message: DecisionMessage | VersionMessage) -> None:
+        """Keep a message until a snapshot holds it."""
+        keyed = KeyedMessage(message.id, message.policy.encode(), msgspec.json.encode(message))
+        if isinstance(message, DecisionMessage):
+            self._last[message.policy, message.rule] = message
+        with self._lock:
+            self._unconfirmed.setdefault(message.id, keyed)
+
+    def _remember(self, value: bytes) -> None:
+        """Note the last message of a candidate and a rule in a snapshot."""
+        if "rule" in msgspec.json.decode(value):
+            message = msgspec.json.decode(value, type=DecisionMessage)
+            self._last[message.policy, message.rule] = message
 
     def state(self) -> list[PlainState]:
-        """Return the messages that are not confirmed, for the next snapshot."""
+        """Return the messages that are not confirmed, and the last ones, for the next snapshot."""
         with self._lock:
-            messages = list(self._unconfirmed.values())
-        return [{"id": message.id, "key": message.key, "value": message.value} for message in messages]
+            waiting = list(self._unconfirmed.values())
+        known = {message.id for message in waiting}
+        confirmed = [
+            {"id": last.id, "key": last.policy.encode(), "value": msgspec.json.encode(last), "confirmed": True}
+            for last in self._last.values()
+            if last.id not in known
+        ]
+        return [*confirmed, *({"id": one.id, "key": one.key, "value": one.value} for one in waiting)]
 
     def saved(self, messages: Iterable[Mapping[str, Any]]) -> None:
         """Send messages that are in a snapshot on disk."""

@@ -23,7 +23,7 @@ from streameval.events import EventBatch
 from streameval.events.origin import Origin
 from streameval.ingest.background import RetryError
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.report import Basis, Transition
+from streameval.ope.report import Basis, Report, Transition
 from streameval.service.decisions import DecisionMessage, DecisionOutbox, KeyedMessage
 from streameval.service.startup import configuration
 from support.alternating import PROMOTION, STRETCH, columns
@@ -160,7 +160,52 @@ def test_messages_are_sent_once_and_only_after_a_snapshot_holds_them() -> None:
     wait_until(lambda: box.status().done == 3)
     box.saved(waiting)
     box.close()
-    assert (len(topic.messages), box.state()) == (3, [])
+    assert (len(topic.messages), [message["confirmed"] for message in box.state()]) == (3, [True])
+
+
+def test_checks_of_the_stream_suspend_and_restore_a_decision() -> None:
+    """Each change has one message, also if the daemon starts anew in between."""
+    topic, evaluator = Topic(), Evaluator.from_config(Config.model_validate(CONFIG).evaluator_config())
+    box = outbox(topic)
+
+    def reported(*failed: str) -> Report:
+        report = evaluator.report()
+        (decision,) = report.promotion
+        assert decision.promotable
+        basis = structs.replace(decision.basis, failed=failed)
+        change = {"promotable": False, "state": "untrusted", "reason": "stale: no events for 3 h"} if failed else {}
+        return structs.replace(report, promotion=(structs.replace(decision, basis=basis, **change),))
+
+    early = evaluator.report()
+    evaluator.update(log(1))
+    evaluator.fold_pending()
+    box.collect(evaluator, (), early)
+    for failed in ((), ("stale",), ("stale",)):
+        box.collect(evaluator, (), reported(*failed))
+    waiting = msgspec.msgpack.decode(msgspec.msgpack.encode(box.state()))
+    box.saved(box.state())
+    wait_until(lambda: box.status().done == 2)
+    confirmed = box.state()
+    box.close()
+    assert len(waiting) == 2
+    for saved in (confirmed, waiting):  # after a snapshot without, and with messages that are not confirmed
+        again, later = outbox(other := Topic(), saved), len(saved)
+        for failed in (("stale",), (), ()):
+            again.collect(evaluator, (), reported(*failed))
+        again.saved(again.state())
+        wait_until(lambda again=again, later=later: again.status().done == later)  # type: ignore[misc]
+        again.close()
+        (*_, restored) = decided(other.messages)
+        assert (restored["from"], restored["to"], restored["by"]) == ("not_promotable", "promotable", "trust")
+    rises, suspended = decided(topic.messages)
+    assert (rises["to"], rises["by"]) == ("promotable", "rule")
+    assert (suspended["from"], suspended["to"], suspended["by"]) == ("promotable", "not_promotable", "trust")
+    assert (suspended["state"], suspended["failed"]) == ("untrusted", ["stale"])
+    assert suspended["reason"] == "stale: no events for 3 h"
+    assert suspended["event"] == evaluator.report().events.accepted > rises["event"]
+    for message in (rises, suspended, restored):
+        Draft202012Validator(DecisionMessage.json_schema()).validate(message)
+    assert len({message["id"] for message in (rises, suspended, restored)}) == 3
 
 
 class Runs:
@@ -210,7 +255,7 @@ class Runs:
         self.evaluator.fold_pending()
         self.write()
         self.box.close()
-        assert self.box.state() == []
+        assert all(message.get("confirmed") for message in self.box.state())
 
 
 def test_fifty_transitions_survive_twenty_kills_with_one_content_each() -> None:
