@@ -149,6 +149,19 @@ def test_each_transition_is_in_the_topic_and_none_with_two_contents_after_kills(
     print(f"{len(messages)} messages about {len(contents_by_id)} transitions")
 
 
+def test_a_stale_log_suspends_a_decision_once_over_restarts(broker: Broker, tmp_path: Path) -> None:
+    topic = f"stale-{uuid4().hex[:8]}"
+    promotion = PROMOTION | {"trust": PROMOTION["trust"] | {"stale_after": "1h"}}
+    runs = DaemonRuns(tmp_path, config(broker, topic, "kafka-python") | {"promotion": promotion})
+    events = written(broker, topic, 1)
+    for _ in range(3):
+        runs.finish(len(events))
+    rises, suspended = (msgspec.json.decode(message.value) for message in messages_in(broker, f"{topic}-decisions"))
+    assert (rises["to"], rises["by"], rises["state"]) == ("promotable", "rule", "promotable")
+    assert (suspended["from"], suspended["to"], suspended["by"]) == ("promotable", "not_promotable", "trust")
+    assert (suspended["state"], suspended["failed"], suspended["event"]) == ("untrusted", ["stale"], len(events))
+
+
 EVERY, KEEP = 300, 2
 
 
