@@ -29,7 +29,7 @@ DRIVERS = {
 """Commands that install the driver of a protocol."""
 CREDENTIALS = "check the credentials in the environment: deploy/files.md says which variables each store reads"
 VERSIONS = ("ETag", "Last-Modified", "Content-MD5", "LastModified", "etag", "generation", "updated", "created", "mtime")
-"""What stores say of a file that differs once another file has its name."""
+"""Fields of a store's answer about a file that differ as soon as another file has its name."""
 CHECK_SECONDS = 1.0  # of reading, after which the store is asked whether the file is still the same
 READ_AHEAD_BYTES = 4 * 2**20  # of a file that is read from its start to its end, with one request
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # the folder of rows without a value

@@ -200,7 +200,7 @@ class ClickSwitch(CappedEstimator, ModelledClicks):
 
 @dataclass(frozen=True, config=strict)
 class ClickStaticBlend(ModelledClicks):
-    """Blend `click_ips` and a model of attractiveness in fixed shares: `tau` of the clicks, tau in [0, 1].
+    """Blend `click_ips` and a model of attractiveness in fixed shares.
 
     Args:
         tau: the share of `click_ips`, in [0, 1]
