@@ -452,7 +452,7 @@ def rankings_from_arrays(
     marginals: ArrayLike | None,
     features: ArrayLike | None,
     list_length: int | None,
-    rank_probabilities: ArrayLike | None = None,
+    rank_probabilities: ArrayLike | None,
 ) -> tuple[Array, Rankings]:
     """Build columns from the arrays of `EventBatch.from_rankings`.
 
