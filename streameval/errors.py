@@ -11,7 +11,7 @@ __all__ = [
     "SourceError",
     "StateError",
     "StreamevalError",
-    "without_queries",
+    "without_secrets",
 ]
 
 QUERY = re.compile(r"(://[^\s?'\"<>\\]*\?)[^\s'\"<>\\]+")
@@ -19,10 +19,10 @@ LOGIN = re.compile(r"(https?://|://(?=[^\s/?#@'\"<>\\]*:))[^\s/?#'\"<>\\]*@", re
 """What stands before the host: any user of a web server, else a user with a password."""
 
 
-def without_queries(text: str) -> str:
+def without_secrets(text: str) -> str:
     """Hide queries and logins of addresses in a text: the queries of signed addresses are as good as passwords.
 
-    >>> without_queries("https://store/log.csv?sig=s3cret does not exist")
+    >>> without_secrets("https://store/log.csv?sig=s3cret does not exist")
     'https://store/log.csv?*** does not exist'
     """
     return LOGIN.sub(r"\1***@", QUERY.sub(r"\1***", text)) if "://" in text else text
@@ -39,7 +39,7 @@ class StreamevalError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, *, hint: str) -> None:
-        self.message, self.hint = without_queries(message), without_queries(hint)
+        self.message, self.hint = without_secrets(message), without_secrets(hint)
         super().__init__(self.message)
         self.add_note(f"hint: {self.hint}")  # which a traceback and a notebook show
 

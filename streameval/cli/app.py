@@ -492,7 +492,7 @@ def schema(
     ] = None,
     form: Annotated[
         Literal["action", "actions", "slots"],
-        typer.Option(help="With arrow: single actions, or lists of actions with distributions, or slates of such."),
+        typer.Option(help="With arrow: single actions, lists of actions with distributions, or slates of such lists."),
     ] = "action",
 ) -> None:
     """Print a JSON Schema: of an event, a ranking with clicks, what arrives later, a Report or a decision.

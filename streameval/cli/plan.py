@@ -175,7 +175,9 @@ def _needed(index: int, heading: str) -> Column:
 def notes(report: PowerReport, explore: bool) -> Iterator[str]:
     """Yield lines about candidates without a forecast, advice, and lifts that an average cannot detect.
 
-    A plan to explore stands in for the advice that knows no lists of actions.
+    Args:
+        report: the forecast
+        explore: whether a plan to explore replaces the advice, which knows no lists of actions
     """
     for row in report.candidates:
         if row.reason is not None:

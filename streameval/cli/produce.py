@@ -46,7 +46,7 @@ def run_produce(
     *,
     partitions: int,
     validate: bool,
-    batch: int = 1,
+    batch: int,
 ) -> None:
     """Send a file of events to a topic, up to `batch` in a message, and print what was sent and left out.
 

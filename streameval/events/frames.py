@@ -6,11 +6,11 @@ import zlib
 
 from streameval.events.validation import Fault
 
-FRAMES = {b"\0": 5, b"\1": 17, b"\3\0": 18, b"\3\5": 18}
+GLUE_BYTES, GLUE_PLAIN, GLUE_ZLIB = 18, b"\3\0", b"\3\5"
+FRAMES = {b"\0": 5, b"\1": 17, GLUE_PLAIN: GLUE_BYTES, GLUE_ZLIB: GLUE_BYTES}
 """Bytes before the content, by the first ones: Confluent's with the number or the GUID of a schema, and the ones of AWS
 Glue, plain and compressed by zlib, with the UUID of the version of a schema."""
-GLUE_BYTES, GLUE_PLAIN, GLUE_ZLIB = 18, b"\3\0", b"\3\5"
-MAX_UNPACKED_BYTES = 2**20  # of a compressed message; a broker accepts no longer plain one by default
+MAX_UNPACKED_BYTES = 2**20  # of a compressed message: by default a broker accepts plain ones up to this size
 
 
 def unframed(message: bytes) -> bytes:

@@ -216,7 +216,7 @@ def _unlikely_ranks(rows: Sequence[Sequence[float]]) -> Iterator[Fault]:
         wrong = next((entry for entry in row if entry != 0 and not is_positive_probability(entry)), None)
         if wrong is not None or row[index] == 0:
             entry = row[index] if wrong is None else wrong
-            expected = "is not in [0, 1]" if row[index] else f"is its probability of rank {index + 1}, where it is"
+            expected = "is not in [0, 1]" if row[index] else f"is its probability of rank {index + 1}, and it is there"
             yield Fault("propensity_range", f"{place}[{index}]: {entry:.10g} {expected}")
 
 
@@ -452,7 +452,7 @@ def rankings_from_arrays(
     marginals: ArrayLike | None,
     features: ArrayLike | None,
     list_length: int | None,
-    rank_probabilities: ArrayLike | None = None,
+    rank_probabilities: ArrayLike | None,
 ) -> tuple[Array, Rankings]:
     """Build columns from the arrays of `EventBatch.from_rankings`.
 

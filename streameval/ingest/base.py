@@ -21,7 +21,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from streameval.common.component import StrictModel as StrictModel
 from streameval.common.text import Seconds
-from streameval.errors import InputError, SourceError, StreamevalError, without_queries
+from streameval.errors import InputError, SourceError, StreamevalError, without_secrets
 from streameval.events.records import RecordDecoder
 from streameval.events.tables import ColumnNames
 from streameval.ingest.stages import EventOrder, PartitionEnds
@@ -124,7 +124,7 @@ class PartitionStatus:
     @property
     def name(self) -> str:
         """Return the topic for people: the query of a web address is hidden."""
-        return without_queries(self.topic)
+        return without_secrets(self.topic)
 
     def lag_seconds(self, now: float) -> float | None:
         """Return the age of the last message read, 0 if no other message is unread, and None if unknown."""

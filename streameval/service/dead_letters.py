@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from streameval.config.model import AnyDeadLetters, DeadLetterFile
-from streameval.errors import InputError, without_queries
+from streameval.errors import InputError, without_secrets
 from streameval.events import Rejected
 from streameval.ingest.appended import open_to_append
 from streameval.ingest.background import RetryError, Sink, Worker, WorkerStatus
@@ -107,7 +107,7 @@ def dead_letters_of(records: Sequence[Records], rejected: Sequence[Rejected]) ->
         value, timestamp = _message(by_partition.get((topic, partition), ()), offset)
         value = event.value or value
         stored = value[:MAX_VALUE_BYTES]
-        place = without_queries(topic), partition, offset
+        place = without_secrets(topic), partition, offset
         yield DeadLetter(event.reason, event.detail, *place, timestamp, stored, len(value))
 
 

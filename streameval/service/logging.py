@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from streameval.errors import without_queries
+from streameval.errors import without_secrets
 from streameval.events import Rejected
 from streameval.ope.core import COMPILE_HINT, NOT_COMPILED
 from streameval.ope.core.kernel import compiled
@@ -66,7 +66,7 @@ def configure_logging(level: str = "info", format: str = "auto") -> None:
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 *renderer,
-                lambda logger, name, line: without_queries(str(line)),
+                lambda logger, name, line: without_secrets(str(line)),
             ],
         )
     )

@@ -24,7 +24,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar, Sample
 
 from streameval.common.text import format_duration
-from streameval.errors import without_queries
+from streameval.errors import without_secrets
 from streameval.ingest.base import GAPS
 from streameval.service.status import DaemonStatus, Histogram, own_version
 
@@ -130,7 +130,7 @@ def _with_exemplar(sample: Sample, status: DaemonStatus) -> Sample:
     topic, partition, offset = event.position
     labels = {"partition": str(partition), "offset": str(offset)}
     room = LONGEST_EXEMPLAR - len("topic") - sum(map(len, (*labels, *labels.values())))
-    labels["topic"] = without_queries(topic)[-room:]
+    labels["topic"] = without_secrets(topic)[-room:]
     timestamp = event.timestamp if math.isfinite(event.timestamp) else None
     return sample._replace(exemplar=Exemplar(labels, event.weight, timestamp))
 

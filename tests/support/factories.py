@@ -94,6 +94,10 @@ def make_unknown(policy: str, estimator: str, average: str, **fields: Any) -> Es
     return msgspec.structs.replace(estimate, value=None, **fields)
 
 
+UNIT_NUMBERS = (0.15, 0.13, 0.17, 0.02, 0.01, 0.03, 0.15, 0.08, 0.23)
+"""A reward per unit, its lift and its relative lift, each with its interval."""
+
+
 @cache
 def make_report(
     candidates: int = 3,
@@ -141,26 +145,8 @@ def make_report(
         clipped=(ClippedReward("reward", 0, 1_200, 0.01, 0.012, 0.003),),
         limits=(RewardLimit("reward", 0.999, 120.0),),
         per_unit=tuple(
-            UnitEstimate(name, "reward", 1.7e9, 1.7e9 + 86_400, 1_200, 3_000, 0.13, 0.12, 0.14)
-            if name == names[0]
-            else UnitEstimate(
-                name,
-                "reward",
-                1.7e9,
-                1.7e9 + 86_400,
-                1_200,
-                3_000,
-                0.15,
-                0.13,
-                0.17,
-                0.02,
-                0.01,
-                0.03,
-                0.15,
-                0.08,
-                0.23,
-            )
-            for name in names
+            UnitEstimate(name, "reward", 1.7e9, 1.7e9 + 86_400, 1_200, 3_000, *numbers)
+            for name, numbers in zip(names, [(0.13, 0.12, 0.14), *[UNIT_NUMBERS] * candidates], strict=True)
         ),
         quantiles=tuple(QuantileEstimate(name, "reward", 0.95, 0.7, 0.6, 0.8) for name in names),
     )

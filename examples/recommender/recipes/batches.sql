@@ -6,7 +6,7 @@
 -- This is SQL of DuckDB, with its extension nanoarrow, which writes a stream. For a topic, send each batch of
 -- `duckdb.sql("SELECT ...").to_arrow_reader(500)` in Python as a stream of its own. Spark SQL has no struct literal:
 -- write `named_struct('challenger', probability)`, and send the batches of `DataFrame.mapInArrow`.
--- The tables are those of decisions.sql.
+-- It reads the same tables as decisions.sql.
 
 INSTALL nanoarrow FROM community;
 LOAD nanoarrow;

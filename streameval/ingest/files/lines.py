@@ -24,7 +24,14 @@ import zstandard
 from streameval.errors import InputError
 from streameval.events.diagnosis import EXCERPT_BYTES as EXCERPT_BYTES
 from streameval.events.diagnosis import MAX_MESSAGE_BYTES, cut
-from streameval.ingest.files.remote import RemoteFile, is_remote, open_remote, remote_size
+from streameval.ingest.files.remote import (
+    ARROW_SUFFIXES,
+    PARQUET_SUFFIXES,
+    RemoteFile,
+    is_remote,
+    open_remote,
+    remote_size,
+)
 
 MAX_LINE_BYTES = MAX_MESSAGE_BYTES  # a longer line is cut before it is in memory as a whole
 CHUNK_BYTES, COMPRESSED_CHUNK_BYTES, SMALL_CHUNK_BYTES = 128 * 1024, 1024, 64
@@ -34,8 +41,8 @@ MAX_READ_BYTES = 32 * 2**20  # of a file or of its text, after which lines are r
 
 STDIN = "-"
 TABLE_SUFFIXES = {
-    **dict.fromkeys((".parquet", ".pq"), "parquet"),
-    **dict.fromkeys((".arrow", ".feather", ".arrows"), "arrow"),
+    **dict.fromkeys(PARQUET_SUFFIXES, "parquet"),
+    **dict.fromkeys(ARROW_SUFFIXES, "arrow"),
     **dict.fromkeys((".csv", ".tsv"), "csv"),
 }
 """Formats by suffix. Another one may follow if the table is compressed text, such as .gz."""

@@ -29,11 +29,11 @@ DRIVERS = {
 """Commands that install the driver of a protocol."""
 CREDENTIALS = "check the credentials in the environment: deploy/files.md says which variables each store reads"
 VERSIONS = ("ETag", "Last-Modified", "Content-MD5", "LastModified", "etag", "generation", "updated", "created", "mtime")
-"""What stores say of a file that differs once another file has its name."""
+"""Fields of a store's answer about a file that differ as soon as another file has its name."""
 CHECK_SECONDS = 1.0  # of reading, after which the store is asked whether the file is still the same
 READ_AHEAD_BYTES = 4 * 2**20  # of a file that is read from its start to its end, with one request
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # the folder of rows without a value
-BINARY_SUFFIXES = (".parquet", ".pq", ".arrow", ".feather", ".arrows")
+PARQUET_SUFFIXES, ARROW_SUFFIXES = (".parquet", ".pq"), (".arrow", ".feather", ".arrows")
 """Endings of files that a folder is read for."""
 
 
@@ -65,7 +65,7 @@ def _local_files(path: str) -> list[str]:
     found = []
     if os.path.isdir(path):
         below = sorted(Path(path).rglob("*"))
-        if any(file.suffix in BINARY_SUFFIXES for file in below):
+        if any(file.suffix in PARQUET_SUFFIXES + ARROW_SUFFIXES for file in below):
             found = [str(file) for file in below if file.is_file() and _counts(str(file.relative_to(path)))]
     elif "*" in path and not os.path.exists(path):
         found = sorted(glob.glob(path, recursive=True))

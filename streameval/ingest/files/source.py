@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 import msgspec
 from pydantic import BeforeValidator, Field, model_validator
 
-from streameval.errors import InputError, without_queries
+from streameval.errors import InputError, without_secrets
 from streameval.events.records import RecordDecoder, RowDecoder
 from streameval.events.tables import ColumnNames
 from streameval.ingest.base import (
@@ -90,7 +90,7 @@ class FileSettings(LogSettings):
 
     @property
     def description(self) -> str:
-        return without_queries(f"file, {', '.join(self.path)}{', followed' if self.follow else ''}")
+        return without_secrets(f"file, {', '.join(self.path)}{', followed' if self.follow else ''}")
 
     @property
     def name(self) -> str:

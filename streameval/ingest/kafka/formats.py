@@ -10,7 +10,7 @@ from streameval.ingest.base import ExistingFile, StrictModel
 
 
 class SchemaFormat(StrictModel):
-    """Read messages with schemas, each of which is looked up by the id in the message."""
+    """Read messages with schemas. A schema is looked up by the id in the message."""
 
     on_missing_schema: Literal["reject", "wait"] = Field(
         "reject",

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from streameval.errors import InputError
 from streameval.events import Fault
-from streameval.events.frames import glue_content
+from streameval.events.frames import GLUE_BYTES, glue_content
 from streameval.ingest.base import NotYetReadableError
 from streameval.ingest.kafka.formats import GlueFormat
 from streameval.ingest.kafka.registry import SchemaReader
@@ -29,7 +29,7 @@ class GlueReader(SchemaReader):
         content = glue_content(message)
         if isinstance(content, Fault):
             return content
-        version, data = UUID(bytes=message[2:18]), BytesIO(content)
+        version, data = UUID(bytes=message[2:GLUE_BYTES]), BytesIO(content)
         schema = self._schema(version)
         return schema if isinstance(schema, Fault) else self.record(data, schema, version, self.indexes(data))
 

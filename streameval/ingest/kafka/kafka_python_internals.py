@@ -250,7 +250,7 @@ class _BoundedBatch:
             raise CorruptRecordError("bytes after the last record of a batch")
 
     def _record(self, stream: Any) -> DefaultRecord:
-        """Read the next record, without headers unless they are needed, and if it is cut."""
+        """Read the next record. It has no headers if nobody reads them, or if it is cut."""
         batch, size = self._batch, read_varint(stream)
         if not 0 <= size <= MAX_SKIPPED_BYTES:
             raise CorruptRecordError(f"a message of {size} bytes, and those after it in its batch")

@@ -23,7 +23,7 @@ from kafka.errors import SaslAuthenticationFailedError
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from streameval.common.foreign_code import CodeError, foreign_code
-from streameval.errors import ConfigError, without_queries
+from streameval.errors import ConfigError, without_secrets
 from streameval.ingest.kafka.connection import KafkaConnection
 from streameval.ope.policies.python import find
 
@@ -110,7 +110,7 @@ class ClientCredentials(TokenProvider):
             reason = f"{error.code}: {said.decode(errors='replace')}"
         except (OSError, HTTPException, msgspec.DecodeError) as error:
             reason = str(error) or type(error).__name__
-        raise SaslAuthenticationFailedError(without_queries(f"no token from {self._request.full_url}: {reason}"))
+        raise SaslAuthenticationFailedError(without_secrets(f"no token from {self._request.full_url}: {reason}"))
 
 
 class _Granted(msgspec.Struct):

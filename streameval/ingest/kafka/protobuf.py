@@ -231,7 +231,7 @@ class GlueProtobufReader(GlueReader, ProtobufReader):
             number = read_varint(data)
         except CorruptRecordError:
             return None
-        return [2 * number if number >= 0 else -2 * number - 1]  # Kafka's integers have their sign in the last bit
+        return [2 * number if number >= 0 else -2 * number - 1]  # it was read as if its last bit were a sign
 
     def parse_file(self, content: bytes) -> GlueTypes:
         try:

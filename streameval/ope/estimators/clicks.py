@@ -36,13 +36,9 @@ class ClickEstimator(Estimator):
         """Return the largest `1 / theta` that counts in full."""
         return math.inf
 
-    def beta(self, weight: Array) -> Array | float:
-        """Return the factor of `lambda / theta`, between 0 and 1, by `1 / theta`."""
-        return 1.0
-
     def numerator(self, evidence: Evidence, clicks: Clicks) -> Array:
         """Return the numbers to average [n, P]."""
-        return clicks.clicked_gain(self.beta(clicks.weight))
+        return evidence.weighted_reward
 
     def terms(self, evidence: Evidence, state: Any) -> tuple[Terms, Any]:
         assert evidence.clicks is not None
@@ -91,9 +87,6 @@ class ClickIPS(ClickEstimator):
     preference: ClassVar[int] = 1
     kind: Literal["click_ips"] = field(default="click_ips", kw_only=True, repr=False)
 
-    def numerator(self, evidence: Evidence, clicks: Clicks) -> Array:
-        return evidence.weighted_reward
-
 
 @dataclass(frozen=True, config=strict)
 class ClippedClickIPS(CappedEstimator, ClickEstimator):
@@ -108,6 +101,9 @@ class ClippedClickIPS(CappedEstimator, ClickEstimator):
     cap: Annotated[Cap, Field(gt=0)] | Literal["auto"]
     kind: Literal["clipped_click_ips"] = field(default="clipped_click_ips", kw_only=True, repr=False)
 
+    def numerator(self, evidence: Evidence, clicks: Clicks) -> Array:
+        return clicks.clicked_gain(self.beta(clicks.weight))
+
 
 @dataclass(frozen=True, config=strict)
 class ClickSNIPS(ClickEstimator):
@@ -120,9 +116,6 @@ class ClickSNIPS(ClickEstimator):
     averages_weighted_reward: ClassVar[bool] = True
     preference: ClassVar[int] = 2
     kind: Literal["click_snips"] = field(default="click_snips", kw_only=True, repr=False)
-
-    def numerator(self, evidence: Evidence, clicks: Clicks) -> Array:
-        return evidence.weighted_reward
 
     def denominator(self, clicks: Clicks) -> Array:
         return clicks.clicked_weight()
@@ -154,6 +147,10 @@ class ModelledClicks(ClickEstimator):
 
     needs: ClassVar[Requirements] = frozenset({"target", "prediction"})
     is_biased_by_design: ClassVar[bool] = True
+
+    def beta(self, weight: Array) -> Array | float:
+        """Return the factor of `lambda / theta`, between 0 and 1, by `1 / theta`."""
+        raise NotImplementedError
 
     def numerator(self, evidence: Evidence, clicks: Clicks) -> Array:
         beta = self.beta(clicks.weight)
@@ -200,7 +197,7 @@ class ClickSwitch(CappedEstimator, ModelledClicks):
 
 @dataclass(frozen=True, config=strict)
 class ClickStaticBlend(ModelledClicks):
-    """Blend `click_ips` and a model of attractiveness in fixed shares: `tau` of the clicks, tau in [0, 1].
+    """Blend `click_ips` and a model of attractiveness in fixed shares.
 
     Args:
         tau: the share of `click_ips`, in [0, 1]

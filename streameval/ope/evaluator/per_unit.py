@@ -2,8 +2,8 @@
 
 A unit is a user or a session in the log. For each window of event time, such as a day in UTC, the weighted rewards of a
 unit are summed up to `Y_u`. The reward per unit of a policy is the mean of `Y_u` over the distinct units of the window,
-with the variance of this mean, so units are the independent observations. A lift is the mean of `Y_u - Y_u` of
-production, unit by unit. Intervals are Student's.
+with the variance of this mean, so units are the independent observations. A lift is the mean over units of `Y_u` minus
+the `Y_u` of production. Intervals are Student's.
 
 Weights correct the actions of each event. They do not correct which units come and how often, which is as in the log.
 So this is what units earn at the visits that production brought. A lift relative to production is the relative lift per

@@ -437,12 +437,12 @@ class Swaps(LearnedExamination):
     def observed(self, rankings: Rankings) -> Array:
         """Return the number of pages with and without the exchange, and their clicks at the landmark and elsewhere."""
         clicks = _clicks_by_rank(rankings, self.ranks, np.ones(len(rankings.rank)))
-        first, others = clicks[:, self.landmark - 1, None], np.delete(clicks, self.landmark - 1, axis=1)
+        common, others = clicks[:, self.landmark - 1, None], np.delete(clicks, self.landmark - 1, axis=1)
         ranks = np.delete(np.arange(1, self.ranks + 1), self.landmark - 1)
         lower, higher = np.minimum(ranks, self.landmark), np.maximum(ranks, self.landmark)
         swapped = (rankings.swap_from[:, None] == lower) & (rankings.swap_to[:, None] == higher)
         plain = (rankings.swap_from == 0)[:, None] & (rankings.shown[:, None] >= higher)
-        parts = [group * column for group in (swapped, plain) for column in (np.ones_like(first), first, others)]
+        parts = [group * column for group in (swapped, plain) for column in (np.ones_like(common), common, others)]
         return np.concatenate(parts, axis=1)
 
     def logarithms(self, sums: Array) -> tuple[Array, Array]:

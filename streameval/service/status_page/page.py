@@ -98,7 +98,7 @@ def page(now: DaemonStatus, wanted: Mapping[str, str] = NO_SELECTION) -> tuple[b
 
     Args:
         now: The status.
-        wanted: Names of the `estimator` and `average` at the top, and of the `last` hours.
+        wanted: What to show, as for `render`.
     """
     key = (chosen(now.reported.of_goal(), wanted), chosen_range(wanted), *kept_choice(wanted).items())
     pages = _pages(now)
@@ -122,8 +122,8 @@ def render(now: DaemonStatus, wanted: Mapping[str, str] = NO_SELECTION) -> str:
 
     Args:
         now: The status.
-        wanted: Names of the `estimator` and `average` at the top, and of the `last` hours, of one `policy`, or how many
-            candidates are shown, `top`.
+        wanted: Names of the `estimator` and `average` at the top, and of the `last` hours. The name of one `policy`, or
+            how many candidates to show, `top`.
     """
     every, named = ranked_candidates(now), [wanted["policy"]] if wanted.get("policy") else []
     shown = shown_candidates(now, named, wanted.get("top", ""), SHOWN)
