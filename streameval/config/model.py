@@ -401,6 +401,9 @@ class Config(EvaluatorOptions):
         if self.ranking is not None and "columns" in self.model_fields_set:
             hint = "remove it: pages with clicks have the names that `streameval schema ranking` prints"
             yield Problem(("columns",), "it does not apply to rankings", hint)
+        if self.ranking is not None and isinstance(self.source, LogSettings) and self.source.policies_of:
+            hint = "remove it: the policies of a page are lists of items, or ranks by item"
+            yield Problem(("source", "policies_of"), "it does not apply to rankings", hint)
 
     def idle_rules(self) -> list[str]:
         """Return the promotion rules that cannot decide, because no unbiased estimator is on a mixture."""

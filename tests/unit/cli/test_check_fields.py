@@ -188,6 +188,9 @@ def test_names_of_fields_that_rankings_cannot_have_are_warned_of(run: Run) -> No
     ranking = {"metric": "dcg", "examination": {"kind": "power", "eta": 1.0}}
     write(RANKING | {"policies": {"challenger": {"ranking": ["b"]}}}, ranking=ranking, columns={"unit": "user"})
     assert "warning: columns: it does not apply to rankings\nhint: remove it" in run("check", "c.yaml").err
+    source = {"kind": "file", "path": "log.ndjson", "policies_of": {"v7": ["challenger"]}}
+    write(RANKING | {"policies": {"challenger": {"ranking": ["b"]}}}, ranking=ranking, source=source)
+    assert "warning: source.policies_of: it does not apply to rankings" in run("check", "c.yaml").err
 
 
 def test_the_binary_message_of_a_registry_is_recognised(run: Run) -> None:
