@@ -43,7 +43,7 @@ def ranking(policy: LearnedRanker) -> Evaluator:
     return Evaluator({"ranker": policy}, estimators=["click_ips"], **options)
 
 
-@pytest.mark.parametrize("loss", ["hinge", "dcg"])
+@pytest.mark.parametrize("loss", ["hinge", pytest.param("dcg", marks=pytest.mark.slow)])
 def test_a_ranker_comes_within_a_hundredth_of_the_best_linear_one(loss: Any) -> None:
     for seed in range(2):
         best, production = worlds.scorers(seed)
@@ -57,6 +57,7 @@ def test_a_ranker_comes_within_a_hundredth_of_the_best_linear_one(loss: Any) -> 
         assert values[1] - values[2] > 0.1
 
 
+@pytest.mark.slow
 def test_the_interval_of_the_lift_contains_the_mean_lift_of_the_rankers_of_all_blocks() -> None:
     covered, block = 0, 100
     for seed in range(40):

@@ -18,7 +18,7 @@ from support.commands import Run, command
 from support.factories import make_estimate
 
 PAIR = ("ips", "cumulative")
-EVENTS = 3_000
+EVENTS = 1_500
 
 
 @pytest.fixture

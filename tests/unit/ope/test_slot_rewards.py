@@ -335,6 +335,7 @@ def test_events_that_are_no_slates_count_as_their_first_slot() -> None:
     assert weighted_values(plain) == [close(value or 0.0) for value in weighted_values(slates)]
 
 
+@pytest.mark.slow
 def test_self_normalised_slots_have_less_error_and_their_intervals_cover() -> None:
     errors, covered = [], np.zeros(len(WEIGHTED))
     for seed in range(100):
