@@ -203,7 +203,7 @@ class RangeEvaluator:
         summariser = Summariser(
             _evaluator_config(task.evaluator), *position, task.knowledge, task.rests.get(range.partition)
         )
-        pipeline = pipeline_of(self._config, located=True)
+        pipeline = pipeline_of(self._config)
         dead_letters, dropped, room = list[DeadLetter](), 0, MAX_REJECTED_BYTES
         events, delays, rejected, examples = 0, NO_DELAYS, Counter[str](), dict[str, str]()
         problems: list[str] = []

@@ -91,17 +91,11 @@ def start_fresh(config: Config) -> StartState[Evaluator]:
     return StartState(Evaluator.from_config(config.evaluator_config()), pipeline_of(config), {})
 
 
-def pipeline_of(config: Config, *, located: bool = False) -> EventPipeline:
-    """Return the stages of events before the evaluator.
-
-    Args:
-        config: The configuration.
-        located: Whether events keep their offsets.
-    """
+def pipeline_of(config: Config) -> EventPipeline:
+    """Return the stages of events before the evaluator. Events keep their offsets."""
     goal, *further = config.reward_fields
-    source, located = config.required_source(), located or bool(config.decisions or config.dead_letters)
-    limits = goal.low, goal.high
-    return EventPipeline(config.event_format(), source, goal.field, limits, further, located=located)
+    limits, source = (goal.low, goal.high), config.required_source()
+    return EventPipeline(config.event_format(), source, goal.field, limits, further, located=True)
 
 
 def require_same_configuration(config: Config, path: Path, snapshot: Snapshot) -> None:

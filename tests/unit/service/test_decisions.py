@@ -184,7 +184,7 @@ def test_checks_of_the_stream_suspend_and_restore_a_decision() -> None:
         box.collect(evaluator, (), reported(*failed))
     waiting = msgspec.msgpack.decode(msgspec.msgpack.encode(box.state()))
     box.saved(box.state())
-    wait_until(lambda: box.status().done == 2)
+    wait_until(lambda: all(message.get("confirmed") for message in box.state()))
     confirmed = box.state()
     box.close()
     assert len(waiting) == 2
@@ -193,7 +193,7 @@ def test_checks_of_the_stream_suspend_and_restore_a_decision() -> None:
         for failed in (("stale",), (), ()):
             again.collect(evaluator, (), reported(*failed))
         again.saved(again.state())
-        wait_until(lambda again=again, later=later: again.status().done == later)  # type: ignore[misc]
+        wait_until(lambda again=again, later=later: again.status().done >= later)  # type: ignore[misc]
         again.close()
         (*_, restored) = decided(other.messages)
         assert (restored["from"], restored["to"], restored["by"]) == ("not_promotable", "promotable", "trust")
