@@ -140,7 +140,9 @@ def test_each_transition_is_in_the_topic_and_none_with_two_contents_after_kills(
     messages = messages_in(broker, f"{topic}-decisions")
     contents_by_id = contents(messages)
     assert {len(values) for values in contents_by_id.values()} == {1}
-    decided = [msgspec.json.decode(value) for (value,) in contents_by_id.values()]
+    sent = [msgspec.json.decode(value) for (value,) in contents_by_id.values()]
+    assert all(message["failed"] == ["propensities"] for message in sent if message["by"] == "trust"), "as in this log"
+    decided = [message for message in sent if message["by"] == "rule"]
     assert sorted((transition["event"], transition["to"] == "promotable") for transition in decided) == expected(
         settings, events
     )
