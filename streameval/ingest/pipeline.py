@@ -76,7 +76,6 @@ class EventPipeline:
         reward_field: the field of rewards that come separately
         reward_range: the range of joined rewards. Decoders check the other rewards
         further: further rewards, with their fields and ranges
-        located: events keep their origin, even if no stage needs it
 
     Attributes:
         repeated_events: events that count although an event of the last 100,000 has their id. The first 100,000 of
@@ -90,10 +89,7 @@ class EventPipeline:
         reward_field: str = "reward",
         reward_range: tuple[float, float] = (-math.inf, math.inf),
         further: Sequence[RewardField] = (),
-        *,
-        located: bool = False,
     ) -> None:
-        self.located = located
         self.events, self._settings = events, settings or StageSettings()
         self._reward_field, self._reward_range, self._further = reward_field, reward_range, tuple(further)
         topic = self._settings.reward_topic
@@ -164,7 +160,6 @@ class EventPipeline:
             batch = self._duplicates.take(batch)
         elif watches and batch.origin is not None:
             self.repeated_events += len(batch) - len(self._watched.take(batch))
-            batch = batch if self._is_located else replace(batch, origin=None)
         if self._order is not None:
             self._order.expect(partitions)
             ended = {partition: time for partition, time in partitions.items() if time is not None}
@@ -245,10 +240,6 @@ class EventPipeline:
     def _deduplications(self) -> dict[str, Deduplication | None]:
         return {"duplicates": self._duplicates, "later_duplicates": self._later_duplicates}
 
-    @property
-    def _is_located(self) -> bool:
-        return self.located or self._duplicates is not None or self._order is not None
-
     def _decide(self, partitions: int) -> None:
         """Compose the stages for this many partitions."""
         self._is_decided = True
@@ -270,9 +261,8 @@ class EventPipeline:
         ]
         if not decisions:
             return EventBatch.concat([]), rewards
-        origin = _origin(decisions) if self._is_located or self.events.identified else None
         values = list(chain.from_iterable(part.values for part in decisions))
-        return _with_unreadable(_decoded(self.events, values, origin), decisions), rewards
+        return _with_unreadable(_decoded(self.events, values, _origin(decisions)), decisions), rewards
 
     def _joined_decoders(self) -> dict[str, RewardDecoder]:
         """Return the decoder of each topic with messages that are joined to events."""
@@ -363,7 +353,7 @@ def _described(what: str, buffer: Any, times: Sequence[Array]) -> State:
     return {"what": what, "count": len(all_times), "oldest": oldest, "newest": newest, "bytes": bytes_in(buffer)}
 
 
-def _decoded(decoder: Decoder, values: Sequence[bytes | None], origin: Origin | None) -> EventBatch:
+def _decoded(decoder: Decoder, values: Sequence[bytes | None], origin: Origin) -> EventBatch:
     """Decode messages, long ones a few at a time, as Python values take many times the memory of their columns."""
     ends = np.cumsum([0, *(len(value or b"") for value in values)]) // MAX_DECODED_BYTES
     starts: list[int] = [0, *(np.flatnonzero(np.diff(ends[:-1])) + 1).tolist()]
@@ -371,7 +361,7 @@ def _decoded(decoder: Decoder, values: Sequence[bytes | None], origin: Origin | 
         return decoder.decode_batch(values, origin)
     batches = []
     for start, stop in pairwise([*starts, len(values)]):
-        batch = decoder.decode_batch(values[start:stop], origin and origin.take(slice(start, stop)))
+        batch = decoder.decode_batch(values[start:stop], origin.take(slice(start, stop)))
         rejected = [structs.replace(message, place=message.place + start) for message in batch.rejected]
         batches.append(replace(batch, rejected=tuple(rejected)))
     return EventBatch.concat(batches)

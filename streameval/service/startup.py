@@ -92,10 +92,10 @@ def start_fresh(config: Config) -> StartState[Evaluator]:
 
 
 def pipeline_of(config: Config) -> EventPipeline:
-    """Return the stages of events before the evaluator. Events keep their offsets."""
+    """Return the stages of events before the evaluator."""
     goal, *further = config.reward_fields
     limits, source = (goal.low, goal.high), config.required_source()
-    return EventPipeline(config.event_format(), source, goal.field, limits, further, located=True)
+    return EventPipeline(config.event_format(), source, goal.field, limits, further)
 
 
 def require_same_configuration(config: Config, path: Path, snapshot: Snapshot) -> None:

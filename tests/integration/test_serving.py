@@ -129,7 +129,7 @@ def test_http_serves_the_report_of_the_events() -> None:
 def located_daemon(evaluator: se.Evaluator, *polls: tuple[int, list[bytes]], topic: str = "clicks") -> Daemon:
     """Make a daemon that reads these messages of partition 3 from an offset, one poll after the other."""
     parts = [[Records(topic, 3, range(first, first + len(values)), values)] for first, values in polls]
-    return Daemon(ListSource(parts), EventPipeline(JsonDecoder(policies=["a", "b"]), located=True), evaluator)
+    return Daemon(ListSource(parts), EventPipeline(JsonDecoder(policies=["a", "b"])), evaluator)
 
 
 def scraped_exemplars(daemon: Daemon) -> dict[str, Exemplar | None]:

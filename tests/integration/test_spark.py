@@ -66,7 +66,7 @@ class Topic:
     def range_report(self) -> Report:
         """Return every number, from one range of each partition."""
         config = Config.model_validate(self.spark_config())
-        plan, pipeline = config.evaluator_config(), pipeline_of(config, located=True)
+        plan, pipeline = config.evaluator_config(), pipeline_of(config)
         assert config.source is not None
         summarisers = {partition: Summariser(plan, partition, 0) for partition in self.ends}
         with closing(config.source.open()) as source:

@@ -535,10 +535,7 @@ def test_each_message_of_an_unreadable_batch_is_rejected(order: str) -> None:
     assert [rejection.detail for rejection in rejected][1:3] == ["codec 7"] * 2
 
 
-@pytest.mark.parametrize("located", [True, False])
-def test_long_messages_are_decoded_a_few_at_a_time_with_equal_results(
-    located: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_messages_are_decoded_a_few_at_a_time_with_equal_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lists of short numbers take twenty times the memory of their text while they are Python values."""
     values = [event(number) if number % 3 else b"not an event" for number in range(50)]
     records = [Records(TOPIC, 0, range(100, 130), values[:30]), Records(TOPIC, 1, range(7, 27), values[30:])]
@@ -550,17 +547,16 @@ def test_long_messages_are_decoded_a_few_at_a_time_with_equal_results(
             together.append(len(messages))
             return super().decode_batch(messages, origin)
 
-    whole = EventPipeline(JsonDecoder(["a"]), located=located).take(records, {})
+    whole = EventPipeline(JsonDecoder(["a"])).take(records, {})
     monkeypatch.setattr(pipeline, "MAX_DECODED_BYTES", 4 * len(values[1]))
-    cut = EventPipeline(Counting(["a"]), located=located).take(records, {})
+    cut = EventPipeline(Counting(["a"])).take(records, {})
     assert max(together) <= 12
     assert cut.rejected == whole.rejected
     np.testing.assert_array_equal(cut.timestamp, whole.timestamp)
     np.testing.assert_array_equal(cut.probabilities, whole.probabilities)
-    if located:
-        assert cut.origin is not None
-        assert whole.origin is not None
-        np.testing.assert_array_equal(cut.origin.offset, whole.origin.offset)
+    assert cut.origin is not None
+    assert whole.origin is not None
+    np.testing.assert_array_equal(cut.origin.offset, whole.origin.offset)
 
 
 @pytest.mark.parametrize(("duplicates", "repeated", "count"), [("off", 3, 6), (100, 0, 3)])
