@@ -175,13 +175,11 @@ class DecisionMessage(Message, frozen=True, kw_only=True, rename={"before": "fro
             decision: the decision on the candidate by the rule in the Report
             report: a Report
         """
-        verdicts: dict[bool, Promotability] = {decision.promotable: "promotable", bool(decision.worse): "worse"}
-        now = verdicts.get(True, "not_promotable")
-        is_suspended = now == "not_promotable" and bool(decision.basis.failed)
-        is_known = report.events.accepted >= self.event and (now == self.found or is_suspended)
-        if self.found == "not_promotable" or now == self.after or not is_known:
-            return None
+        now: Promotability = "promotable" if decision.promotable else "worse" if decision.worse else "not_promotable"
         event = report.events.accepted
+        by_checks = now == self.found or (now == "not_promotable" and decision.basis.failed)
+        if self.found == "not_promotable" or now == self.after or event < self.event or not by_checks:
+            return None
         return structs.replace(
             self,
             id=fingerprint_of([self.policy, self.rule, now, event, self.configuration, "trust"]),
@@ -307,8 +305,11 @@ class DecisionOutbox:
         self._settings = production, configuration, name
         saved = list(waiting)
         self._last: dict[tuple[str, str], DecisionMessage] = {}
+        self._checked: Report | None = None
         for message in saved:
-            self._remember(message["value"])
+            if "rule" in msgspec.json.decode(message["value"]):  # no frozen copy
+                last = msgspec.json.decode(message["value"], type=DecisionMessage)
+                self._last[last.policy, last.rule] = last
         self._unconfirmed = {
             message["id"]: KeyedMessage(message["id"], message["key"], message["value"])
             for message in saved
@@ -330,23 +331,23 @@ class DecisionOutbox:
             report: the last Report, with the shares and trust checks of the whole stream
         """
         settings, origin = self._settings, evaluator.config.origin_of_propensities
-        decisions = () if report is None else report.promotion
-        bases = {(decision.policy, decision.rule): decision.basis for decision in decisions}
-        messages: list[DecisionMessage | VersionMessage] = [
-            *(
-                DecisionMessage.from_transition(change, *settings, origin, bases.get((change.policy, change.rule)))
-                for change in evaluator.take_transitions()
-            ),
-            *(VersionMessage.from_version(version, *settings) for version in versions),
-        ]
-        for message in messages:
-            self._keep(message)
-        self._last = {key: last for key, last in self._last.items() if last.policy in evaluator.config.policies}
-        for decision in decisions:
-            last = self._last.get((decision.policy, decision.rule))
-            changed = None if last is None or report is None else last.after_checks(decision, report)
-            if changed is not None:
-                self._keep(changed)
+        transitions = evaluator.take_transitions()
+        decisions: dict[tuple[str, str], Decision] = {}
+        if report is not None and (transitions or report is not self._checked):
+            decisions = {(decision.policy, decision.rule): decision for decision in report.promotion}
+        self._checked = report
+        for change in transitions:
+            decision = decisions.get((change.policy, change.rule))
+            basis = None if decision is None else decision.basis
+            self._keep(DecisionMessage.from_transition(change, *settings, origin, basis))
+        for version in versions:
+            self._keep(VersionMessage.from_version(version, *settings))
+        if report is not None and decisions:
+            self._last = {key: last for key, last in self._last.items() if last.policy in evaluator.config.policies}
+            for key, last in list(self._last.items()):
+                changed = last.after_checks(decisions[key], report) if key in decisions else None
+                if changed is not None:
+                    self._keep(changed)
 
     def _keep(self, message: DecisionMessage | VersionMessage) -> None:
         """Keep a message until a snapshot holds it."""
@@ -355,12 +356,6 @@ class DecisionOutbox:
             self._last[message.policy, message.rule] = message
         with self._lock:
             self._unconfirmed.setdefault(message.id, keyed)
-
-    def _remember(self, value: bytes) -> None:
-        """Note the last message of a candidate and a rule in a snapshot."""
-        if "rule" in msgspec.json.decode(value):
-            message = msgspec.json.decode(value, type=DecisionMessage)
-            self._last[message.policy, message.rule] = message
 
     def state(self) -> list[PlainState]:
         """Return the messages that are not confirmed, and the last ones, for the next snapshot."""

@@ -127,7 +127,8 @@ def render(now: DaemonStatus, wanted: Mapping[str, str] = NO_SELECTION) -> str:
     """
     every, named = ranked_candidates(now), [wanted["policy"]] if wanted.get("policy") else []
     shown = shown_candidates(now, named, wanted.get("top", ""), SHOWN)
-    candidate_answers = every if shown is None else [answer for answer in every if answer.policy in set(shown)]
+    kept = None if shown is None else set(shown)
+    candidate_answers = [answer for answer in every if kept is None or answer.policy in kept]
     reported = now.reported if shown is None else of_policies(now.reported, shown)
     reported = best_first(reported, candidate_answers)
     report = reported.of_goal()
