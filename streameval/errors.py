@@ -11,6 +11,7 @@ __all__ = [
     "SourceError",
     "StateError",
     "StreamevalError",
+    "missing_package",
     "without_secrets",
 ]
 
@@ -68,3 +69,14 @@ class DamagedError(StateError):
 
 class SourceError(StreamevalError):
     """Report that events cannot be read, and that waiting will not help, e.g. after a topic has lost its offsets."""
+
+
+def missing_package(user: str, package: str, extra: str) -> InputError:
+    """Return the error about a package of an extra that something needs.
+
+    Args:
+        user: what needs the package, such as a format
+        package: the package
+        extra: the extra of streameval that installs it
+    """
+    return InputError(f"{user} needs {package}, which is not installed", hint=f"pip install 'streameval[{extra}]'")

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import inspect
 
 from streameval.config.model import Config
-from streameval.errors import InputError
+from streameval.errors import InputError, missing_package
 from streameval.events.fields import FieldNames
 from streameval.events.rankings import ranking_type
 from streameval.events.schema import event_type
@@ -45,8 +45,7 @@ def print_arrow_schema(config_path: Path | None, form: Form) -> None:
     try:
         schema = arrow_schema(Config.load(config_path), form)
     except ImportError as error:
-        hint = "pip install 'streameval[columnar]'"
-        raise InputError("Arrow needs pyarrow, which is not installed", hint=hint) from error
+        raise missing_package("Arrow", "pyarrow", "columnar") from error
     for field in schema:
         print(f"{field.name}: {field.type}{'' if field.nullable else ' not null'}")
 

@@ -16,7 +16,7 @@ import numpy as np
 from streameval.cli.trace import Quantity, Trace
 from streameval.common.arrays import Array
 from streameval.common.text import counted, decimal, decimals_for
-from streameval.errors import InputError
+from streameval.errors import InputError, missing_package
 from streameval.ope.power import PowerReport, smallest_lift
 from streameval.ope.report import Decision, Profile, Report
 
@@ -316,9 +316,7 @@ def new_figure(title: str, *captions: str, height: float = HEIGHT) -> Figure:
         from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine
     except ImportError as error:
-        raise InputError(
-            "a plot needs matplotlib, which is not installed", hint="pip install 'streameval[plot]'"
-        ) from error
+        raise missing_package("a plot", "matplotlib", "plot") from error
     layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1)  # inches
     figure = Figure(figsize=(9.6, height), dpi=160, facecolor="white", layout=layout)
     figure.suptitle(title, x=0.02, ha="left", fontsize=14, fontweight="bold", color=INK)

@@ -16,7 +16,7 @@ from streameval.cli.replay import config_for
 from streameval.cli.terminal import progress_of_bytes, say, silence_logs, warn
 from streameval.common.text import counted
 from streameval.config.model import Config
-from streameval.errors import InputError
+from streameval.errors import InputError, missing_package
 from streameval.events import EventBatch, Fault, JsonDecoder, RankingDecoder
 from streameval.events.defects import Rejections
 from streameval.events.fields import FieldNames
@@ -108,9 +108,7 @@ def _packer(
         from streameval.event_logger.packing import pack
         from streameval.event_logger.sinks import Message
     except ImportError as error:
-        raise InputError(
-            "--batch needs pyarrow, which is not installed", hint="pip install 'streameval[columnar]'"
-        ) from error
+        raise missing_package("--batch", "pyarrow", "columnar") from error
 
     def packed(values: Iterable[bytes]) -> Iterator[bytes]:
         rest = iter(values)

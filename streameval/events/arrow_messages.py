@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import DecodeError, json, structs
+from msgspec import json, structs
 
 from streameval.common.arrays import Array
 from streameval.common.text import counted
@@ -21,18 +21,17 @@ from streameval.events.action_sets import Index
 from streameval.events.arrow import decode_columns, json_rows, table_columns
 from streameval.events.batch import EventBatch
 from streameval.events.decoder import JsonDecoder
+from streameval.events.frames import ARROW_FILE, ARROW_STREAM
 from streameval.events.origin import Origin
-from streameval.events.tables import IDENTIFIERS, ColumnNames, Row, TableLayout, to_seconds
+from streameval.events.tables import IDENTIFIERS, ColumnNames, Row, TableLayout, read_json_context, to_seconds
 from streameval.events.validation import rejection
 
 __all__ = ["COUNT_KEY", "NAMES_KEY", "ArrowDecoder", "arrow_message", "event_columns", "is_arrow"]
 
-STREAM, FILE = b"\xff\xff\xff\xff", b"ARROW1"
-"""First bytes of an Arrow IPC stream and of a file. No JSON begins like that."""
 COUNT_KEY, NAMES_KEY = b"streameval.events", b"streameval.policies"
 """Keys of the schema's metadata: the number of events, so that a damaged batch counts as them, and the policies of a
 column `policies` with lists, as a JSON array."""
-END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+END = ARROW_STREAM + b"\0\0\0\0"
 """Last bytes of an Arrow IPC stream."""
 FILE_HEADER = 8
 """Bytes before the stream in an Arrow IPC file."""
@@ -60,7 +59,7 @@ Message: TypeAlias = bytes | None
 
 def is_arrow(message: Message) -> bool:
     """Tell whether a message holds Arrow batches."""
-    return message is not None and message.startswith((STREAM, FILE))
+    return message is not None and message.startswith((ARROW_STREAM, ARROW_FILE))
 
 
 class Part(NamedTuple):
@@ -263,7 +262,7 @@ def _read(message: bytes, known_schema: Callable[[Any], tuple[Any, Sequence[int]
     events = 1
     try:
         source = pa.BufferReader(pa.py_buffer(message))
-        source.seek(FILE_HEADER if message.startswith(FILE) else 0)  # a file holds a stream
+        source.seek(FILE_HEADER if message.startswith(ARROW_FILE) else 0)  # a file holds a stream
         batches = pa.ipc.open_stream(source)
         schema, start = batches.schema, source.tell()
         promised = (schema.metadata or {}).get(COUNT_KEY)
@@ -275,7 +274,7 @@ def _read(message: bytes, known_schema: Callable[[Any], tuple[Any, Sequence[int]
         table = pa.Table.from_batches(_checked(batches, expanding, len(message)), schema)
         if promised and table.num_rows != int(promised):
             raise ValueError(f"it has {table.num_rows} of {counted(int(promised), 'event')}")
-        end = FILE if message.startswith(FILE) else END
+        end = ARROW_FILE if message.startswith(ARROW_FILE) else END
         if not message.endswith(end) or (end == END and source.tell() < len(message)):
             raise ValueError("it does not end after its last batch")
         names = _names_of_policies(schema)
@@ -462,12 +461,10 @@ def _flat(table: Any) -> Any:
 
 
 def _json_rows(table: Any, names: Sequence[str]) -> list[bytes]:
-    """Return each row as an event of JSON. Null means absent, and text of `context` that is JSON is its value."""
+    """Return each row as an event of JSON. Null means absent."""
     rows = json_rows(_with_named_policies(table, names))
-    if "context" in table.column_names and _is_text(table.schema.field("context").type):
-        for row in rows:
-            with suppress(DecodeError, TypeError, RecursionError):
-                row["context"] = json.decode(row["context"])
+    for row in rows:
+        read_json_context(row)
     return [
         json.encode(
             {

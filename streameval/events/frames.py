@@ -1,4 +1,4 @@
-"""Take the frames of serializers, such as the id of a schema, from messages."""
+"""Know messages by their first bytes, and take the frames of serializers from them, such as the id of a schema."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ GLUE_BYTES, GLUE_PLAIN, GLUE_ZLIB = 18, b"\3\0", b"\3\5"
 FRAMES = {b"\0": 5, b"\1": 17, GLUE_PLAIN: GLUE_BYTES, GLUE_ZLIB: GLUE_BYTES}
 """Bytes before the content, by the first ones: Confluent's with the number or the GUID of a schema, and the ones of AWS
 Glue, plain and compressed by zlib, with the UUID of the version of a schema."""
+ARROW_STREAM, ARROW_FILE = b"\xff\xff\xff\xff", b"ARROW1"
+"""First bytes of an Arrow IPC stream and of a file. No JSON begins like that."""
 MAX_UNPACKED_BYTES = 2**20  # of a compressed message: by default a broker accepts plain ones up to this size
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -302,6 +303,13 @@ def plain(value: Any) -> Any:
     """
     convert = CONVERSIONS.get(type(value))
     return value if convert is None else convert(value)
+
+
+def read_json_context(row: dict[str, Any]) -> None:
+    """Replace text of `context` that is JSON by its value, as columns of Arrow have it."""
+    if isinstance(row.get("context"), str):
+        with suppress(msgspec.DecodeError, RecursionError):
+            row["context"] = msgspec.json.decode(row["context"])
 
 
 def without_nan(value: Any) -> Any:

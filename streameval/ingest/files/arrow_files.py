@@ -12,12 +12,13 @@ import pyarrow.compute as pc
 
 from streameval.errors import InputError
 from streameval.events.arrow_messages import event_columns
+from streameval.events.frames import ARROW_FILE
 from streameval.ingest.files.lines import FOREIGN_FILES, STDIN, check
 from streameval.ingest.files.remote import is_remote, open_remote
 from streameval.ingest.files.source import Advance
 
-FILE, OLD_FEATHER = b"ARROW1", b"FEA1"
-"""First bytes of a file, and of the first version of Feather, which is no Arrow."""
+OLD_FEATHER = b"FEA1"
+"""First bytes of the first version of Feather, which is no Arrow."""
 
 Position: TypeAlias = Callable[[], int]
 Part: TypeAlias = tuple[Any, Iterator[Any], Position | None]
@@ -69,18 +70,18 @@ def _parts(path: str, size: int | None, opened: ExitStack) -> Iterator[Part]:
     """Yield the part of a file, or one for each stream in it."""
     if size is None and not is_remote(path):
         pipe: Any = sys.stdin.buffer if path == STDIN else opened.enter_context(open(path, "rb"))  # noqa: SIM115
-        if pipe.peek(len(FILE)).startswith(FILE):
+        if pipe.peek(len(ARROW_FILE)).startswith(ARROW_FILE):
             raise InputError(f"{path} is a pipe, and an Arrow file is read from its end", hint="pipe an Arrow stream")
         source = pa.PythonFile(pipe, "r")
         yield from _streams(source, lambda: bool(pipe.peek(1)), None)
         return
     source = opened.enter_context(open_remote(path, read_ahead=False) if is_remote(path) else pa.memory_map(path))
-    first = source.read(len(FILE))
+    first = source.read(len(ARROW_FILE))
     source.seek(0)
     if first.startswith(OLD_FEATHER):
         kind, hint = FOREIGN_FILES[OLD_FEATHER + b"\0"]
         raise InputError(f"{path} is {kind}", hint=hint)
-    if first == FILE:
+    if first == ARROW_FILE:
         file, end = pa.ipc.open_file(source), size or 0
         progress = iter(range(1, file.num_record_batches + 1))
         batches = map(file.get_batch, range(file.num_record_batches))

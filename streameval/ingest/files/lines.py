@@ -24,6 +24,7 @@ import zstandard
 from streameval.errors import InputError
 from streameval.events.diagnosis import EXCERPT_BYTES as EXCERPT_BYTES
 from streameval.events.diagnosis import MAX_MESSAGE_BYTES, cut
+from streameval.events.frames import ARROW_FILE, ARROW_STREAM
 from streameval.ingest.files.remote import (
     ARROW_SUFFIXES,
     PARQUET_SUFFIXES,
@@ -54,7 +55,7 @@ FOREIGN_FILES: Mapping[bytes, tuple[str, str]] = {
     },
     b"\x93NUMPY": ("an array of numpy", "pandas.DataFrame(numpy.load(path), columns=[...]).to_parquet(new)"),
     b"FEA1\0": ("a Feather file of version 1", "pandas.read_feather(path).to_parquet(new)"),
-    **dict.fromkeys((b"ARROW1", b"\xff\xff\xff\xff"), ("in Arrow", "add --format arrow, or name it .arrow")),
+    **dict.fromkeys((ARROW_FILE, ARROW_STREAM), ("in Arrow", "add --format arrow, or name it .arrow")),
     b"SQLite format 3\0": ("a database of SQLite", "sqlite3 -header -csv FILE 'SELECT * FROM events' > new.csv"),
     b"\x89HDF": ("a file of HDF5", "pandas.read_hdf(path).to_parquet(new)"),
     b"Obj\1": ("a container file of Avro", "convert it to Parquet, or send its messages to a topic"),
@@ -78,7 +79,7 @@ def table_format(file: str) -> str | None:
         return named
     with _open(file) as stream:
         start = stream.read(6)
-    if start.startswith((b"PAR1", b"ARROW1", b"\xff\xff\xff\xff")):
+    if start.startswith((b"PAR1", ARROW_FILE, ARROW_STREAM)):
         return "parquet" if start.startswith(b"PAR1") else "arrow"
     with closing(TailedFile(file)) as text:
         line = b"".join(text.read(1, 0.0)).strip()

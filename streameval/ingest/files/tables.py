@@ -11,16 +11,15 @@ from itertools import chain, groupby, repeat
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from msgspec import DecodeError, json
 
 from streameval.common.text import counted
-from streameval.errors import InputError
+from streameval.errors import InputError, missing_package
 from streameval.events import EventBatch, Fault, JsonDecoder
 from streameval.events.action_sets import Index
 from streameval.events.diagnosis import DECODE_ERRORS, refusal
 from streameval.events.origin import Origin
 from streameval.events.records import read_cell
-from streameval.events.tables import ColumnNames, Row, TableLayout, has_no_zone, with_deferred_rows
+from streameval.events.tables import ColumnNames, Row, TableLayout, has_no_zone, read_json_context, with_deferred_rows
 from streameval.ingest.files.csv_rows import CsvRow, delimiter_of, next_row
 from streameval.ingest.files.lines import check
 from streameval.ingest.files.remote import is_remote, open_remote, partition_values
@@ -210,8 +209,7 @@ def _parquet_file(path: str) -> Iterator[Any]:
     try:
         import pyarrow.parquet
     except ImportError as error:
-        hint = "pip install 'streameval[columnar]'"
-        raise InputError("Parquet needs pyarrow, which is not installed", hint=hint) from error
+        raise missing_package("Parquet", "pyarrow", "columnar") from error
     with ExitStack() as opened:
         far = is_remote(path)
         source: Any = opened.enter_context(open_remote(path, read_ahead=False)) if far else path
@@ -270,8 +268,7 @@ def _arrow_tables(path: str, advance: Advance, batch_rows: int) -> Iterator[Any]
 
         from streameval.ingest.files.arrow_files import arrow_tables
     except ImportError as error:
-        hint = "pip install 'streameval[columnar]'"
-        raise InputError("Arrow needs pyarrow, which is not installed", hint=hint) from error
+        raise missing_package("Arrow", "pyarrow", "columnar") from error
     shared = partition_values(path)
     for table in arrow_tables(path, advance, batch_rows):
         for name in [name for name in shared if name not in table.column_names]:
@@ -295,12 +292,11 @@ def _read_arrow(path: str, layout_of: LayoutOf, advance: Advance, batch_rows: in
 
 
 def _with_json_context(rows: Callable[[Index], Sequence[Row]], indices: Index) -> Sequence[Row]:
-    """Return rows by index. Text of `context` that is JSON is its value, as in messages of Arrow."""
+    """Return rows by index, with the values of `context` as in messages of Arrow."""
     found = rows(indices)
     for row in found:
-        if isinstance(row, dict) and isinstance(row.get("context"), str):
-            with suppress(DecodeError, RecursionError):
-                row["context"] = json.decode(row["context"])
+        if isinstance(row, dict):
+            read_json_context(row)
     return found
 
 
