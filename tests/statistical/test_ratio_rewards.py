@@ -170,7 +170,7 @@ def test_a_ratio_as_guardrail_lets_pass_who_loses_less_per_click() -> None:
 
 
 class NearlyOne(NamedTuple):
-    """Hold a log whose denominator is 1 for nearly all events.
+    """Hold a log with a denominator of 1 for nearly all events.
 
     Args:
         log: the events

@@ -164,7 +164,7 @@ def test_messages_are_sent_once_and_only_after_a_snapshot_holds_them() -> None:
 
 
 def test_checks_of_the_stream_suspend_and_restore_a_decision() -> None:
-    """Each change has one message, also if the daemon starts anew in between."""
+    """Each change has one message, also after a restart."""
     topic, evaluator = Topic(), Evaluator.from_config(Config.model_validate(CONFIG).evaluator_config())
     box = outbox(topic)
 
