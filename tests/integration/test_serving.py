@@ -178,10 +178,10 @@ def test_an_exemplar_hides_the_query_of_an_address_and_keeps_the_limit_of_labels
 
 
 def test_events_without_offsets_have_no_exemplar() -> None:
-    daemon = Daemon(
-        ListSource([[records(*weighing(a=(7, 5)))]]), JsonDecoder(policies=["a", "b"]), se.Evaluator(["a", "b"])
-    )
-    assert set(scraped_exemplars(daemon).values()) == {None}
+    evaluator = se.Evaluator(["a", "b"])
+    evaluator.update(JsonDecoder(policies=["a", "b"]).decode_batch(weighing(a=(7, 5))))
+    assert evaluator.report().events.accepted == 250
+    assert set(scraped_exemplars(located_daemon(evaluator)).values()) == {None}
 
 
 @contextmanager
