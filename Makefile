@@ -92,7 +92,7 @@ docs: .venv-docs/ready  ## build the documentation as a site with search; open b
 wheels: .venv-release/ready  ## sdist, manylinux wheels of PYTHONS and the list of components, in build/wheels
 	requirements/wheels.sh build/wheels $(PYTHONS)
 
-wheels-check: .venv-test/ready .venv-release/ready  ## build and run the wheels of PYTHONS, the sdist, and both again
+wheels-check: .venv-test/ready .venv-release/ready  ## build the sdist and from it the wheels of PYTHONS twice, and run them
 	PYTHONS="$(PYTHONS)" $(PYTEST) tests/integration/test_wheels.py $(ARGS)
 
 dashboards: .venv/ready  ## regenerate deploy/grafana/dashboards/ from its code

@@ -30,6 +30,7 @@ pytestmark = [
 
 
 def build(directory: Path, *versions: str) -> Path:
+    """Build the sdist, and the wheels from nothing but the sdist."""
     output(str(LOCKS / "wheels.sh"), str(directory), *versions, seconds=1200)
     return directory
 
@@ -42,19 +43,15 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("wheels") / "built", *VERSIONS)
 
 
-def install(package: Path, version: str, directory: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> Path:
-    """Install a file with the extra `demo` into an empty environment, and return its programs.
-
-    Without `options`, nothing can be compiled.
-    """
+def install(package: Path, version: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Install a file with the extra `demo` into an empty environment without a compiler, and return its programs."""
     monkeypatch.delenv("PYTHONPATH", raising=False)
     if shutil.which("pyenv"):
         monkeypatch.setenv("PYENV_VERSION", ":".join(output("pyenv", "versions", "--bare").split()))
     uv, environment = str(TOOLS / "uv"), directory / "environment"
     output(uv, "venv", "--quiet", "--no-python-downloads", "--python", version, str(environment))
-    if not options:
-        monkeypatch.setenv("PATH", str(environment / "bin"))
-    install = [uv, "pip", "install", "--quiet", "--python", str(environment), *(options or ["--only-binary", ":all:"])]
+    monkeypatch.setenv("PATH", str(environment / "bin"))
+    install = [uv, "pip", "install", "--quiet", "--python", str(environment), "--only-binary", ":all:"]
     output(
         *install, "--constraints", str(LOCKS / "runtime.lock"), f"streameval[demo] @ {package.as_uri()}", seconds=600
     )
@@ -85,12 +82,6 @@ def test_a_wheel_works_where_nothing_can_be_compiled(
     (wheel,) = built.glob(f"*-cp{version.replace('.', '')}-*.whl")
     assert "manylinux" in wheel.name
     require_working(install(wheel, version, tmp_path, monkeypatch), tmp_path, monkeypatch)
-
-
-def test_the_sdist_builds_without_the_repository(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (sdist,) = built.glob("*.tar.gz")
-    options = "--build-constraints", str(LOCKS / "build.lock")
-    require_working(install(sdist, OWN, tmp_path, monkeypatch, *options), tmp_path, monkeypatch)
 
 
 def test_two_builds_have_equal_bytes(built: Path, tmp_path: Path) -> None:
