@@ -194,11 +194,10 @@ def test_intervals_are_explained_in_words() -> None:
 
 def test_intervals_of_a_candidate_that_still_learns_point_to_frozen_copies() -> None:
     report = make_report()
-    shown = [
-        render(make_published(replace(report, learners=tuple(rows))), {})
-        for rows in (report.learners, [replace(learner, learns=False) for learner in report.learners])
-    ]
-    assert ["versions_of makes copies that do not change" in page for page in shown] == [True, False]
+    still = [replace(learner, learns=False, accepted_share=0.0312) for learner in report.learners]
+    shown = [page(replace(report, learners=tuple(rows))) for rows in (report.learners, still)]
+    assert ["versions_of makes copies that do not change" in text for text in shown] == [True, False]
+    assert ["<td>3.1 %</td>" in text for text in shown] == [False, True], "the share of its own choices"
 
 
 def test_intervals_of_several_kinds_are_distinguished_by_their_estimators() -> None:
