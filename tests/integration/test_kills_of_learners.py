@@ -97,6 +97,7 @@ def config(log: Path) -> dict[str, Any]:
                 "apprentice": {"kind": "learned", "objective": "snips", "counter_sample": True},
                 "frozen": {"kind": "versions_of", "policy": "apprentice", "every": 7_000, "keep": 3},
                 "mine": {"kind": "python", "target": "learner:Counting", "learns": True},
+                "own": {"kind": "learned", "learns_from": "own", "own_limit": 4.0, "average": True},
             }
         },
         "estimators": ["ips", "snips"],
@@ -133,7 +134,7 @@ def test_a_policy_that_learns_has_the_same_weights_to_the_last_bit_after_kills(t
     report = runs.finish(EVENTS)
     assert len(runs.logged("continued")) == KILLS
     assert [policy["policy"] for policy in report["policies"]] == [
-        *("logging", "apprentice", "mine", "frozen-6", "frozen-7", "frozen-8")
+        *("logging", "apprentice", "mine", "own", "frozen-6", "frozen-7", "frozen-8")
     ]
     assert learned(runs) == learned(undisturbed)
     assert files(runs) == files(undisturbed)

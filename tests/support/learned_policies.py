@@ -20,6 +20,7 @@ EVERY = {
     "per action": Learned(per_action=True),
     "sampled": Learned(counter_sample=True),
     "forgetting": Learned(horizon=5_000),
+    "averaged": Learned(average=True, temperature=0.5),
     "dr": Learned(objective="dr"),
     "dr with variance": Learned(objective="dr", variance=0.7),
     "clipped dr": Learned(objective="dr", clip=1.5),

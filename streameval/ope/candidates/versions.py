@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, cast
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from streameval.common.arrays import Array, State
@@ -31,12 +31,18 @@ class VersionsOf(metaclass=Configurable):
         policy: the name of the candidate that learns
         every: the number of events after which a copy is made, a multiple of the block
         keep: the number of newest copies that are candidates
+        temperature: of the copies, in place of the policy's own one
     """
 
     policy: Annotated[str, Field(min_length=1, description="the name of the candidate that learns")]
     every: Annotated[PositiveInt, Field(description="number of events after which a copy is made")] = 200_000
     keep: Annotated[PositiveInt, Field(description="number of newest copies that are candidates")] = 3
+    temperature: Annotated[PositiveFloat | None, Field(description="of the copies; null: the policy's own one")] = None
     kind: Literal["versions_of"] = field(default="versions_of", kw_only=True, repr=False)
+
+    def copied(self, policy: LearningPolicy) -> LearningPolicy:
+        """Return the policy as its copies have it."""
+        return policy if self.temperature is None else replace(cast(Any, policy), temperature=self.temperature)
 
     def check(self, name: str, policies: Mapping[str, Any], block: int, model_is_external: bool = False) -> None:
         """Check that there is such a policy, and that versions are made at ends of blocks.
@@ -57,6 +63,8 @@ class VersionsOf(metaclass=Configurable):
             raise ValueError(
                 f"{name}: {self.policy!r} follows a reward model in code; only ridge and tabular have frozen copies"
             )
+        if self.temperature is not None and not hasattr(policy, "temperature"):
+            raise ValueError(f"{name}: {self.policy!r} has no temperature that its copies could change")
         if self.every % block:
             raise ValueError(f"{name}: every must be a multiple of {counted(block, 'event')}, found {self.every}")
         if "/" in name or name.startswith("."):
@@ -85,7 +93,7 @@ class FrozenPolicy(LearningPolicy):
         of: the name of the `VersionsOf`
         number: the number of the copy, from 1
         events: the number of events that the policy had learned from
-        policy: the policy that was copied
+        policy: the policy that was copied, with the temperature of the copies
     """
 
     of: str

@@ -34,7 +34,8 @@ def after(config: EvaluatorConfig, state: EvaluatorState) -> Iterator[tuple[Froz
     """Yield the copies that are due now, each with the copies that it replaces."""
     for name, versions, events in _copied(config, state):
         number, since = divmod(events, versions.every)
-        copy = FrozenPolicy(name, number, events, cast(LearningPolicy, config.computed_policies[versions.policy]))
+        policy = cast(LearningPolicy, config.computed_policies[versions.policy])
+        copy = FrozenPolicy(name, number, events, versions.copied(policy))
         if not since and number and copy.name not in config.policies:
             old = made(config).items()
             yield copy, [label for label, one in old if one.of == name and one.number <= number - versions.keep]
@@ -77,7 +78,7 @@ def with_copies(config: EvaluatorConfig, before: EvaluatorConfig) -> EvaluatorCo
     same_model = config.reward_model == before.reward_model
     kept: dict[str, FrozenPolicy] = {}
     for name, versions in config.versions.items():
-        policy = config.computed_policies[versions.policy]
+        policy = versions.copied(cast(LearningPolicy, config.computed_policies[versions.policy]))
         own = [copy for copy in copies if copy.of == name and copy.events == copy.number * versions.every]
         same = [copy for copy in own if copy.policy == policy and (same_model or not copy.keeps_model)]
         kept |= {copy.name: copy for copy in same[-versions.keep :]}

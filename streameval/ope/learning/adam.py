@@ -17,11 +17,16 @@ MIN_SCALE = 1e-8
 class LinearPolicy(LearningPolicy):
     """Learn the weights of linear scores. Subclasses are dataclasses with these options.
 
-    Source: Kingma & Ba, ICLR 2015, for Adam.
+    With `average`, the policy has the mean of the weights after each step, and steps go on from the last weights. With
+    n steps so far, the newest weights count `max(1/n, 1 - exp(-events of a block / horizon))` in this mean.
+
+    Source: Kingma & Ba, ICLR 2015, for Adam; Polyak & Juditsky, SIAM Journal on Control and Optimization 1992, for the
+    mean.
     """
 
     step: float
     horizon: float | None
+    average: bool
     weights: tuple[tuple[float, ...], ...]
 
     @property
@@ -31,17 +36,24 @@ class LinearPolicy(LearningPolicy):
     def start(self) -> State:
         """Return the state before the first event. Without initial weights the number of features is unknown.
 
-        `weights` are [1 or positions, features]. `mean` and `square` belong to gradients.
+        `weights` are [1 or positions, features], as is their mean `average`. `mean` and `square` belong to gradients.
         """
         weights = np.array(self.weights) if self.weights else np.zeros((0, 0))
         none = np.zeros_like(weights)
-        return {"steps": 0, "weights": weights, "mean": none, "square": none}
+        average = {"average": weights} if self.average else {}
+        return {"steps": 0, "weights": weights, "mean": none, "square": none, **average}
+
+    def weights_of(self, state: State) -> Array:
+        """Return the weights that the policy has in this state."""
+        weights: Array = state["average"] if self.average else state["weights"]
+        return weights
 
     def opened(self, state: State, positions: int, width: int) -> State:
         """Return the state with weights of 0 for this many features, if it has none."""
         if len(state["weights"]) or not width:
             return state
-        return state | {name: np.zeros((positions, width)) for name in ("weights", "mean", "square")}
+        names = ("weights", "mean", "square", *(("average",) if self.average else ()))
+        return state | {name: np.zeros((positions, width)) for name in names}
 
     def climbed(self, state: State, gradient: Array, events: int, reward_range: tuple[float, float]) -> State:
         """Return the state after one step of Adam in the direction of the gradient of this many events."""
@@ -50,7 +62,10 @@ class LinearPolicy(LearningPolicy):
         square = FADING_SQUARE * state["square"] + (1 - FADING_SQUARE) * gradient**2
         fading = 1.0 if self.horizon is None else np.exp(-events / self.horizon)
         weights = state["weights"] * fading + self._move(steps, mean, square, reward_range)
-        return state | {"steps": steps, "weights": weights, "mean": mean, "square": square}
+        after = state | {"steps": steps, "weights": weights, "mean": mean, "square": square}
+        if self.average:
+            after["average"] = state["average"] + (weights - state["average"]) * max(1 / steps, 1 - fading)
+        return after
 
     def _move(self, steps: int, mean: Array, square: Array, reward_range: tuple[float, float]) -> Array:
         """Return the step of Adam from the mean gradient and its mean square."""
@@ -63,7 +78,7 @@ class LinearPolicy(LearningPolicy):
         return float(np.linalg.norm(self._move(steps, state["mean"], state["square"], reward_range))) if steps else None
 
     def file_content(self, state: State, copied: Copied) -> bytes:
-        return policy_file.to_bytes(self, state["weights"], copied.events)
+        return policy_file.to_bytes(self, self.weights_of(state), copied.events)
 
 
 def drawn(step: int, size: Array) -> Array:

@@ -67,10 +67,14 @@ class ScoredEvents(NamedTuple):
             *(self.prediction[rows], self.propensities[rows]),
         )
 
-    def probabilities(self, weights: Array) -> Array:
+    def probabilities(self, weights: Array, temperature: float = 1.0) -> Array:
         """Return the softmax of the scores within each event [rows], for `weights` [1 or positions, d]."""
         scores = np.matmul(self._by_position(weights), weights[..., None])[..., 0].T.ravel() + self.start
-        powers = np.exp(scores - self.spread(np.maximum.reduceat(scores, self.starts)))
+        lead = scores - self.spread(np.maximum.reduceat(scores, self.starts))
+        if temperature != 1:
+            with np.errstate(over="ignore"):
+                lead = lead / temperature
+        powers = np.exp(lead)
         return np.asarray(powers / self.spread(self.sums(powers)))
 
     def sums(self, values: Array) -> Array:
@@ -127,6 +131,9 @@ class Learned(LinearPolicy):
         weights: the weights to start from, as a policy file has them [1 or positions, features]
         learns_from: `all` logged events, or `own` choices alone, as it would have made them: see `own_choices.fold`
         own_limit: with `own`, importance weights up to this one are replayed exactly
+        average: whether the policy has the mean of the weights after each step, see `LinearPolicy`
+        temperature: divides the scores of the policy that is evaluated, and the logarithms of the logged distribution
+            that it starts from. Below 1 it takes its best action more often. Steps do not depend on it.
 
     Source: Swaminathan & Joachims, JMLR 2015 (POEM), for the penalty and clipping, and NIPS 2015 for Norm-POEM;
     Joachims, Swaminathan & de Rijke, ICLR
@@ -156,6 +163,8 @@ class Learned(LinearPolicy):
     ] = field(default=(), repr=False)
     learns_from: LearnsFrom = "all"
     own_limit: OwnLimit = 10.0
+    average: Annotated[bool, Field(description="the mean of the weights after each step")] = False
+    temperature: Annotated[PositiveFloat, Field(description="divides the scores that it is evaluated with")] = 1.0
     kind: Literal["learned"] = field(default="learned", kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
@@ -185,9 +194,11 @@ class Learned(LinearPolicy):
             start, end = places[first], places[min(first + log.block, len(chosen))]
             if start < end:
                 block_events = events.select(start, end)
-                probabilities.append(block_events.probabilities(state["weights"]))
+                probabilities.append(block_events.probabilities(self.weights_of(state), self.temperature))
                 if first + log.block <= len(chosen) and self.step:
-                    state = self._learn(state, block_events, probabilities[-1], log.reward_range)
+                    is_moved = self.average or self.temperature != 1
+                    own = block_events.probabilities(state["weights"]) if is_moved else probabilities[-1]
+                    state = self._learn(state, block_events, own, log.reward_range)
         rows = np.full(len(log.sets.propensities), np.nan)
         rows[np.repeat(chosen, log.sets.sizes)] = np.concatenate(probabilities)
         return (rows, dict.fromkeys(np.flatnonzero(~chosen).tolist(), NO_SCORES)), state
@@ -222,7 +233,7 @@ class Learned(LinearPolicy):
     def _learn(
         self, state: State, events: ScoredEvents, probabilities: Array, reward_range: tuple[float, float]
     ) -> State:
-        """Return the state after one step of Adam on these events."""
+        """Return the state after one step of Adam on these events, from the probabilities by its weights."""
         if self.counter_sample:
             events = events._replace(weight=events.weight * drawn(state["steps"] + 1, 1 / events.propensity))
         _, by_score = self.objective_of(events, probabilities, self.baseline(state, reward_range[0]))

@@ -92,6 +92,7 @@ class LearnedRanker(LinearPolicy):
         horizon: weights fade by `exp(-pages / horizon)` before each step, so that the policy forgets a world that has
             changed
         weights: the weights to start from, as a policy file has them [1, features]
+        average: whether the ranker has the mean of the weights after each step, see `LinearPolicy`
 
     Source: Joachims, Swaminathan & Schnabel, WSDM 2017, for the hinge loss; Agarwal et al., SIGIR 2019, for the bound
     of DCG; Jagerman's thesis, ch. 2 and 3, for clipping and for the sampling.
@@ -108,6 +109,7 @@ class LearnedRanker(LinearPolicy):
     weights: Annotated[
         tuple[tuple[float, ...], ...], Field(description="the weights to start from; `file` reads them")
     ] = field(default=(), repr=False)
+    average: Annotated[bool, Field(description="the mean of the weights after each step")] = False
     kind: Literal["learned_ranker"] = field(default="learned_ranker", kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
@@ -130,10 +132,11 @@ class LearnedRanker(LinearPolicy):
             start, end = places[first], places[min(first + log.block, len(chosen))]
             if start < end:
                 block_pages = pages.select(start, end)
-                scores = block_pages.scores(state["weights"])
+                scores = block_pages.scores(self.weights_of(state))
                 ranks.append(block_pages.ranks(scores))
                 if first + log.block <= len(chosen) and self.step:
-                    state = self._learn(state, block_pages, scores)
+                    own = block_pages.scores(state["weights"]) if self.average else scores
+                    state = self._learn(state, block_pages, own)
         rows = np.full(len(rankings.rank), np.nan)
         rows[np.repeat(chosen, rankings.sizes)] = np.concatenate(ranks)
         return (rows, dict.fromkeys(np.flatnonzero(~chosen).tolist(), NO_FEATURES)), state

@@ -16,6 +16,7 @@ from streameval.config.model import Config
 from streameval.events import EventBatch
 from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.evaluator import Evaluator
+from streameval.ope.policies import policy_file
 from streameval.ope.report import Report
 from streameval.ope.reward_models import Ridge, Tabular
 from streameval.ope.reward_models.base import LoggedActions
@@ -66,13 +67,23 @@ def test_each_version_starts_with_the_next_event_and_the_oldest_is_retired() -> 
     }
 
 
-def test_a_version_keeps_the_weights_that_the_policy_had() -> None:
-    batch = log(1_900)
-    report = fed(Evaluator.from_config(config()), batch, 333).report()
-    apprentice = se.Evaluator({"apprentice": se.Learned()}, drift=None)
+@pytest.mark.parametrize("average", [False, True])
+def test_a_version_keeps_the_weights_that_the_policy_had_at_its_own_temperature(average: bool) -> None:
+    batch, temperature = log(1_900), 0.5 if average else None
+    learning = {"apprentice": {"kind": "learned", "average": average}}
+    made = fed(Evaluator.from_config(config(candidates=learning, frozen={"temperature": temperature})), batch, 333)
+    report = made.report()
+    assert Evaluator.from_state(made.state()).report() == report
+    apprentice = se.Evaluator({"apprentice": se.Learned(average=average)}, drift=None)
     apprentice.update(batch[:1_200])
     state = apprentice.learned("apprentice")
-    weights = state["weights"][0]
+    served = state["average" if average else "weights"]
+    (content,) = (content for copy, _, content in Evaluator.versions_in(made.state()) if copy.name == "frozen-2")
+    assert content is not None
+    options = policy_file.options_of(content)
+    assert np.array_equal(options["weights"], served)
+    assert options["temperature"] == (temperature or 1.0)
+    weights = served[0] / (temperature or 1.0)
     features, rest = batch.action_sets.features, slice(1_200, 1_900)  # type: ignore[union-attr]
     assert features is not None
     scores = features.values.reshape(len(batch), -1, len(weights))[rest] @ weights

@@ -156,6 +156,32 @@ def test_weights_fade_with_the_horizon_and_stay_bounded() -> None:
     assert norms[1] <= step / (1 - np.exp(-100 / horizon)) * 1.5  # a step of Adam is hardly ever longer than `step`
 
 
+@pytest.mark.parametrize("horizon", [None, 500.0])
+def test_averaged_weights_at_a_temperature_equal_a_loop_over_blocks(horizon: float | None) -> None:
+    batch, terms = log(1_000), list[float]()
+    sets, fading = batch.action_sets, 1.0 if horizon is None else np.exp(-100 / horizon)
+    assert sets is not None
+    assert sets.features is not None
+    features, action = sets.features.values.reshape(10, 100, ACTIONS, WIDTH), sets.index.reshape(10, 100)
+    propensity, reward = batch.propensity.reshape(10, 100), batch.reward.reshape(10, 100)
+    weights, average, mean, square = np.zeros((4, WIDTH))
+    for block, x in enumerate(features):
+        logged = np.arange(100), action[block]
+        evaluated_shares, shares = (
+            (powers := np.exp(x @ vector)) / powers.sum(axis=1, keepdims=True) for vector in (average / 0.5, weights)
+        )
+        terms += (evaluated_shares[logged] / propensity[block] * reward[block]).tolist()
+        slope = x[logged] - (shares[..., None] * x).sum(axis=1)
+        gradient = (shares[logged] / propensity[block] * reward[block]) @ slope / 100
+        mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
+        root = np.sqrt(square / (1 - 0.999 ** (block + 1))) + 1e-8
+        weights = weights * fading + 0.1 * mean / (1 - 0.9 ** (block + 1)) / root
+        average = average + (weights - average) * max(1 / (block + 1), 1 - fading)
+    made = evaluated(Learned(step=0.1, horizon=horizon, average=True, temperature=0.5), batch)
+    assert made.learned("apprentice")["average"][0] == pytest.approx(average, rel=1e-9)
+    assert value(made.report()) == pytest.approx(np.mean(terms), rel=1e-9)
+
+
 def test_the_first_block_is_uniform() -> None:
     batch = log(100)
     actual, uniform = (evaluated(policy, batch).report() for policy in (Learned(), "uniform"))
@@ -287,6 +313,7 @@ def test_settings_are_checked() -> None:
         {"clip": -1},
         {"variance": -0.1},
         {"variance_events": 0},
+        {"temperature": 0},
         {"l2": -1},
         {"start_from": "zero"},
         {"objective": "cab"},

@@ -19,7 +19,7 @@ EVERY = {
     "dcg": LearnedRanker(loss="dcg"),
     "clip": LearnedRanker(clip=3.0, l2=0.01),
     "sampled": LearnedRanker(loss="dcg", counter_sample=True),
-    "forgetting": LearnedRanker(horizon=1_000),
+    "averaged and forgetting": LearnedRanker(horizon=1_000, average=True),
 }
 SWAPS = {"kind": "swaps", "ranks": 3, "horizon": 2_000}
 
@@ -130,7 +130,7 @@ def test_its_ranks_are_valued_as_logged_ranks_are() -> None:
 def test_clicks_do_not_touch_the_ranks_of_their_own_block(name: str) -> None:
     batch = pages(300)
     first, second = (evaluated(EVERY[name], batch[:200], batch[200:n]) for n in (300, 200))
-    before = second.learned("ranker")["weights"]
+    before = EVERY[name].weights_of(second.learned("ranker"))
     frozen = evaluated(LearnedRanker(weights=tuple(map(tuple, before.tolist())), step=0), batch[200:])
     start = evaluated(EVERY[name], batch[:200])
     values = [made.report().get("ranker", "click_ips", "cumulative").value or 0.0 for made in (first, start, frozen)]

@@ -44,7 +44,8 @@ def described(**changes: Any) -> Any:
 
 
 def test_a_policy_is_read_as_it_was_written_to_the_last_bit() -> None:
-    policy = Learned(objective="snips", step=0.1, variance=0.5, clip=20.0, start_from="logging", per_action=True)
+    options: dict[str, Any] = {"objective": "snips", "variance": 0.5, "clip": 20.0, "start_from": "logging"}
+    policy = Learned(**options, step=0.1, per_action=True, average=True, temperature=0.5)
     written = policy_file.to_bytes(policy, WEIGHTS, 700)
     assert written == policy_file.to_bytes(policy, WEIGHTS, 700)
     read = Learned(**policy_file.options_of(written))
