@@ -387,8 +387,9 @@ def learn(
 ) -> None:
     """Learn policies from files of events, in several passes.
 
-    Each candidate of kind `learned` learns from the earlier events. After each pass it is evaluated, unchanged, on the
-    later ones, and the weights with the highest lower bound are written to NAME.npz (the option `file`).
+    Each candidate of kind `learned` or `learned_ranker` learns from the earlier events. After each pass it is
+    evaluated, unchanged, on the later ones, and the weights with the highest lower bound are written to NAME.npz (the
+    option `file`).
 
     The bounds of all passes hold together. Values on the events that a policy learned from have no such bound: they
     show how far it overfits.

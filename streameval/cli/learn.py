@@ -22,7 +22,7 @@ from streameval.config.memory import usable_memory
 from streameval.config.model import Config
 from streameval.errors import InputError
 from streameval.events import EventBatch
-from streameval.ope.estimators import SNIPS
+from streameval.ope.estimators import SNIPS, ClickSNIPS
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.policies import policy_file
 
@@ -71,10 +71,11 @@ def _training(config: Config, estimator: str | None, passes: int, patience: int)
         InputError: No candidate learns, or the estimator is not configured.
     """
     evaluator_config = config.evaluator_config()
-    estimators = {choice.label: choice for choice in config.estimators} or {"snips": SNIPS()}
-    if all(policy.kind != policy_file.LEARNED for policy in evaluator_config.learned_policies.values()):
+    default = SNIPS() if config.ranking is None else ClickSNIPS()
+    estimators = {choice.label: choice for choice in config.estimators} or {default.label: default}
+    if all(policy.kind not in policy_file.KINDS for policy in evaluator_config.learned_policies.values()):
         hint = "write policies: {candidates: {apprentice: {kind: learned, objective: snips}}}"
-        raise InputError("policies.candidates: no candidate is of kind learned", hint=hint)
+        raise InputError(f"policies.candidates: no candidate is of kind {' or '.join(policy_file.KINDS)}", hint=hint)
     require_configured("--estimator", estimator, estimators)
     from streameval.ope.evaluator.training import Training  # part of the room `learning`
 
@@ -129,7 +130,8 @@ def _read(replay: Replay, files: Sequence[str], written: str | None) -> list[Eve
     def update(batch: EventBatch) -> None:
         nonlocal size
         replay.evaluator.update(batch)
-        features = None if batch.action_sets is None else batch.action_sets.features
+        rows = batch.action_sets if batch.rankings is None else batch.rankings
+        features = None if rows is None else rows.features
         size += 0 if features is None else features.values.nbytes
         if size > limit:
             hint = "name fewer files; `run` and `replay` learn in one pass, without keeping events"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 
@@ -13,11 +14,13 @@ from streameval.ope.core import Cumulative
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.evaluator import Evaluator
-from streameval.ope.learning.learned import Learned
+from streameval.ope.learning.adam import LinearPolicy
 from streameval.ope.report import Estimate, Report
 
 DOUBTFUL = 3.0
 """Standard errors between a mean weight and 1 that chance hardly explains."""
+EVALUATED = ("start_from", "per_action", "temperature")
+"""Options of a policy that say what its weights mean."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Trained:
     """
 
     name: str
-    policy: Learned
+    policy: LinearPolicy
     passes: tuple[Pass, ...]
     best: Pass
     learned_from: Report
@@ -71,9 +74,11 @@ class Trained:
 
         It is 1, apart from noise, for a policy that does not depend on the events. A policy that was learned from them
         may avoid logged actions that earned little, or prefer actions that earned much. The weights are then below or
-        above 1.
+        above 1. The weights of clicks have no such mean.
         """
-        mean, effective = self.own.importance_weight_mean or 0.0, self.own.effective_sample_size or 0.0
+        if self.own.importance_weight_mean is None:
+            return False
+        mean, effective = self.own.importance_weight_mean, self.own.effective_sample_size or 0.0
         events = self.learned_from.events.accepted
         error = mean * np.sqrt(max(events / effective - 1, 0.0) / events) if effective else 0.0
         return bool(abs(mean - 1) > DOUBTFUL * error)
@@ -96,9 +101,10 @@ class Training:
     patience: int = 3
 
     @property
-    def policies(self) -> dict[str, Learned]:
+    def policies(self) -> dict[str, LinearPolicy]:
         """Return the policies to train, by name: the ones with weights."""
-        return {name: policy for name, policy in self.config.learned_policies.items() if isinstance(policy, Learned)}
+        policies = self.config.learned_policies.items()
+        return {name: policy for name, policy in policies if isinstance(policy, LinearPolicy)}
 
     @property
     def confidence(self) -> float:
@@ -137,7 +143,7 @@ class Training:
     def _passes(
         self,
         config: EvaluatorConfig,
-        policy: Learned,
+        policy: LinearPolicy,
         learn_from: Sequence[EventBatch],
         later: Sequence[EventBatch],
         advance: Callable[[int], None],
@@ -150,9 +156,10 @@ class Training:
                 advance(len(batch))
             state = evaluator.learned(name)
             training = self.estimate(evaluator.report(), name)
-            frozen = _with(config, name, frozen_at(policy, state["weights"]))
+            weights = policy.weights_of(state)
+            frozen = _with(config, name, frozen_at(policy, weights))
             validation = self.estimate(_report(self._simple(frozen), later), name)
-            yield Pass(number, training, validation, state["weights"])
+            yield Pass(number, training, validation, weights)
 
     def estimate(self, report: Report, policy: str) -> Estimate:
         """Return the estimate of a policy in a Report."""
@@ -165,10 +172,12 @@ class Training:
         return replace(simple, confidence=self.confidence, drift=None, segments={}, versions={})
 
 
-def frozen_at(policy: Learned, weights: Array) -> Learned:
+def frozen_at(policy: LinearPolicy, weights: Array) -> LinearPolicy:
     """Return the policy with these weights, without learning."""
     rows = tuple(tuple(row) for row in weights.tolist())
-    return Learned(start_from=policy.start_from, per_action=policy.per_action, weights=rows, step=0)
+    kept = {name: getattr(policy, name) for name in EVALUATED if hasattr(policy, name)}
+    made: LinearPolicy = cast(Any, type(policy))(**kept, weights=rows, step=0)
+    return made
 
 
 def split_by_time(batches: Sequence[EventBatch], share: float) -> tuple[list[EventBatch], list[EventBatch]]:
@@ -188,7 +197,7 @@ def split_by_time(batches: Sequence[EventBatch], share: float) -> tuple[list[Eve
     return [batch for batch in early if len(batch)], [batch for batch in late if len(batch)]
 
 
-def _with(config: EvaluatorConfig, name: str, policy: Learned) -> EvaluatorConfig:
+def _with(config: EvaluatorConfig, name: str, policy: LinearPolicy) -> EvaluatorConfig:
     return replace(config, computed_policies={name: policy})
 
 

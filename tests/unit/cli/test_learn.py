@@ -57,6 +57,31 @@ def test_a_log_becomes_a_policy_file_that_replay_evaluates(run: Run, tmp_path: P
     assert frozen["lift_lower"] > 0.1
 
 
+def test_a_log_of_pages_becomes_a_ranker_that_replay_evaluates(run: Run, tmp_path: Path) -> None:
+    rng, lines = np.random.default_rng(4), list[str]()
+    for number in range(750):
+        features = rng.normal(size=(5, 2)).round(3)
+        looks = rng.random(5) < 1 / np.arange(1, 6)
+        clicked = np.flatnonzero(looks & (rng.random(5) < 1 / (1 + np.exp(2 - 3 * features[:, 0])))).tolist()
+        page = {"ranking": {"shown": list(range(5)), "clicked": clicked}, "features": features.tolist()}
+        lines.append(json.dumps({"event_id": number, "timestamp": 1e9 + number, **page}))
+    (tmp_path / "pages.ndjson").write_text("\n".join(lines))
+    ranking = "ranking: {metric: dcg, examination: power}\n"
+    candidates = "{apprentice: {kind: learned_ranker, step: 0.1, average: true}}"
+    (tmp_path / "r.yaml").write_text(f"policies: {{candidates: {candidates}}}\n{ranking}")
+    outcome = run("learn", "r.yaml", "pages.ndjson", "--passes", "2")
+    assert outcome.code == 0
+    assert "apprentice, by click_snips: 600 events to learn from, 150 later ones" in outcome.out
+    assert "overfits" not in outcome.err
+    candidates = "{frozen: {kind: learned_ranker, file: apprentice.npz, step: 0}}"
+    (tmp_path / "f.yaml").write_text(
+        f"policies: {{candidates: {candidates}}}\n{ranking}estimators: [click_ips]\naverages: [cumulative]\n"
+    )
+    report = json.loads(run("replay", "f.yaml", "pages.ndjson", "--json").out)
+    (frozen,) = (row for row in report["estimates"] if row["policy"] == "frozen")
+    assert frozen["lift_lower"] > 0.1
+
+
 def test_json_has_every_number_of_the_table(run: Run) -> None:
     (policy,) = json.loads(run("learn", "c.yaml", "log.ndjson", "--passes", "3", "--json").out)["policies"]
     assert (policy["policy"], policy["estimator"], policy["overfits"]) == ("apprentice", "snips", False)
