@@ -130,4 +130,5 @@ if __name__ == "__main__":
     here = Path(__file__).parent
     assert max(SUPPORTED) <= DIGITS
     results = {"support": supports(here / "unsupported.png"), "errors": blends(here / "blending.png")}
-    (here / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    stored = json.loads((here / "results.json").read_text())
+    (here / "results.json").write_text(json.dumps(stored | results, indent=1) + "\n")

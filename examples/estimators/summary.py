@@ -1,4 +1,4 @@
-"""Fill in the figures in the text of README.md from results.json: `python summary.py`."""
+"""Fill in the table and the figures in the text of README.md from results.json: `python summary.py`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,23 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
+COLUMNS = {
+    "true": "true",
+    "naive": "mean of the revealed ones",
+    "ips": "`scored_ips`",
+    "snips": "`scored_snips`",
+    "bayes": "`scored_snips`, estimated propensities",
+}
+"""Columns of the table of revealed ratings."""
 
 
 def fill_in(document: str, results: Mapping[str, Any]) -> str:
-    """Replace figures, each before `<!-- =name -->`."""
+    """Replace the table after a line `<!-- table: revealed -->`, and figures, each before `<!-- =name -->`."""
+    lines = [("predictor", *COLUMNS.values()), ("---",) * (len(COLUMNS) + 1)]
+    lines += [(name, *(cell(*row[column]) for column in COLUMNS)) for name, row in results["revealed"].items()]
+    rows = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    table = r"(<!-- table: revealed -->\n)(?:\|[^\n]*\n)*"
+    document = re.sub(table, lambda match: match[1] + rows, document)
     texts = figures(results)
     return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda match: f"{texts[match[1]]}<!-- ={match[1]} -->", document)
 
@@ -43,6 +56,10 @@ def errors_by_cap(errors: Mapping[str, float], label: str) -> dict[float, float]
     """Return the errors of an estimator by its cap."""
     names = {name: name.split(" ") for name in errors}
     return {float(parts[1]): errors[name] for name, parts in names.items() if parts[0] == label}
+
+
+def cell(mean: float, deviation: float) -> str:
+    return f"{mean:.3f} ± {deviation:.3f}"
 
 
 def short(number: float) -> str:

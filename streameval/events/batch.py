@@ -59,7 +59,7 @@ from streameval.events.validation import (
     outcomes_within,
     reward_within,
     seconds_rule,
-    single_choices,
+    single_choice_rule,
     slate_rules,
     slot_reward_rules,
     slot_rewards_within,
@@ -265,14 +265,14 @@ class EventBatch(Batch):
         yield finite("timestamp", self.timestamp, np.isinf(self.timestamp))  # NaN: arrays without times
         yield seconds_rule(self.timestamp)
         yield unit_interval_rule("sampling_probability", self.sampling_probability)
-        if estimated:
-            yield from single_choices(self.slates, self.scored)
         if self.slates is not None:
+            if estimated:
+                yield single_choice_rule(self.slates)
             yield from slate_rules(self.slates, self.policies)
             if rewarded:
                 yield from self._slot_reward_rules(self.slates)
         if self.scored is not None:
-            yield from outcome_rules(self.scored, self.policies)
+            yield from outcome_rules(self.scored, self.policies, estimated)
         if self.rankings is not None:
             yield from ranking_rules(self.rankings, self.policies)
         yield from choice_rules(self.policies, self.probabilities, self._required(estimated), self.action_sets)
@@ -367,11 +367,13 @@ class EventBatch(Batch):
         return replace(whole, rejected=tuple(rejected for batch in parts for rejected in batch.rejected))
 
     def without_propensities(self) -> EventBatch:
-        """Set the propensities of single choices to NaN."""
-        sets, unknown = self.action_sets, np.full(len(self), np.nan)
+        """Set the propensities of single choices and of outcomes to NaN."""
+        sets, scored, unknown = self.action_sets, self.scored, np.full(len(self), np.nan)
         if sets is not None:
             sets = replace(sets, propensities=np.full(len(sets.propensities), np.nan))
-        return replace(self, propensity=unknown, action_sets=sets)
+        if scored is not None:
+            scored = replace(scored, propensity=np.full(len(scored.propensity), np.nan))
+        return replace(self, propensity=unknown, action_sets=sets, scored=scored)
 
     def with_policies(self, policies: Iterable[str]) -> EventBatch:
         """Return the batch with these policies in this order. Policies that it lacks are missing (NaN)."""

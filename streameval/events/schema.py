@@ -327,7 +327,7 @@ def json_schema(reward_field: str = "reward", estimated: bool = False) -> dict[s
 
     Args:
         reward_field: the field with the reward
-        estimated: whether propensities are estimated. Events then may lack them, and choose single actions.
+        estimated: whether propensities are estimated. Events then may lack them, and are no slates.
     """
     _, components = msgspec.json.schema_components([event_type(None, reward_field, listed=True)])
     event = components["Event"]
@@ -348,7 +348,7 @@ def json_schema(reward_field: str = "reward", estimated: bool = False) -> dict[s
             "slates": ["slots", "slate_propensities"],
             "slate_propensities": ["slots", "slates"],
         },
-        "oneOf": [single, *([] if estimated else [{"required": ["slots", reward_field]}, {"required": ["scored"]}])],
+        "oneOf": [single, *([] if estimated else [{"required": ["slots", reward_field]}]), {"required": ["scored"]}],
         "$defs": {"Scored": components["Scored"], "Slot": components["Slot"]},
     }
 

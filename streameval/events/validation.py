@@ -311,12 +311,9 @@ def _number_rule(reason: str, field: str, column: Array, broken: Mask, problem: 
     return broken, reason, lambda row: f"{field}: {column[row]:.10g} {problem}"
 
 
-def single_choices(slates: SlateColumns | None, scored: ScoredOutcomes | None) -> Iterator[BrokenRule]:
-    """Yield the rules of events with estimated propensities, which must be choices of one action."""
-    for field, columns in (("slots", slates), ("scored", scored)):
-        if columns is not None:
-            detail = f"{field}: propensities are estimated for single actions"
-            yield columns.sizes > 0, "malformed", lambda _, detail=detail: detail  # type: ignore[misc]
+def single_choice_rule(slates: SlateColumns) -> BrokenRule:
+    """Require single actions, or outcomes, in place of slates if propensities are estimated."""
+    return slates.sizes > 0, "malformed", lambda _: "slots: propensities are estimated for single actions"
 
 
 def choice_rules(
@@ -413,9 +410,9 @@ def _agreement(propensity: Array, sets: ActionSets, values: Array, other: str) -
     )
 
 
-def outcome_rules(scored: ScoredOutcomes, policies: Sequence[str]) -> Iterator[BrokenRule]:
-    """Yield the rules of the outcomes of scored events."""
-    missing = scored.revealed & np.isnan(scored.propensity)
+def outcome_rules(scored: ScoredOutcomes, policies: Sequence[str], estimated: bool) -> Iterator[BrokenRule]:
+    """Yield the rules of the outcomes of scored events, which lack propensities if these are estimated."""
+    missing = scored.revealed & np.isnan(scored.propensity) & (not estimated)
     lacking: BrokenRule = missing, "missing_field", lambda _: "propensity: missing"
     yield _event_rule(lacking, scored, lambda *_: "scored.")
     outside = unit_interval_rule("propensity", np.where(np.isnan(scored.propensity), 1.0, scored.propensity))

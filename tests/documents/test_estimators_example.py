@@ -66,3 +66,18 @@ def test_where_a_third_of_the_actions_is_logged_those_that_ask_the_model_come_ne
     assert digits.unsupported == pytest.approx(0.19, abs=0.01)
     for label in ("cab 20", "switch 20", "dr"):
         assert error[label] < 0.6 * error["ips"], label
+
+
+@pytest.mark.slow
+def test_revealed_ratings_mislead_and_their_propensities_correct_them(example: ModuleType) -> None:
+    revealed = import_module("revealed")
+    table = {name: {key: mean for key, (mean, _) in row.items()} for name, row in revealed.table(4, 40_000).items()}
+    shown = revealed.PROPENSITY * revealed.MARGINALS
+    off_by, coarse = np.array([4, 1, 1, 1, 1]), np.array([2, 1, 0, 0, 1])
+    for name, errors in (("rotate", off_by), ("coarsened", coarse)):
+        assert table[name]["true"] == pytest.approx(revealed.MARGINALS @ errors, abs=0.02)
+        assert table[name]["naive"] == pytest.approx(shown @ errors / shown.sum(), abs=0.05)
+    for column in ("ips", "snips", "bayes"):
+        assert table["fours"][column] < table["ones"][column] < table["skewed"][column]
+        assert table["rotate"][column] == pytest.approx(table["rotate"]["true"], abs=0.3)
+    assert table["ones"]["naive"] < 0.2 * table["fours"]["naive"], "the wrong order"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 from streameval import (
@@ -27,6 +29,24 @@ def test_every_average_finds_the_value() -> None:
     whole.update(batch_of(*log(3_000)))
     for label, value in every_value(whole).items():
         assert value == pytest.approx(-0.4, abs=0.15 if "/decay" in label or "window" in label else 0.06), label
+
+
+@pytest.mark.slow
+def test_a_logistic_regression_of_the_context_finds_the_propensities_of_outcomes() -> None:
+    pytest.importorskip("river")
+    rng, messages, shown = np.random.default_rng(3), list[bytes](), list[float]()
+    for number, liking in enumerate(rng.normal(size=6_000).tolist()):
+        worth, is_shown = -1 / (1 + np.exp(liking)), rng.random() < 1 / (1 + np.exp(1 - 1.5 * liking))
+        shown += [worth] if is_shown else []
+        outcome = {"values": {"production": worth, "challenger": worth / 2}} if is_shown else {"revealed": False}
+        event = {"event_id": number, "timestamp": 0, "scored": outcome, "context": {"liking": liking}}
+        messages.append(json.dumps(event).encode())
+    model = {"kind": "river", "model": "linear_model.SoftmaxRegression"}
+    made = evaluator(estimators=BOTH[1:], reward_range=(-1.0, 0.0), propensity={"kind": "estimated", "model": model})
+    made.update(made.config.decoder().decode_batch(messages))
+    value = made.report().get("production", "scored_snips", "cumulative").value
+    assert value == pytest.approx(-0.5, abs=0.03)
+    assert np.mean(shown) > -0.4, "the mean of the revealed ones"
 
 
 @pytest.mark.parametrize("kind", ["empirical_likelihood", "normal", "empirical_bernstein"])

@@ -35,7 +35,8 @@ class ScoredIPS(WeightedReward):
 class ScoredSNIPS(SelfNormalised):
     """Divide the average of `delta / p` by the average of `1 / p`, with `delta` and `p` as in `scored_ips`.
 
-    It needs only the revealed outcomes, and stays inside the range of their values, for a bias of order 1/n.
+    It needs only the revealed outcomes, and stays inside the range of their values, for a bias of order 1/n. With
+    estimated propensities it needs hidden outcomes, too.
 
     >>> from streameval.ope.evidence import Evidence
     >>> terms, _ = ScoredSNIPS().terms(Evidence.from_numbers(importance_weight=[[8.0], [2.0]], reward=[0.5, 1.0]), None)
@@ -47,6 +48,7 @@ class ScoredSNIPS(SelfNormalised):
 
     needs: ClassVar[Requirements] = frozenset({"scored"})
     preference: ClassVar[int] = 5
+    takes_estimated: ClassVar[bool] = True
     kind: Literal["scored_snips"] = field(default="scored_snips", kw_only=True, repr=False)
 
     def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:

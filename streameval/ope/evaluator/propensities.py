@@ -15,6 +15,7 @@ from streameval.errors import ConfigError, StateError
 from streameval.events import EventBatch
 from streameval.events.action_sets import Index
 from streameval.events.origin import NO_IDENTITY, Identity, fingerprints, mix64
+from streameval.events.segments import SegmentColumns
 from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.estimated_propensity import EstimatedPropensity, FrequencyTable, RiverClassifier
 from streameval.ope.evaluator.room import Incomplete, Present, Room
@@ -31,10 +32,14 @@ MOST_ROWS = 200_000
 """Rows of a table, for actions and for their pairs with contexts; others have no row."""
 SCORE_HORIZON = 100_000.0
 """Horizon in events of the scores of the model."""
+REVEALED, HIDDEN = fingerprints(["scored.revealed", "scored.hidden"])
+"""Actions that stand for the two fates of an outcome."""
 
 
 class LoggedChoices(NamedTuple):
     """Hold the logged actions of consecutive events, by fingerprints that are 0 if unknown.
+
+    A scored outcome is a choice between the two actions `REVEALED` and `HIDDEN`, in this order.
 
     Args:
         action: [n]. Logged action.
@@ -54,6 +59,11 @@ class LoggedChoices(NamedTuple):
     listed: Mask
     raw_fields: Sequence[Mapping[str, Any]] = ()
 
+    @property
+    def asked(self) -> Identity:
+        """Return the actions whose propensities are estimated, [n]: logged ones, and `REVEALED` of outcomes."""
+        return np.where(self.action == HIDDEN, REVEALED, self.action)
+
     def part(self, events: slice) -> LoggedChoices:
         """Return a slice of these events."""
         rows = slice(*np.searchsorted(self.owner, [events.start, events.stop]))
@@ -63,11 +73,11 @@ class LoggedChoices(NamedTuple):
         return LoggedChoices(action, context, weight, self.options[rows], owner, self.listed[events], raw_fields)
 
     def shares(self, rates: Array) -> tuple[Array, Array]:
-        """Return the probability of each logged action [n] and of the options [rows], which sum to 1 if they are
-        listed.
+        """Return the probability of each action that is asked for [n] and of the options [rows], which sum to 1 if they
+        are listed.
 
         Args:
-            rates: [n + rows]. How often actions are chosen: the logged actions first, then the options.
+            rates: [n + rows]. How often actions are chosen: `asked` first, then the options.
         """
         action_rates, option_rates = np.split(rates, [len(self.action)])
         total: Array = np.bincount(self.owner, weights=option_rates, minlength=len(self.action)).astype(np.float64)
@@ -197,31 +207,44 @@ def _fading(horizon: float, choices: LoggedChoices) -> float:
     return float((1 - 1 / horizon) ** len(choices.action))
 
 
-def rates(model: FrequencyTable | RiverClassifier, state: Any, choices: LoggedChoices, share: Array) -> Array:
+def rates(
+    model: FrequencyTable | RiverClassifier, state: Any, choices: LoggedChoices, share: Array, outcomes: float
+) -> Array:
     """Return how often each action is chosen in its context, 0 if a classifier fails.
 
-    The result and `share` have the logged actions first, then the options, [n + rows].
+    The result and `share` have the actions that are asked for first, then the options, [n + rows].
 
     Args:
         model: how to estimate
         state: state of the model
         choices: the events
         share: how often each action is chosen over all contexts
+        outcomes: decayed number of outcomes, revealed or hidden
     """
     if isinstance(model, RiverClassifier):
         return np.zeros_like(share) if state.classifier is None else _classified(state.classifier, choices)
     if not model.by:
         return share
     context = np.concatenate([choices.context, choices.context[choices.owner]])
-    chosen, possible = state.counts(context, np.concatenate([choices.action, choices.options]))
-    return np.asarray((chosen + model.shrinkage * share) / (possible + model.shrinkage))
+    actions = np.concatenate([choices.asked, choices.options])
+    chosen, possible = state.counts(context, actions)
+    if model.marginals is None:
+        return np.asarray((chosen + model.shrinkage * share) / (possible + model.shrinkage))
+    marginal = np.full(len(context), np.nan)
+    values = _contexts([fingerprints(list(model.marginals))], len(model.marginals))
+    for value, probability in zip(values, model.marginals.values(), strict=True):
+        marginal[context == value] = probability
+    revealed = (chosen + model.shrinkage * share) / (outcomes * marginal + model.shrinkage)
+    is_hidden = choices.action == HIDDEN
+    revealed = np.where(np.append(is_hidden, is_hidden[choices.owner]), share, np.minimum(revealed, 1.0))
+    return np.where(actions == HIDDEN, 1.0 - np.roll(revealed, 1), revealed)
 
 
 def _classified(classifier: ScaledClassifier, choices: LoggedChoices) -> Array:
     predictions = [classifier.predict(_described(choices, event)) for event in range(len(choices.action))]
-    logged = [table.get(action, 0.0) for table, action in zip(predictions, choices.action.tolist(), strict=True)]
+    asked = [table.get(action, 0.0) for table, action in zip(predictions, choices.asked.tolist(), strict=True)]
     pairs = zip(choices.options.tolist(), choices.owner.tolist(), strict=True)
-    shares = np.array([*logged, *(predictions[event].get(action, 0.0) for action, event in pairs)], dtype=np.float64)
+    shares = np.array([*asked, *(predictions[event].get(action, 0.0) for action, event in pairs)], dtype=np.float64)
     return np.where(np.isfinite(shares), np.clip(shares, 0.0, 1.0), 0.0)
 
 
@@ -288,19 +311,23 @@ def complete(
         option_shares.append(shares)
         if len(block.action) == config.block:
             state = _after(settings, state, block, estimated[part], overall)
-    sets = events.action_sets
+    sets, scored = events.action_sets, events.scored
     if sets is not None:
-        is_known, listed = ~np.isnan(estimated)[every.owner], every.listed[every.owner]
+        is_known, listed = ~np.isnan(estimated)[every.owner], (sets.sizes > 0)[every.owner]
         shares = np.where(is_known, np.concatenate(option_shares), np.nan)
         sets = replace(sets, propensities=shares[listed])
-    return incomplete._replace(events=replace(events, propensity=estimated, action_sets=sets)), state
+    if scored is not None:
+        propensity, is_outcome = estimated[scored.owner], scored.sizes > 0
+        may_be = scored.revealed | np.isnan(propensity)  # a hidden outcome without an estimate is missing, and not 0
+        scored = replace(scored, propensity=propensity, revealed=may_be)
+        estimated = np.where(is_outcome, np.nan, estimated)
+    return incomplete._replace(events=replace(events, propensity=estimated, action_sets=sets, scored=scored)), state
 
 
 def choices(settings: EstimatedPropensity, events: EventBatch) -> LoggedChoices:
     """Return the choices among the events, which the model learns from."""
     sets, number = events.action_sets, len(events)
     sizes = np.zeros(number, dtype=np.int64) if sets is None else sets.sizes
-    single = events.slates is None and events.scored is None
     action = np.full(number, NO_IDENTITY)
     if events.actions is not None:
         is_known = events.actions.chosen >= 0
@@ -309,18 +336,28 @@ def choices(settings: EstimatedPropensity, events: EventBatch) -> LoggedChoices:
     if sets is not None and events.actions is None:
         listed, logged = sets.logged
         action[listed] = names[logged]
-    context = np.full(number, NO_IDENTITY)
-    for field in settings.fields:
-        values = NO_IDENTITY if events.segments is None else events.segments.column(field.name)
-        context = mix64(context + values + np.uint64(1))
-    rows = np.maximum(sizes, 1)
+    segments = SegmentColumns.none((), number) if events.segments is None else events.segments
+    context = _contexts([segments.column(field.name) for field in settings.fields], number)
+    is_outcome = np.zeros(number, dtype=bool) if events.scored is None else events.scored.sizes > 0
+    rows = np.where(is_outcome, 2, np.maximum(sizes, 1))
     owner = np.repeat(np.arange(number), rows)
     options = np.full(len(owner), NO_IDENTITY)
     options[(sizes > 0)[owner]] = names
+    if events.scored is not None:
+        action[is_outcome] = np.where(events.scored.revealed, REVEALED, HIDDEN)
+        options[is_outcome[owner]] = np.tile([REVEALED, HIDDEN], np.count_nonzero(is_outcome))
     weight = event_weight(events)
     raw_fields = () if events.raw_fields is None else events.raw_fields.values
-    action = action if single else np.full(number, NO_IDENTITY)
-    return LoggedChoices(action, context, weight, options, owner, sizes > 0, raw_fields)
+    action = action if events.slates is None else np.full(number, NO_IDENTITY)
+    return LoggedChoices(action, context, weight, options, owner, is_outcome | (sizes > 0), raw_fields)
+
+
+def _contexts(columns: Sequence[Identity], number: int) -> Identity:
+    """Return one key for the values of each event in these columns, [n]."""
+    context = np.full(number, NO_IDENTITY)
+    for values in columns:
+        context = mix64(context + values + np.uint64(1))
+    return context
 
 
 def _names(events: EventBatch, sizes: Index) -> Sequence[str]:
@@ -337,11 +374,12 @@ def _predicted(
     settings: EstimatedPropensity, state: PropensityState, choices: LoggedChoices
 ) -> tuple[Array, Array, Array]:
     """Return the estimates (NaN if unknown), the estimates of all options, and the shares without the context."""
-    every, number = np.concatenate([choices.action, choices.options]), len(choices.action)
+    every, number = np.concatenate([choices.asked, choices.options]), len(choices.action)
     chosen, possible = state.actions.counts(np.full_like(every, NO_IDENTITY), every)
     share = np.nan_to_num(ratio(chosen, possible))
+    outcomes = float(state.actions.counts(np.full(2, NO_IDENTITY), np.array([REVEALED, HIDDEN]))[0].sum())
     (estimated, option_shares), (overall, _) = map(
-        choices.shares, (rates(settings.model, state.model, choices, share), share)
+        choices.shares, (rates(settings.model, state.model, choices, share, outcomes), share)
     )
     is_known = (choices.action != NO_IDENTITY) & (chosen[:number] >= FEWEST_LEARNED) & (estimated >= settings.floor)
     return np.where(is_known & (state.events >= settings.warm_up), estimated, np.nan), option_shares, overall
@@ -352,7 +390,9 @@ def _after(
 ) -> PropensityState:
     is_known = ~np.isnan(estimated)
     weight = choices.weight[is_known]
-    losses = -np.log(np.maximum(np.stack([estimated[is_known], overall[is_known]]), np.finfo(float).tiny))
+    shares = np.stack([estimated[is_known], overall[is_known]])
+    shares = np.where(choices.action[is_known] == HIDDEN, 1.0 - shares, shares)
+    losses = -np.log(np.maximum(shares, np.finfo(float).tiny))
     added = np.array([weight.sum(), *(losses @ weight)])
     everywhere = np.full_like(choices.context, NO_IDENTITY)
     fading = _fading(settings.model.horizon, choices)

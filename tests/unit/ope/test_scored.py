@@ -148,6 +148,88 @@ def test_production_must_have_values() -> None:
     assert str(missing[0]).startswith("none of the first 1 event has `scored.values.production`")
 
 
+# -- with estimated propensities ---------------------------------------------------------------------------------------
+
+MARGINALS = {1: 0.5, 2: 0.3, 3: 0.2}
+CHANCES = {1: 0.1, 2: 0.4, 3: 0.8}
+TABLES: dict[str, dict[str, Any]] = {
+    "by context": {"by": ["country"]},
+    "by value": {"by": ["rating"], "marginals": MARGINALS},
+}
+
+
+def ratings(n: int, name: str, seed: int = 1) -> tuple[list[bytes], list[tuple[int, bool, dict[str, float]]]]:
+    """Draw outcomes that are revealed by a country, or by the rating itself, and return their messages and facts."""
+    rng, messages, facts = np.random.default_rng(seed), [], []
+    for key in rng.choice(3, n, p=list(MARGINALS.values())).tolist():
+        key += 1
+        is_shown = bool(rng.random() < CHANCES[key])
+        worth = {"production": -float(key), "challenger": -float(rng.random() * key)}
+        facts.append((key, is_shown, worth))
+        outcome = {"values": worth} if is_shown else {"revealed": False}
+        fields = {"country": f"c{key}"} if name == "by context" else {"rating": key} if is_shown else {}
+        messages.append(json.dumps({"event_id": len(messages), "timestamp": 0, "scored": outcome, **fields}).encode())
+    return messages, facts
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_estimated_propensities_of_outcomes_equal_a_loop_over_the_blocks(name: str) -> None:
+    """Count revealed outcomes by their country among all of it, or by their rating among a share of all."""
+    messages, facts = ratings(1_550, name)
+    model = {"kind": "tabular", "horizon": 2_000, "shrinkage": 5, **TABLES[name]}
+    options = {"estimators": [ScoredSNIPS()], "reward_range": (-3.0, 0.0), "drift": None}
+    propensity = {"kind": "estimated", "warm_up": 300, "model": model}
+    made = evaluator(propensity=propensity, **options)
+    batch = made.config.decoder().decode_batch(messages)
+    assert not batch.rejected
+    shown, every = dict.fromkeys(CHANCES, 0.0), dict.fromkeys(CHANCES, 0.0)
+    weights, sums, counted = 0.0, np.zeros(2), 0
+    for first in range(0, 1_550, 100):
+        block, total = facts[first : first + 100], sum(every.values()) or 1.0
+        share, known = sum(shown.values()) / total, first >= 300
+        for key, is_shown, worth in block if known else ():
+            possible = every[key] if name == "by context" else total * MARGINALS[key]
+            inverse = (possible + 5) / (shown[key] + 5 * share)
+            counted += 1
+            weights += is_shown * inverse
+            sums += is_shown * inverse * np.array(list(worth.values()))
+        for key in CHANCES:
+            shown[key] = shown[key] * (1 - 1 / 2_000) ** 100 + sum(one[0] == key and one[1] for one in block)
+            every[key] = every[key] * (1 - 1 / 2_000) ** 100 + sum(one[0] == key for one in block)
+    made.update(batch[:730])
+    made = Evaluator.from_state(made.state())
+    made.update(batch[730:])
+    report = made.report()
+    actual = [report.get(policy, "scored_snips", "cumulative") for policy in POLICIES]
+    assert [row.value for row in actual] == pytest.approx((sums / weights).tolist(), rel=1e-9)
+    assert {row.propensity for row in actual} == {"estimated"}
+    assert [(row.events, row.missing) for row in report.policies] == [(counted, 300)] * 2
+
+
+def test_estimates_take_the_place_of_logged_propensities_of_outcomes() -> None:
+    messages, _ = ratings(1_100, "by context")
+    logged = [message.replace(b'"values"', b'"propensity": 7, "values"') for message in messages]
+    reports = []
+    for log_messages in (messages, logged):
+        made = evaluator(propensity={"kind": "estimated"}, estimators=[ScoredSNIPS()], reward_range=(-3.0, 0.0))
+        made.update(made.config.decoder().decode_batch(log_messages))
+        reports.append(made.report())
+    assert reports[0] == reports[1]
+    assert reports[0].events.accepted == 1_100
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        ({"by": ["rating", "country"], "marginals": MARGINALS}, "one field"),
+        ({"by": ["rating"], "marginals": {1: 0.5, 2: 0.3}}, "must sum to 1, found 0.8"),
+    ],
+)
+def test_marginals_are_shares_of_the_values_of_one_field(model: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        evaluator(estimators=[ScoredSNIPS()], propensity={"kind": "estimated", "model": {"kind": "tabular", **model}})
+
+
 # -- in evaluators -----------------------------------------------------------------------------------------------------
 
 
