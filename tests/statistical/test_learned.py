@@ -38,6 +38,21 @@ def test_a_policy_that_forgets_follows_a_world_that_turns_around() -> None:
     assert values[1] > values[0]
 
 
+@pytest.mark.slow
+def test_averaged_weights_of_long_steps_that_fade_earn_more_and_vary_less() -> None:
+    features, values = np.random.default_rng(0).normal(size=(5_000, ACTIONS, WIDTH)), []
+    chance = 1 / (1 + np.exp(-2 * features @ np.array([1.0, -1.0, 0.5])))
+    policies = {name: Learned(step=1.0, horizon=3_000, average=name == "mean") for name in ("last", "mean")}
+    for seed in range(12):
+        made = Evaluator(policies, estimators=["ips"], averages=["cumulative"], promotion=None, drift=None)
+        made.update(log(12_000, seed=10 + seed))
+        powers = [np.exp(features @ policy.weights_of(made.learned(name))[0]) for name, policy in policies.items()]
+        values.append([((power / power.sum(axis=1, keepdims=True)) * chance).sum(axis=1).mean() for power in powers])
+    (last, mean), (spread, spread_of_means) = np.mean(values, axis=0), np.std(values, axis=0)
+    assert mean > last
+    assert spread_of_means < 0.5 * spread
+
+
 def ranking(policy: LearnedRanker) -> Evaluator:
     options = {"averages": ["cumulative"], "drift": None, "promotion": None, "ranking": worlds.LINEAR}
     return Evaluator({"ranker": policy}, estimators=["click_ips"], **options)
