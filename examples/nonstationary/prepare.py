@@ -1,7 +1,8 @@
-"""Build a world from the raw HetRec 2011 files: listening data, friendships, and tags of artists.
+"""Build a world from the raw HetRec 2011 files of Last.fm or Delicious: likes, friendships, and tags of items.
 
-Artists become points by the words of their tags. Users become clusters by their friendships. LinUCB trains the
-policies: the logging policy on all clusters equally, and one candidate on each cluster. Needs scikit-learn.
+Items are artists or bookmarks. They become points by the words of their tags. Users become clusters by their
+friendships. LinUCB trains the policies: the logging policy on all clusters equally, and one candidate on each cluster.
+Needs scikit-learn.
 """
 
 from __future__ import annotations
@@ -36,31 +37,36 @@ CONFIDENCE_WIDTH = 0.1
 class Raw(NamedTuple):
     """Hold the files as pairs of numbers from 0.
 
-    Only artists with a tag are kept, and only users who listened to such an artist.
+    Only items with a tag are kept, and only users who like such an item.
 
     Args:
-        listens: Pairs of user and artist.
-        words: Pairs of artist and word of a tag.
+        likes: Pairs of user and item.
+        words: Pairs of item and word of a tag.
         friends: Pairs of users.
     """
 
-    listens: Integers
+    likes: Integers
     words: Integers
     friends: Integers
 
 
-def read_raw(directory: Path) -> Raw:
-    """Read the files of hetrec2011-lastfm-2k, plain or gzipped.
+def read_raw(directory: Path, tagged_only: bool = False) -> Raw:
+    """Read the files of hetrec2011-lastfm-2k or hetrec2011-delicious-2k, plain or gzipped.
+
+    Args:
+        directory: Directory with the files.
+        tagged_only: Whether users like what they tagged, as on Delicious, in place of what they listened to.
 
     Raises:
         InputError: A file is missing.
     """
-    tagged = _numbers(directory, "user_taggedartists.dat")[:, 1:3]
-    listens = _numbers(directory, "user_artists.dat")[:, :2]
-    friends = _numbers(directory, "user_friends.dat")[:, :2]
-    artists = np.unique(tagged[:, 0])
-    listens = listens[np.isin(listens[:, 1], artists)]
-    users = np.unique(listens[:, 0])
+    tagged = _numbers(directory, "user_taggedartists.dat", "user_taggedbookmarks.dat")[:, :3]
+    is_delicious = _file(directory, "user_taggedbookmarks.dat") is not None
+    likes = tagged if tagged_only or is_delicious else _numbers(directory, "user_artists.dat")
+    friends = _numbers(directory, "user_friends.dat", "user_contacts.dat")[:, :2]
+    items = np.unique(tagged[:, 1])
+    likes = np.unique(likes[np.isin(likes[:, 1], items), :2], axis=0)
+    users = np.unique(likes[:, 0])
     friends = friends[np.isin(friends, users).all(axis=1)]
     words: dict[str, int] = {}
     words_of = {
@@ -68,26 +74,32 @@ def read_raw(directory: Path) -> Raw:
         for tag, text in _rows(directory, "tags.dat")
     }
     return Raw(
-        np.column_stack([np.searchsorted(users, listens[:, 0]), np.searchsorted(artists, listens[:, 1])]),
-        np.array([(np.searchsorted(artists, artist), word) for artist, tag in tagged for word in words_of[tag]]),
+        np.column_stack([np.searchsorted(users, likes[:, 0]), np.searchsorted(items, likes[:, 1])]),
+        np.array([(np.searchsorted(items, item), word) for _, item, tag in tagged for word in words_of[tag]]),
         np.searchsorted(users, friends),
     )
 
 
-def _numbers(directory: Path, name: str) -> Integers:
-    return np.array(_rows(directory, name), dtype=np.int64)
+def _numbers(directory: Path, *names: str) -> Integers:
+    return np.array(_rows(directory, *names), dtype=np.int64)
 
 
-def _rows(directory: Path, name: str) -> list[list[str]]:
-    for path, reader in ((directory / name, open), (directory / f"{name}.gz", gzip.open)):
-        if path.exists():
-            with reader(path, "rt", encoding="latin-1") as lines:
-                return [line.rstrip("\n").split("\t") for line in list(lines)[1:]]
-    raise InputError(f"{directory} has no {name}", hint="download hetrec2011-lastfm-2k and unpack it there")
+def _rows(directory: Path, *names: str) -> list[list[str]]:
+    """Return the rows of the first of these files that exists."""
+    path = next(filter(None, (_file(directory, name) for name in names)), None)
+    if path is None:
+        hint = "download hetrec2011-lastfm-2k or hetrec2011-delicious-2k, and unpack it there"
+        raise InputError(f"{directory} has no {' or '.join(names)}", hint=hint)
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="latin-1") as lines:
+        return [line.rstrip("\n").split("\t") for line in list(lines)[1:]]
+
+
+def _file(directory: Path, name: str) -> Path | None:
+    return next((path for path in (directory / name, directory / f"{name}.gz") if path.exists()), None)
 
 
 def item_features(words: Integers) -> Floats:
-    """Embed artists in 25 dimensions by truncated SVD of the sublinear TF-IDF of the words of their tags."""
+    """Embed items in 25 dimensions by truncated SVD of the sublinear TF-IDF of the words of their tags."""
     from scipy.sparse import coo_matrix
     from sklearn.decomposition import TruncatedSVD
     from sklearn.feature_extraction.text import TfidfTransformer
@@ -125,10 +137,10 @@ class Likes(NamedTuple):
     cluster: Integers
 
     @classmethod
-    def from_listens(cls, listens: Integers, cluster: Integers) -> Likes:
-        """Build from pairs of user and artist."""
-        user, artist = np.unique(listens, axis=0).T
-        return cls(np.searchsorted(user, np.arange(len(cluster) + 1)), artist, cluster)
+    def from_pairs(cls, likes: Integers, cluster: Integers) -> Likes:
+        """Build from pairs of user and item."""
+        user, item = np.unique(likes, axis=0).T
+        return cls(np.searchsorted(user, np.arange(len(cluster) + 1)), item, cluster)
 
     def draw(self, clusters: Integers, random: np.random.Generator) -> Integers:
         """Draw a random liked item of a random user in each of these clusters, [n]."""
@@ -163,8 +175,8 @@ def prepare(raw: Raw, progress: Callable[[], None] = lambda: None) -> dict[str, 
         progress: Called after each of the 11 policies is trained.
     """
     features = item_features(raw.words)
-    users = int(raw.listens[:, 0].max()) + 1
-    likes = Likes.from_listens(raw.listens, user_clusters(raw.friends, users))
+    users = int(raw.likes[:, 0].max()) + 1
+    likes = Likes.from_pairs(raw.likes, user_clusters(raw.friends, users))
     random = np.random.default_rng(0)
     mixtures = [random.integers(CLUSTERS, size=ROUNDS), *(np.full(ROUNDS, cluster) for cluster in range(CLUSTERS))]
     theta = []

@@ -48,15 +48,16 @@ Results = Annotated[Path, typer.Option(help="directory of the results")]
 
 @app.command()
 def prepare(
-    raw: Annotated[Path, typer.Argument(help="directory with the files of hetrec2011-lastfm-2k")],
+    raw: Annotated[Path, typer.Argument(help="directory with the files of hetrec2011-lastfm-2k or -delicious-2k")],
     world: Annotated[Path, typer.Argument(help="where to write the world, e.g. lastfm.npz")],
+    tagged: Annotated[bool, typer.Option("--tagged", help="users like what they tagged, as on Delicious")] = False,
 ) -> None:
-    """Build a world from the raw files: features of artists, clusters of users, eleven trained policies."""
+    """Build a world from the raw files: features of items, clusters of users, eleven trained policies."""
     from prepare import CLUSTERS, prepare, read_raw
 
     with _progress("policies") as progress:
         bar = progress.add_task("", total=CLUSTERS + 1)
-        arrays = prepare(read_raw(raw), lambda: progress.advance(bar))
+        arrays = prepare(read_raw(raw, tagged), lambda: progress.advance(bar))
     np.savez_compressed(world, **arrays)
 
 

@@ -47,6 +47,7 @@ ERRORS = PUBLISHED | {
 FORGETTING = [name for row, names in PUBLISHED.items() if row != "ips, cumulative" for name in names]
 SHOWN_EARLY = (DEFAULT, "stratified_ips / mixture", "ips / window", "ips / window, Bernstein")
 SYNTHETIC = ("softmax-slow", "softmax-fast")
+TAGGED = "lastfm-tagged"
 Means = Mapping[str, Sequence["Mean"]]
 """Means of each world by its name."""
 ONLY_INTERVALS = {contestant.name for contestant in IN_TABLE if contestant.bound is not None}
@@ -149,7 +150,7 @@ def stored(path: Path) -> list[Mean]:
 
 def read(results: Path) -> dict[str, list[Mean]]:
     """Return the means of all worlds that `write` wrote."""
-    return {world: stored(results / f"{world}.json") for world in ("lastfm", *SYNTHETIC)}
+    return {world: stored(results / f"{world}.json") for world in ("lastfm", TAGGED, *SYNTHETIC)}
 
 
 def fill_in(document: str, worlds: Means, variants: Mapping[str, list[list[str]]], cycles: str) -> str:
@@ -159,7 +160,10 @@ def fill_in(document: str, worlds: Means, variants: Mapping[str, list[list[str]]
         "errors": _table(["", *settings], _errors(worlds["lastfm"])),
         "intervals": _table(["", "interval", *settings], _covered(worlds["lastfm"])),
         "early": _early(worlds["lastfm"], SHOWN_EARLY),
-        "synthetic": _table(["", "", *settings], [row for name in SYNTHETIC for row in _synthetic(name, worlds[name])]),
+        "synthetic": _table(
+            ["", "", *settings], [row for name in SYNTHETIC for row in _best_and_mixtures(name, worlds[name])]
+        ),
+        "tagged": _table(["", "", *settings], _best_and_mixtures(TAGGED, worlds[TAGGED])),
         "published": _table(["", "", *settings], _published(worlds["lastfm"], variants["published"])),
         "variants": _table(["idea", *settings, ""], variants["ideas"]),
         "ridges": _table(["", "", *settings], variants["ridges"]),
@@ -244,7 +248,7 @@ def _covered(means: Sequence[Mean]) -> Iterable[list[str]]:
             yield [name, f"`{kind}`", *(_interval(lookup[name, setting]) for setting in SETTINGS)]
 
 
-def _synthetic(world: str, means: Sequence[Mean]) -> Iterable[list[str]]:
+def _best_and_mixtures(world: str, means: Sequence[Mean]) -> Iterable[list[str]]:
     """Yield the best published form in each setting, and the mixtures."""
     lookup = {(mean.contestant, mean.setting): mean for mean in means}
     best = [min((lookup[name, setting] for name in FORGETTING), key=lambda mean: mean.mse) for setting in SETTINGS]

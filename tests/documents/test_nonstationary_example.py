@@ -125,6 +125,30 @@ def test_a_world_that_does_not_exist_is_an_input_error_that_names_those_that_do(
     assert "softmax-slow" in refused.value.report()
 
 
+def test_the_files_of_both_data_sets_are_read_as_likes_tags_and_friends(example: ModuleType, tmp_path: Path) -> None:
+    read_raw = import_module("prepare").read_raw
+    tags, friends = "- - - -/7 20 1 5/7 20 2 5/9 10 2 5", "- - -/7 9 1/9 7 1/7 3 1"
+    files = {
+        "lastfm": {"taggedartists": tags, "friends": friends, "artists": "- - -/7 10 3/9 10 1/9 30 1"},
+        "delicious": {"taggedbookmarks": tags, "contacts": friends},
+    }
+    for name, contents in files.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tags.dat").write_text("id\tvalue\n1\thard-rock\n2\trock\n")
+        for file, rows in contents.items():
+            (tmp_path / name / f"user_{file}.dat").write_text(rows.replace(" ", "\t").replace("/", "\n"))
+    raw = {
+        (name, tagged_only): read_raw(tmp_path / name, tagged_only) for name in files for tagged_only in (False, True)
+    }
+    assert raw.pop(("lastfm", False)).likes.tolist() == [[0, 0], [1, 0]], "listens, and the artist 30 has no tag"
+    for one in raw.values():
+        assert one.likes.tolist() == [[0, 1], [1, 0]]
+        assert one.words.tolist() == [[1, 0], [1, 1], [1, 1], [0, 1]]
+        assert one.friends.tolist() == [[0, 1], [1, 0]]
+    with pytest.raises(InputError, match=r"no user_taggedartists\.dat or user_taggedbookmarks\.dat"):
+        read_raw(tmp_path)
+
+
 def test_a_score_is_the_mean_over_the_moments_of_the_protocol(example: ModuleType) -> None:
     module, simulation = import_module("contest"), import_module("streameval.simulation")
     events = np.array([100, 10_100, 11_100])
