@@ -17,7 +17,6 @@ import pytest
 
 from streameval import EventBatch
 from streameval.config.model import Config
-from streameval.errors import InputError
 from streameval.service.snapshots import SnapshotStore
 from support.commands import Run, command
 from support.snapshots import snapshot_of
@@ -458,86 +457,6 @@ def test_mistake_in_command_is_explained(run: Run, line: str) -> None:
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err.startswith(MISTAKES_IN_COMMANDS[line])
     assert "\nhint: " in outcome.err
-
-
-MISTAKES_IN_CONFIGURATIONS = {
-    "": "policies: missing\nhint: write policies: {candidates: [NAME]}",
-    "- a": "c.yaml: expected a mapping of options, found a list\nhint: start with `policies: {candidates: [NAME]}`",
-    "policies:\n\tcandidates: [a]": "c.yaml:2:1: invalid YAML: found character '\\t' that cannot start any token\nhint",
-    "policies: {candidates: [a": "c.yaml:2:1: invalid YAML: expected ',' or ']'",
-    "policies: {candidates: a}": "policies.candidates (line 1): expected a list, found 'a'\nhint: the candidates by th",
-    "policies: {candidates: []}": "policies.candidates (line 1): expected a list that is not empty, found []\nhint: ",
-    "policies: {candidates: [1]}": 'policies.candidates.0 (line 1): expected text, found 1\nhint: put it in quotes: "1',
-    "policies: {candidates: [a, a]}": "expected each policy once, found 'a' again\nhint: remove one of the two",
-    "policies: {candidates: [logging]}": "found 'logging'\nhint: 'logging' is reserved for the policy that made the lo",
-    "policies: {production: a, candidates: [a]}": "expected another policy than production, found 'a'\nhint: productio",
-    "policies: {candidates: {a: unifrom}}": "found 'unifrom'\nhint: did you mean 'uniform'?",
-    "policies: {candidates: {a: {kind: python, target: 'absent:f'}}}": "target (line 1): the module absent cannot be i",
-    "policies: {candidates: {a: {kind: python, target: json}}}": "expected package.module:factory, found 'json'\nhint:",
-    "policies: {candidates: {a: {kind: python, target: 'json:f'}}}": "the module json has no function f\nhint: write",
-    "estimator: [ips]": "found the unknown key 'estimator'\nhint: did you mean 'estimators'?",
-    "estimators: [ipss]": "found 'ipss'\nhint: did you mean 'ips'?",
-    "estimators: [ips, ips]": "expected its own label, found 'ips', the label of estimators.0\nhint: give each a nam",
-    "averages: [cumulativ]": "found 'cumulativ'\nhint: did you mean 'cumulative'?",
-    "averages: [{kind: window, tau: 0}]": "averages.0.tau (line 2): expected a number greater than 0, found 0\nhint: ",
-    "averages: [{kind: window, span: 5 parsecs}]": "expected a duration such as 30s, 5m or 1h30m, found '5 parsecs'\n",
-    "averages: [{kind: decay, half_life: -5}]": "expected a number of events greater than 0, or a duration such as 30m",
-    "intervals: {windw: normal}": "found 'windw'\nhint: did you mean 'window'?",
-    "intervals: {window: norml}": "found 'norml'\nhint: did you mean 'normal'?",
-    "drift: ADWINN": "drift (line 2): there is no drift detector 'ADWINN'; there are ADWIN, KSWIN, PageHinkley\nhint: ",
-    "promotion: payred": "promotion.rule (line 2): expected one of periodic, paired, anytime, sea or bsea, found "
-    "'payred'\nhint:",
-    "reward_model: rigde": "found 'rigde'\nhint: did you mean 'ridge'?",
-    "reward: {min: 1, max: 0}": "reward.max (line 2): expected a number greater than min (1), found 0\nhint: gi",
-    "reward: {max: many}": "reward.max (line 2): expected a number or auto, found 'many'\nhint: the largest",
-    "confidence: 95": "confidence (line 2): expected a number less than 0.999999999999, found 95\nhint: conf",
-    "confidence: 0.9\nconfidence: 0.8": "c.yaml:3:1: the key 'confidence' is also in line 2\nhint: keep one of the two",
-    "columns: {propensty: p}": "found the unknown key 'propensty'\nhint: did you mean 'propensity'?",
-    "http: {port: 70000}": "http.port (line 2): expected a number less than or equal to 65535, found 70000\nhint: ",
-    "http: {host: 0.0.0.0}": "because no token is configured, found '0.0.0.0'\n"
-    "hint: set http.token_file, or http.insecure",
-    "http: {users_file: c.yaml}": "logins for people belong to a reverse proxy\nhint: remove it: deploy/reverse_proxy",
-    "http: {tls_certfile: c.yaml}": "http.tls_keyfile (line 2): expected a PEM file, found nothing\nhint: https needs ",
-    "source: {kind: kafca, topic: t}": "found 'kafca'\nhint: did you mean 'kafka'?",
-    "source: {kind: kafka}": "source.topic (line 2): missing\nhint: the topic whose messages are",
-    "source: {topic: t, start: tomorrow}": "source.start (line 2): expected one of earliest or latest or a time with i",
-    "source: {topic: t, bootstrap_servers: 'u:p@h:1'}": "broker addresses contain no user and password; use sasl_user",
-    "source: {topic: t, security_protocol: SASL_SSL}": "security_protocol SASL_SSL needs sasl_mechanism, sasl_username",
-    "source: {topic: t, ssl_cafile: c.yaml}": "ssl_* settings have no effect unless security_protocol is SSL or SASL",
-    "source: {topic: t, max_lateness: 5}": "source.max_lateness (line 2): expected a duration with its unit, such as",
-    "state: {interval: '30'}": "state.interval (line 2): expected a duration with its unit, such as",
-    "source: {topic: t, stall_timeout: 5s}": "source.stall_timeout (line 2): this option was removed: nobody can",
-    "logging: {arms: [a]}": "logging.arms (line 2): expected a list of at least 2, found ['a']\nhint: ",
-    "source: {topic: t, sasl_password: 123}": "expected text, found a hidden value\nhint: put it in quotes",
-    "source: {topic: t, rewards: {topic: r}, candidates: {topic: r}}": (
-        "rewards and candidates must be in another topic than the decisions, each in its own\nhint: "
-    ),
-    "source: {topic: t, candidates: {topic: s}, order: arrival}": "candidates are joined in event time: order",
-    "source: {topic: t, rewards: {topic: t}}": "rewards must be in another topic than the decisions\nhint: ",
-    "source: {topic: t, rewards: {topic: r, default: -1}}": "expected a number from reward.min (0) to reward.max (1)",
-    "source: {topic: t, format: avro}": "expected one of json or dsjson, found 'avro'\nhint: how events are encoded",
-    "source: {topic: t, format: {kind: avro}}": "source.format.registry (line 2): missing\nhint: ",
-    "source: {topic: t, format: {kind: avro, registry: 'h:1'}}": "expected text, found 'h:1'\nhint: the URL of the sc",
-    "source: {topic: t, format: {kind: avro, registry: 'http://h', user: u}}": "found the unknown key 'user'\nhint: ",
-    "source: {topic: t, format: {kind: avro, registry: 'http://h', username: u}}": "username and password belong toget",
-    "source: {kind: file, path: log.parquet}": "expected NDJSON or CSV, and log.parquet is Parquet; `streameval produ",
-    "source: {kind: file, path: [log.csv, log.ndjson]}": "expected files of one format, and log.csv is ",
-    "source: {topic: t}\ndead_letters: {kind: kafka, topic: t}": "expected a topic that is not read, found 't'\nhint: ",
-    "dead_letters: rejected.ndjson": "dead_letters (line 2): expected a mapping of options, found 'rejected.ndjson'\nh",
-}
-
-
-@pytest.mark.parametrize("text", MISTAKES_IN_CONFIGURATIONS)
-def test_mistake_in_configuration_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.chdir(tmp_path)
-    is_whole = not text or text.startswith(("policies", "-"))
-    Path("c.yaml").write_text(text + "\n" if is_whole else f"policies: {{candidates: [a]}}\n{text}\n")
-    with pytest.raises(InputError) as caught:
-        Config.load("c.yaml", {})
-    report = caught.value.report()
-    assert report.startswith("c.yaml")
-    assert MISTAKES_IN_CONFIGURATIONS[text] in report
-    assert "\nhint: " in report
 
 
 # --- check ---
