@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ import streameval as se
 from streameval.cli.accuracy import Score, error_rows, score
 from streameval.cli.trace import Trace, TracePoint
 from streameval.ingest.simulated import SimulatedRecommender, SimulatedSettings
-from support.commands import Run, command
+from support.commands import Run
 from support.factories import make_estimate
 
 PAIR = ("ips", "cumulative")
@@ -22,12 +21,11 @@ EVENTS = 1_500
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    monkeypatch.chdir(tmp_path)
+def run(run: Run, tmp_path: Path) -> Run:
     (tmp_path / "c.yaml").write_text(
         "policies: {candidates: [candidate-1, candidate-2, candidate-3]}\nestimators: [ips]\naverages: [cumulative]\n"
     )
-    return partial(command, capfd)
+    return run
 
 
 def test_a_score_compares_candidates_with_their_truth_after_the_first_tenth() -> None:

@@ -9,7 +9,6 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from streameval.config.model import Config
 from streameval.events import json_schema
 from streameval.ingest.base import PartitionStatus, SourceStatus
 from streameval.ope.cycle import TOO_SHORT
-from support.commands import Outcome, Run, command
+from support.commands import Outcome, Run
 
 CONFIG = "policies: {candidates: [challenger]}\nestimators: [ips]\naverages: [cumulative]\n"
 TRIED = CONFIG + "http: {port: 0}\n"
@@ -28,14 +27,6 @@ EVENT = (
     '{"event_id": "e", "timestamp": 1574553634.5, "action": "a", "propensity": 0.25, "reward": 1, '
     '"policies": {"challenger": 0.5}}\n'
 )
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Run a command in an empty directory."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NO_COLOR", "1")
-    return partial(command, capfd)
 
 
 @pytest.fixture

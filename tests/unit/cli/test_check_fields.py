@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from support.commands import Run, command
+from support.commands import Run
 
 STANDARD = {"event_id": "e-0", "timestamp": 1.7e9, "action": "a", "propensity": 0.5, "reward": 1}
 STANDARD |= {"policies": {"challenger": 0.25}}
@@ -41,13 +40,6 @@ ARRAYS |= {"policies": [{"name": "old", "p": 0.5}, {"name": "challenger", "p": 0
 ARRAYS_COLUMNS = {"event_id": "id", "timestamp": "ts", "action": "arm", "propensity": "prob"}
 ARRAYS_COLUMNS |= {"reward": "outcomes.click.value", "policies": {"challenger": "policies.challenger.p"}}
 SAVED = {"log.ndjson": json.dumps, "log.csv": lambda event: ",".join(str(value) for value in event.values())}
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NO_COLOR", "1")
-    return partial(command, capfd)
 
 
 def write(event: dict[str, Any], path: str = "log.ndjson", count: int = 20, **config: Any) -> None:

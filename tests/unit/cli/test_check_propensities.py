@@ -9,14 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.commands import Run, command
+from support.commands import Run
 
 NAMES = ("news", "sport", "music")
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    return lambda *arguments: command(capfd, *arguments)
 
 
 def written(path: Path, rows: list[dict[str, Any]]) -> str:

@@ -22,7 +22,7 @@ from streameval.ope.evaluator.estimated_propensity import FOR_ESTIMATES
 from streameval.service.daemon import Daemon
 from streameval.service.metrics import metrics_text
 from streameval.service.startup import daemon as daemon_of
-from support.commands import command
+from support.commands import Run
 from support.factories import running, wait_until
 
 EVENTS = 1_500
@@ -80,11 +80,9 @@ def written(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_format_may_lack_propensities(
-    name: str, written: Callable[..., Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_every_format_may_lack_propensities(name: str, written: Callable[..., Path], tmp_path: Path, run: Run) -> None:
     FORMATS[name](tmp_path / name)
-    result = command(capfd, "replay", str(written()), str(tmp_path / name), "--json")
+    result = run("replay", str(written()), str(tmp_path / name), "--json")
     report = json.loads(result.out)
     assert result.code == 0
     assert report["events"] == report["events"] | {"accepted": EVENTS, "rejected": {}}
@@ -112,32 +110,30 @@ def test_python_reads_files_without_propensities(name: str, tmp_path: Path) -> N
     assert report.propensity_model.unknown == 1_000
 
 
-def test_the_table_of_replay_starts_with_the_mark(
-    written: Callable[..., Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_of_replay_starts_with_the_mark(written: Callable[..., Path], tmp_path: Path, run: Run) -> None:
     write_json(tmp_path / "log.ndjson")
-    result = command(capfd, "replay", str(written()), str(tmp_path / "log.ndjson"))
+    result = run("replay", str(written()), str(tmp_path / "log.ndjson"))
     assert "propensities are estimated (tabular): intervals leave out their error" in result.out
     assert "warning: propensity: 1,000 of 1,500 events have no estimate, and do not count for candidates" in result.err
     assert "policies.challenger" not in result.err
 
 
 def test_without_the_setting_each_event_is_rejected_with_the_remedy(
-    written: Callable[..., Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    written: Callable[..., Path], tmp_path: Path, run: Run
 ) -> None:
     write_json(tmp_path / "log.ndjson")
-    result = command(capfd, "replay", str(written(propensity="logged")), str(tmp_path / "log.ndjson"))
+    result = run("replay", str(written(propensity="logged")), str(tmp_path / "log.ndjson"))
     assert result.code == 2
     assert "propensity: missing" in result.err
     assert "hint: log it, or write propensity: {kind: estimated} if this log has none" in result.err
 
 
 def test_check_names_the_model_and_reads_the_first_events(
-    written: Callable[..., Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    written: Callable[..., Path], tmp_path: Path, run: Run
 ) -> None:
     write_json(tmp_path / "log.ndjson")
     config = written(source={"kind": "file", "path": str(tmp_path / "log.ndjson")}, state=False, http={"port": 0})
-    result = command(capfd, "check", str(config))
+    result = run("check", str(config))
     assert result.code == 0, result.err
     assert "estimated (tabular by hour); intervals leave out their error" in result.out
     assert "of the first 100 events 100 can be used" in result.out
@@ -168,11 +164,9 @@ def test_the_daemon_marks_its_metrics_and_continues_after_a_restart(
     assert values[0]
 
 
-def test_plan_needs_logged_propensities(
-    written: Callable[..., Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_plan_needs_logged_propensities(written: Callable[..., Path], tmp_path: Path, run: Run) -> None:
     write_json(tmp_path / "log.ndjson")
-    result = command(capfd, "plan", str(written()), str(tmp_path / "log.ndjson"))
+    result = run("plan", str(written()), str(tmp_path / "log.ndjson"))
     assert result.code == 2
     assert "plan forecasts from logged propensities, and these are estimated" in result.err
 

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from support.commands import Run, command
+from support.commands import Run
 
 CONFIG = "policies: {candidates: {apprentice: {kind: learned, step: 0.1}, even: uniform}}\n"
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+def run(run: Run, tmp_path: Path) -> Run:
     """Run a command in a directory with a configuration and a log."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NO_COLOR", "1")
     (tmp_path / "c.yaml").write_text(CONFIG)
     write_log(tmp_path / "log.ndjson", 1_500)
-    return partial(command, capfd)
+    return run
 
 
 def write_log(path: Path, events: int) -> None:

@@ -8,7 +8,6 @@ import math
 import pickle
 import socket
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import pytest
 from streameval import EventBatch
 from streameval.config.model import Config
 from streameval.service.snapshots import SnapshotStore
-from support.commands import Run, command
+from support.commands import Run
 from support.snapshots import snapshot_of
 
 CONFIG = """
@@ -62,12 +61,10 @@ def challenger(change: Callable[[float], Any], every: int = 1) -> Callable[[int,
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+def run(run: Run) -> Run:
     """Run a command in a directory with a configuration."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NO_COLOR", "1")
     Path("c.yaml").write_text(CONFIG)
-    return partial(command, capfd)
+    return run
 
 
 def write_log(mistake: Callable[[int, Event], Event] = lambda _, event: event) -> None:

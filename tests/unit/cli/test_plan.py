@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from matplotlib.image import imread
 
 from streameval.ingest.files.lines import write_lines
 from streameval.ingest.simulated import SimulatedRecommender, SimulatedSettings
-from support.commands import Run, command
+from support.commands import Run
 
 CONFIG = "policies: {candidates: [candidate-1, candidate-2, absent]}\n"
 
@@ -27,14 +26,12 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+def run(run: Run, logs: Path, tmp_path: Path) -> Run:
     """Run a command in a directory with a configuration and logs."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("NO_COLOR", "1")
     (tmp_path / "c.yaml").write_text(CONFIG)
     for log in logs.iterdir():
         (tmp_path / log.name).symlink_to(log)
-    return partial(command, capfd)
+    return run
 
 
 def test_a_log_becomes_a_table_of_events_and_days(run: Run) -> None:

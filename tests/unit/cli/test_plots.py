@@ -23,7 +23,7 @@ from streameval.events import EventBatch
 from streameval.ope.core import Cumulative, Window
 from streameval.ope.estimators import IPS
 from streameval.ope.report import DAY, WEEK, Profile
-from support.commands import Outcome, command
+from support.commands import Outcome, Run
 from support.ramps import three_actions
 
 POLICIES = {"better": 0.9, "worse": 0.2}
@@ -258,22 +258,18 @@ def test_the_truth_is_read_by_policy(tmp_path: Path) -> None:
         read_truth(path)
 
 
-def test_replay_draws_a_figure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_replay_draws_a_figure(run: Run) -> None:
     Path("c.yaml").write_text("policies: {candidates: [candidate-1]}")
-    assert command(capfd, "simulate", "events.ndjson", "--events", "1000").code == 0
-    assert command(capfd, "replay", "c.yaml", "events.ndjson", "--plot", "plot.png").code == 0
+    assert run("simulate", "events.ndjson", "--events", "1000").code == 0
+    assert run("replay", "c.yaml", "events.ndjson", "--plot", "plot.png").code == 0
     assert Path("plot.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_plot_of_an_average_that_is_not_configured_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     Path("c.yaml").write_text("policies: {candidates: [candidate-1]}")
-    assert command(capfd, "replay", "c.yaml", "e.ndjson", "--plot", "p.png", "--plot-average", "windw") == Outcome(
+    assert run("replay", "c.yaml", "e.ndjson", "--plot", "p.png", "--plot-average", "windw") == Outcome(
         2,
         "",
         "error: --plot-average: 'windw' is not configured\nhint: did you mean 'window'?\n",

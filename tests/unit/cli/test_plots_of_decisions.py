@@ -22,7 +22,7 @@ from streameval.errors import InputError
 from streameval.events import EventBatch
 from streameval.ope.promotion import Promotion
 from streameval.ope.report import Transition
-from support.commands import Outcome, command
+from support.commands import Outcome, Run
 
 RULES = ("paired", "bsea")
 CHOICES = [("stratified_ips", "mixture")]
@@ -85,15 +85,15 @@ def files(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def replayed(files: Path, capfd: pytest.CaptureFixture[str], *options: str) -> Outcome:
-    return command(capfd, "replay", str(files / "c.yaml"), str(files / "log.ndjson"), "--decisions", *options)
+def replayed(files: Path, run: Run, *options: str) -> Outcome:
+    return run("replay", str(files / "c.yaml"), str(files / "log.ndjson"), "--decisions", *options)
 
 
 def test_the_table_shows_when_each_rule_would_have_fired(
-    files: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    files: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    outcome = replayed(files, capfd)
+    outcome = replayed(files, run)
     assert (outcome.code, outcome.err) == (0, "")
     table = outcome.out.partition("Promotion")[2]
     better, _, worse = table.partition("worse")
@@ -104,8 +104,8 @@ def test_the_table_shows_when_each_rule_would_have_fired(
     assert worse.count("never") == 2
 
 
-def test_the_json_has_decisions_checks_and_transitions(files: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    report = json.loads(replayed(files, capfd, "--json").out)
+def test_the_json_has_decisions_checks_and_transitions(files: Path, run: Run) -> None:
+    report = json.loads(replayed(files, run, "--json").out)
     decisions = {(row["policy"], row["rule"]): row for row in report["promotion"]}
     assert decisions.keys() == {(policy, rule) for policy in TARGETS for rule in RULES}
     fired = decisions["better", "bsea"]
@@ -123,17 +123,17 @@ def test_the_json_has_decisions_checks_and_transitions(files: Path, capfd: pytes
 
 
 @pytest.mark.slow
-def test_a_figure_is_written_and_not_empty(files: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    outcome = replayed(files, capfd, "--plot", str(files / "decisions.png"))
+def test_a_figure_is_written_and_not_empty(files: Path, run: Run) -> None:
+    outcome = replayed(files, run, "--plot", str(files / "decisions.png"))
     assert outcome.code == 0
     pixels = imread(files / "decisions.png")
     assert pixels.shape[1] == 1536
     assert 0.02 < np.mean(pixels[..., :3].min(axis=2) < 0.9) < 0.5
 
 
-def test_decisions_are_not_drawn_without_rules(files: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_decisions_are_not_drawn_without_rules(files: Path, run: Run) -> None:
     (files / "c.yaml").write_text("policies: {candidates: [better]}\npromotion: off\n")
-    outcome = replayed(files, capfd)
+    outcome = replayed(files, run)
     assert outcome.code == 2
     assert "promotion is off" in outcome.err
     assert "\nhint: " in outcome.err

@@ -11,14 +11,9 @@ import pytest
 from streameval.config.model import Config
 from streameval.ingest.base import Records
 from streameval.service.startup import start_fresh
-from support.commands import Run, command
+from support.commands import Run
 
 RANKING = "ranking: {metric: {kind: dcg, at: 4}, examination: {kind: power, eta: 1}}\n"
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    return lambda *arguments: command(capfd, *arguments)
 
 
 def pages(count: int) -> list[bytes]:

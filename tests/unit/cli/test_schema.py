@@ -18,13 +18,8 @@ import streameval
 from streameval.cli.arrow_schema import Form, arrow_schema
 from streameval.config.model import Config
 from streameval.events import reward_schema
-from support.commands import Run, command
+from support.commands import Run
 from tools.schemas import SCHEMAS
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    return lambda *arguments: command(capfd, *arguments)
 
 
 @pytest.mark.parametrize("name", SCHEMAS)

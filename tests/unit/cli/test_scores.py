@@ -14,15 +14,14 @@ import pyarrow.parquet
 import pytest
 
 from streameval import Report, compare
-from support.commands import Run, command
+from support.commands import Run
 
 EVENTS = 600
 
 
 @pytest.fixture
-def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Run:
+def run(run: Run) -> Run:
     """Run commands in a folder with a log, its scores apart, and a log that carries the scores."""
-    monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(3)
     log: dict[str, list[Any]] = {
         "event_id": [f"e-{number}" for number in range(EVENTS)],
@@ -51,7 +50,7 @@ def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_
     pa.csv.write_csv(table, "scores.csv")
     pa.parquet.write_table(table, "scores.parquet")
     pa.csv.write_csv(table.rename_columns(["id", "new"]), "unnamed.csv")
-    return lambda *arguments: command(capfd, *arguments)
+    return run
 
 
 def write(path: str, rows: list[dict[str, Any]]) -> None:

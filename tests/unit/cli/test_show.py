@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,13 @@ from streameval.config.model import Config
 from streameval.ingest.base import Offsets, Records
 from streameval.service.snapshots import Snapshot, SnapshotStore, read_snapshot, snapshot_files
 from streameval.service.startup import start_fresh
-from support.commands import Outcome, command
+from support.commands import Run
 from support.messages import message
 from support.snapshots import snapshot_of
 
 TOPIC, REWARDS = "clicks", "earned"
 PLACES = (TOPIC, 0), (TOPIC, 1), (REWARDS, 0)
 START = 1_700_000_000.0
-
-Run = Callable[..., Outcome]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    monkeypatch.setenv("NO_COLOR", "1")
-    return lambda *arguments: command(capfd, *arguments)
 
 
 def settings(**source: Any) -> Config:
