@@ -50,38 +50,6 @@ def test_every_command_is_in_the_help(run: Run) -> None:
         assert f"  {name} " in outcome.out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["broker", "--topic", "x"], "error: `broker` is now `demo --broker-only`\nhint: "),
-        (
-            ["hash-password", "ada"],
-            "error: `hash-password` is gone: logins are a reverse proxy's\nhint: see deploy/operate.md",
-        ),
-    ],
-)
-def test_a_removed_command_says_what_to_do_instead(run: Run, arguments: list[str], message: str) -> None:
-    outcome = run(*arguments)
-    assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err.startswith(message)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["simulat"],
-            "error: No such command 'simulat'. Did you mean 'simulate'?\n"
-            "hint: `streameval --help` shows how it is used\n",
-        ),
-        (["replay"], "error: Missing argument 'FILE'.\nhint: `streameval replay --help` shows how it is used\n"),
-        (["schema", "--all"], "error: No such option: --all\nhint: `streameval schema --help` shows how it is used\n"),
-    ],
-)
-def test_a_wrong_command_line_exits_with_2_and_a_hint(run: Run, arguments: list[str], message: str) -> None:
-    assert run(*arguments) == Outcome(2, "", message)
-
-
 def test_a_wrong_configuration_exits_with_2_and_its_problems(run: Run, files: Path) -> None:
     (files / "c.yaml").write_text(CONFIG.replace("[ips]", "[{kind: clipped_ips, cap: -1}]"))
     outcome = run("replay", "c.yaml", "one.ndjson")
@@ -90,19 +58,6 @@ def test_a_wrong_configuration_exits_with_2_and_its_problems(run: Run, files: Pa
         "error: c.yaml: 1 problem\n\nestimators.0.cap (line 2): expected a number greater than 0 or auto, found -1\n"
         "hint: clipped_ips: "
     )
-
-
-def test_run_looks_for_the_configuration_in_this_directory(run: Run) -> None:
-    outcome = run("run")
-    assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err.startswith("error: the configuration streameval.yaml does not exist\nhint: ")
-    assert outcome.err.count("hint: ") == 1
-
-
-def test_run_needs_a_source(run: Run, files: Path) -> None:
-    outcome = run("run", "c.yaml")
-    assert outcome.code == 2
-    assert outcome.err.startswith("error: source: expected a mapping of options, found nothing\nhint: write source: ")
 
 
 def test_replay_prints_the_report_as_json_on_stdout_alone(run: Run, files: Path) -> None:
@@ -161,24 +116,6 @@ def test_no_accepted_event_is_bad_input(run: Run, files: Path) -> None:
         "`streameval schema` prints what an event looks like\n"
         "error: no event was accepted: all were rejected\nhint: correct the fields above\n"
     )
-    (files / "empty.ndjson").write_text("")
-    assert "error: no event was accepted: there is none\n" in run("replay", "c.yaml", "empty.ndjson").err
-
-
-def test_a_candidate_that_no_event_names_is_pointed_out(run: Run, files: Path) -> None:
-    (files / "c.yaml").write_text(UNCHECKED.replace("challenger", "chalenger"))
-    outcome = run("replay", "c.yaml", "one.ndjson")
-    assert outcome.code == 0
-    assert outcome.err == (
-        "warning: no event has a probability of the policy 'chalenger'\nhint: the events name challenger\n"
-    )
-
-
-def test_a_missing_file_is_bad_input(run: Run, files: Path) -> None:
-    outcome = run("replay", "c.yaml", "absent.ndjson")
-    assert outcome.code == 2
-    assert "absent.ndjson" in outcome.err
-    assert "\nhint: " in outcome.err
 
 
 def test_rules_without_a_lift_are_pointed_out(run: Run, files: Path) -> None:
@@ -340,12 +277,6 @@ def test_simulated_events_go_to_stdout(run: Run) -> None:
     assert events[0]["policies"].keys() == {"candidate-1"}
 
 
-def test_a_path_that_cannot_be_written_is_bad_input(run: Run) -> None:
-    assert run("simulate", "absent/x.ndjson") == Outcome(
-        2, "", "error: absent/x.ndjson cannot be written: No such file or directory\nhint: choose another path\n"
-    )
-
-
 def test_the_schema_of_events_is_printed(run: Run) -> None:
     outcome = run("schema")
     assert outcome.code == 0
@@ -382,12 +313,6 @@ def test_shell_completion_is_offered(run: Run, monkeypatch: pytest.MonkeyPatch) 
     outcome = run()
     assert outcome.code == 0
     assert "complete -o default -F _streameval_completion streameval" in outcome.out
-
-
-def test_the_broker_alone_takes_no_options_of_the_demonstration(run: Run) -> None:
-    assert run("demo", "--broker-only", "--events", "5") == Outcome(
-        2, "", "error: --events has no effect with --broker-only\nhint: leave one of them out\n"
-    )
 
 
 @pytest.mark.parametrize("option", [(), ("--broker-only",)])

@@ -431,19 +431,24 @@ MISTAKES_IN_COMMANDS = {
     "replay c.yaml log.ndjson --plot x.docx": "error: the plot x.docx ends in none of .png, .svg, .pdf\nhint: name it",
     "replay c.yaml log.ndjson --plot x.png --plot-estimator ip": "error: --plot-estimator: 'ip' is not configured\n"
     "hint: did you mean 'ips'?",
+    "replay c.yaml log.ndjson --plot x.png --plot-average mixtur": "error: --plot-average: 'mixtur' is not configured\n"
+    "hint: did you mean 'mixture'?",
+    "replay": "error: Missing argument 'FILE'.\nhint: `streameval replay --help` shows how it is used\n",
     "replay c.yaml log.ndjson --jsn": "error: No such option: --jsn (Possible options: --json)\nhint: ",
     "plan c.yaml log.ndjson --lift big": "error: --lift: expected a number above 0, or a percentage; found 'big'\nhint",
     "plan c.yaml log.ndjson --power 2": "error: Invalid value for '--power': Input should be less than or equal to 1\n",
     "check absent.yaml": "error: the configuration absent.yaml does not exist\nhint: ",
     "check .": "error: the configuration . cannot be read: Is a directory\nhint: ",
+    "run": "error: the configuration streameval.yaml does not exist\nhint: ",
     "run c.yaml": "error: source: expected a mapping of options, found nothing\nhint: write source: ",
     "run c.yaml --log-level loud": "error: Invalid value for '--log-level'",
-    "show .": "error: . holds no snapshot\nhint: name a snapshot file, or the state.dir of a daemon\n",
-    "show log.ndjson": "error: log.ndjson is damaged: it is not a snapshot\nhint: ",
     "simulate --events 0": "error: Invalid value for '--events': Input should be greater than or equal to 1\nhint: ",
     "simulate --exploration 0": "error: Invalid value for '--exploration': Input should be greater than or equal to 0.",
-    "simulate absent/x.ndjson": "error: absent/x.ndjson cannot be written: No such file or directory\nhint: ",
-    "replya": "error: No such command 'replya'. Did you mean 'replay', 'plan'?\nhint: ",
+    "simulate absent/x.ndjson": "error: absent/x.ndjson cannot be written: No such file or directory\nhint: choose ",
+    "demo --broker-only --events 5": "error: --events has no effect with --broker-only\nhint: leave one of them out\n",
+    "replya": "error: No such command 'replya'. Did you mean 'replay', 'plan'?\nhint: `streameval --help`",
+    "broker --topic x": "error: `broker` is now `demo --broker-only`\nhint: ",
+    "hash-password ada": "error: `hash-password` is gone: logins are a reverse proxy's\nhint: see deploy/operate.md",
 }
 
 

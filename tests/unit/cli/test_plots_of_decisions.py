@@ -12,13 +12,11 @@ import msgspec
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from matplotlib.image import imread
 from matplotlib.text import Text
 
 from streameval import Evaluator
 from streameval.cli.plots import ReplayPlot
 from streameval.cli.trace import Trace
-from streameval.errors import InputError
 from streameval.events import EventBatch
 from streameval.ope.promotion import Promotion
 from streameval.ope.report import Transition
@@ -120,15 +118,6 @@ def test_the_json_has_decisions_checks_and_transitions(files: Path, run: Run) ->
     )
     assert {row["policy"] for row in report["trust"]} == {"logging", *TARGETS}
     assert all(row["ok"] for row in report["trust"])
-
-
-@pytest.mark.slow
-def test_a_figure_is_written_and_not_empty(files: Path, run: Run) -> None:
-    outcome = replayed(files, run, "--plot", str(files / "decisions.png"))
-    assert outcome.code == 0
-    pixels = imread(files / "decisions.png")
-    assert pixels.shape[1] == 1536
-    assert 0.02 < np.mean(pixels[..., :3].min(axis=2) < 0.9) < 0.5
 
 
 def test_decisions_are_not_drawn_without_rules(files: Path, run: Run) -> None:
@@ -243,13 +232,6 @@ def test_without_promotion_lifts_have_neither_margin_nor_marks() -> None:
     lifts = ReplayPlot(CHOICES, "A log").figure(trace).axes[1]
     assert lifts.get_title(loc="left") == "lift over logging"
     assert len(lifts.lines) == 2
-
-
-def test_a_log_too_short_to_draw_is_an_error() -> None:
-    trace = traced(60)
-    trace.kept = trace.kept[:1]
-    with pytest.raises(InputError, match="nothing to plot"):
-        ReplayPlot(CHOICES, "A log", margin=0.0).figure(trace)
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,6 @@ def test_several_candidates_are_separated_by_commas(log: Path, run: Run) -> None
         (["log.csv", "--candidates", " , "], "--candidates names no candidate", "e.g. --candidates challenger"),
         (["log.csv", "--candidates", "a,a"], "--candidates: expected each policy once", "remove one"),
         (["c.yaml", "log.csv", "--candidates", "a"], "c.yaml is one", "leave --candidates out"),
-        (["c.yaml"], "no file of events is named", "`replay FILE --candidates NAMES`"),
         (
             ["log.csv"],
             "the configuration streameval.yaml does not exist",
