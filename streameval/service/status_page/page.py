@@ -193,7 +193,7 @@ def make_overview(now: DaemonStatus, report: Report, wanted: Mapping[str, str]) 
 
     Returns:
         None while the report has no estimates. `candidates` are rows of values with their timelines, if there are any,
-        and `adapting` the averages that forget, with the estimates of all policies.
+        `adapting` the averages that forget, with the estimates of all policies, and `links` what links must keep.
     """
     choice = chosen(report, wanted)
     if choice is None:
@@ -208,10 +208,10 @@ def make_overview(now: DaemonStatus, report: Report, wanted: Mapping[str, str]) 
     lift_timelines = make_timelines(history, now.at, candidates, None, lift_of, report.transitions, now.margin)
     rows = make_chart(shown, report.production, ChartScale.from_estimates(shown)).rows
     lifts = make_chart(candidates, report.production, ChartScale.from_estimates(candidates, lift_of), lift_of)
+    links = {"average": average, "estimator": estimator, "last": last}
     return {
-        "estimator": estimator,
-        "average": average,
-        "last": last,
+        **links,
+        "links": links,
         "ranges": list(RANGES),
         "kept": kept_choice(wanted),
         "averages": list(dict.fromkeys(estimate.average for estimate in report.estimates)),

@@ -86,7 +86,8 @@ def test_a_page_of_many_candidates_shows_the_best_and_the_way_to_the_others() ->
     many = page(report)
     assert candidates(many) == set(best[:SHOWN])
     assert f"Shown: {SHOWN} of {SHOWN + 5} candidates" in many
-    assert 'href="?top=all"' in many
+    link = re.findall(r'id="show-all" href="(.*?)"', page(report, {"average": "cumulative", "last": "4 h"}))[0]
+    assert link == "?average=cumulative&amp;estimator=ips&amp;last=4+h&amp;top=all"
     every, one = page(report, {"top": "all"}), page(report, {"policy": best[-1]})
     assert candidates(every) == set(best)
     assert "left-out" not in every
