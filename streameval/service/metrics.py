@@ -9,15 +9,16 @@ from __future__ import annotations
 import math
 import platform
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache, lru_cache, partial
 from importlib.resources import files
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import structlog
 from prometheus_client import CollectorRegistry, Metric, PlatformCollector, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
+from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
@@ -26,6 +27,8 @@ from prometheus_client.samples import Exemplar, Sample
 from streameval.common.text import format_duration
 from streameval.errors import without_secrets
 from streameval.ingest.base import GAPS
+from streameval.ope.answer import of_policies
+from streameval.service.shown import MAX_REPORTED, shown_candidates
 from streameval.service.status import DaemonStatus, Histogram, own_version
 
 __all__ = ["FORMATS", "OPENMETRICS", "TEXT", "TEXT_1", "Format", "families", "metrics_text"]
@@ -68,51 +71,77 @@ METRICS: dict[str, dict[str, tuple[str, str]]] = tomllib.loads(
 
 Series: TypeAlias = tuple[Sequence[str], Any]
 """Values of the labels, and the object that holds the value."""
+Row: TypeAlias = tuple[dict[str, str], Any]
+"""The same with the names of the labels."""
 
 log = structlog.get_logger("streameval.prometheus")
 
 
-def metrics_text(status: DaemonStatus, form: Format = TEXT, policies: Collection[str] = ()) -> bytes:
+def metrics_text(status: DaemonStatus, form: Format = TEXT, policies: Collection[str] = (), top: str = "") -> bytes:
     """Return the metrics of the daemon and of its process.
 
     Args:
         status: What the daemon has published.
         form: The text format.
-        policies: The policies to show, by default all. What belongs to no policy is always there.
+        policies: As for `families`.
+        top: As for `families`.
     """
-    return _daemon_text(status, form, frozenset(policies)).removesuffix(form.end) + form.generate(PROCESS)
+    return _daemon_text(status, form, frozenset(policies), top).removesuffix(form.end) + form.generate(PROCESS)
 
 
 @lru_cache(maxsize=len(FORMATS))
-def _daemon_text(status: DaemonStatus, form: Format, policies: frozenset[str]) -> bytes:
+def _daemon_text(status: DaemonStatus, form: Format, policies: frozenset[str], top: str) -> bytes:
     """Return the metrics of the daemon. All scrapes of one status share them."""
-    shown = families(status)
-    if policies:
-        shown = tuple(_of_policies(metric, policies) for metric in shown)
+    shown = _families(status, policies, top)
     return form.generate(cast("Collector", SimpleNamespace(collect=lambda: shown)))
 
 
-def _of_policies(metric: Metric, policies: frozenset[str]) -> Metric:
-    """Return a family with the samples of these policies, and those without a policy."""
-    chosen = Metric(metric.name, metric.documentation, metric.type, metric.unit)
-    chosen.samples = [sample for sample in metric.samples if sample.labels.get("policy") in (None, *policies)]
-    return chosen
+def families(status: DaemonStatus, policies: Collection[str] = (), top: str = "") -> tuple[Metric, ...]:
+    """Return all families of the daemon that have a sample. What belongs to no policy is always there.
+
+    Args:
+        status: What the daemon has published.
+        policies: The only policies to show, if any are named.
+        top: How many of the best candidates to show, or `all`. By default production and the first `MAX_REPORTED`
+            candidates of the configuration, so that no series comes and goes with its rank.
+    """
+    return _families(status, frozenset(policies), top)
 
 
 @lru_cache(maxsize=1)
-def families(status: DaemonStatus) -> tuple[Metric, ...]:
-    """Return all families of the daemon that have a sample."""
-    return tuple(_metrics(status))
+def _families(status: DaemonStatus, policies: frozenset[str], top: str) -> tuple[Metric, ...]:
+    shown = tuple(_metrics(_shown(status, policies, top)))
+    return tuple(_of_policies(metric, policies) for metric in shown) if policies else shown
+
+
+def _shown(status: DaemonStatus, policies: frozenset[str], top: str) -> DaemonStatus:
+    """Return the status with the Report of the candidates to show, and of production."""
+    report = status.report
+    if report is None:
+        return status
+    names = shown_candidates(status, tuple(policies), top or "all", MAX_REPORTED)
+    if not (policies or top) and len(report.policies) > MAX_REPORTED + 1:
+        names = [counts.policy for counts in report.policies if not counts.production][:MAX_REPORTED]
+    if names is None:
+        return status
+    shown = of_policies(report, names)
+    return replace(status, report=shown, left_out=len(report.policies) - len(shown.policies))
+
+
+def _of_policies(metric: Metric, policies: frozenset[str]) -> Metric:
+    """Return a family with the samples of these policies, without production if it is not among them."""
+    chosen, names = Metric(metric.name, metric.documentation, metric.type, metric.unit), {None, *policies}
+    chosen.samples = [sample for sample in metric.samples if sample.labels.get("policy") in names]
+    return chosen
 
 
 def _metrics(status: DaemonStatus) -> Iterator[Metric]:
     """Yield all families that have a sample. One that fails is logged and left out."""
-    for section, (labels, series) in SECTIONS.items():
-        mark = _mark(status) if section in OF_WEIGHTS else {}
+    for section in SECTIONS:
+        rows = cache(partial(_rows, section, status))
         for name, (path, help_text) in METRICS[section].items():
             try:
-                values = [((*row, *mark.values()), _read(entry, path)) for row, entry in series(status)]
-                metric = _metric(name, help_text, (*labels, *mark), values)
+                metric = _metric(name, help_text, rows(), path)
                 if name == WITH_EXEMPLARS:
                     metric.samples = [_with_exemplar(sample, status) for sample in metric.samples]
             except Exception:
@@ -120,6 +149,13 @@ def _metrics(status: DaemonStatus) -> Iterator[Metric]:
             else:
                 if metric.samples:
                     yield metric
+
+
+def _rows(section: str, status: DaemonStatus) -> list[Row]:
+    """Return the labels of a section with its objects. All metrics of the section share them."""
+    names, series = SECTIONS[section]
+    mark = _mark(status) if section in OF_WEIGHTS else {}
+    return [(dict(zip(names, labels, strict=True)) | mark, entry) for labels, entry in series(status)]
 
 
 def _with_exemplar(sample: Sample, status: DaemonStatus) -> Sample:
@@ -135,36 +171,33 @@ def _with_exemplar(sample: Sample, status: DaemonStatus) -> Sample:
     return sample._replace(exemplar=Exemplar(labels, event.weight, timestamp))
 
 
-def _mark(status: DaemonStatus) -> Mapping[str, str]:
+def _mark(status: DaemonStatus) -> dict[str, str]:
     """Return the label of numbers with errors that no interval includes, empty if propensities are logged."""
     return {"propensity": "estimated"} if status.reported.propensity_model else {}
 
 
-def _read(entry: Any, path: str) -> Any:
+def _read(entry: Any, path: Sequence[str]) -> Any:
     """Return the value at a path of attributes and keys, such as `details.alpha`, or None if a step is None."""
-    for name in filter(None, path.split(".")):
+    for name in path:
         if entry is None:
             return None
-        entry = entry.get(name) if isinstance(entry, Mapping) else getattr(entry, name)
+        entry = entry.get(name) if isinstance(entry, dict) else getattr(entry, name)
     return entry
 
 
-def _metric(name: str, help_text: str, labels: Sequence[str], values: Sequence[Series]) -> Metric:
+def _metric(name: str, help_text: str, rows: Sequence[Row], path: str) -> Metric:
     """Return a histogram for a Histogram, else a counter (`_total`), an info (`_info`) or a gauge, by the name."""
+    steps = path.split(".") if path else ()
+    values = [(labels, _read(entry, steps)) for labels, entry in rows]
     if values and isinstance(histogram := values[0][1], Histogram):
         bounds = [*(repr(float(bound)) for bound in histogram.bounds), "+Inf"]
         buckets = list(zip(bounds, histogram.cumulative(), strict=True))
         return HistogramMetricFamily(name, help_text, buckets, histogram.total)
-    if name.endswith("_info"):
-        info = InfoMetricFamily(name.removesuffix("_info"), help_text, labels=labels)
-        for row, _ in values:
-            info.add_metric(row, {})
-        return info
-    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-    metric: GaugeMetricFamily | CounterMetricFamily = kind(name, help_text, labels=labels)
-    for row, value in values:
+    kind = {"total": "counter", "info": "info"}.get(name.rpartition("_")[2], "gauge")
+    metric = Metric(name.removesuffix("_total").removesuffix("_info"), help_text, kind)
+    for labels, value in values:
         if value is not None and math.isfinite(value):
-            metric.add_metric(row, value)
+            metric.add_sample(name, labels, value)
     return metric
 
 

@@ -341,6 +341,7 @@ class DaemonStatus:
         name: Name of the daemon, empty if it has none.
         reload: Result of the last reload.
         pushes: None if no metrics are pushed.
+        left_out: Candidates that the Report lacks because a reader asks only for some.
     """
 
     source: SourceStatus
@@ -367,6 +368,7 @@ class DaemonStatus:
     name: str = ""
     reload: ReloadStatus = ReloadStatus()
     pushes: PushStatus | None = None
+    left_out: int = 0
 
     @property
     def reported(self) -> Report:

@@ -55,7 +55,8 @@ def document() -> bytes:
         "/metrics": _get(
             "Return the metrics for Prometheus.",
             {200: _answer("text/plain", TEXT, other="application/openmetrics-text")},
-            _parameter("policy", NAMES, "Policies to show, by default all."),
+            _parameter("policy", NAMES, "Policies to show, by default production and the first 1,000 candidates."),
+            _parameter("top", TEXT, "How many of the best candidates to show, or `all`."),
         ),
         "/openapi.json": _get("Return this description.", {200: _json({"type": "object"})}),
         "/": _get(

@@ -92,11 +92,11 @@ class Pages:
     async def metrics(self, request: Request) -> Response:
         """Return the metrics for Prometheus, in the format and compression that it prefers.
 
-        `?policy=...`, once or more often, leaves out all other policies.
+        `?policy=...`, once or more often, leaves out all other policies. `?top=...` leaves all but the best.
         """
         await asyncio.sleep(SCRAPE_DELAY_SECONDS)
-        form = format_of(request.headers.get("accept", ""))
-        text = metrics_text(self._view.published, form, request.query_params.getlist("policy"))
+        form, wanted = format_of(request.headers.get("accept", "")), request.query_params
+        text = metrics_text(self._view.published, form, wanted.getlist("policy"), wanted.get("top", ""))
         body, headers = compressed(text, request.headers.get("accept-encoding", ""))
         return Response(body, headers={"vary": "accept, accept-encoding", **headers}, media_type=form.content_type)
 

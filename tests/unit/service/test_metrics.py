@@ -16,8 +16,9 @@ from structlog.testing import capture_logs
 from streameval.events import REASONS
 from streameval.ingest.base import PartitionStatus, SourceStatus
 from streameval.ingest.stages import BufferStatus, RewardCounts, RewardRepeats
+from streameval.ope.answer import answers
 from streameval.ope.report import DAY, WEEK, Contender, Estimate, EventCounts, Forecast, Profile, PropensityModel
-from streameval.service.metrics import METRICS, OPENMETRICS, SECTIONS, TEXT, TEXT_1, metrics_text
+from streameval.service.metrics import METRICS, OPENMETRICS, SECTIONS, TEXT, TEXT_1, families, metrics_text
 from streameval.service.status import DaemonStatus, SnapshotStatus
 from support.factories import (
     NOW,
@@ -131,6 +132,7 @@ rewards_total rewards_unmatched_share rewards_window_seconds
 scores_late_share scores_total scores_unmatched_share
 snapshot_duration_seconds
 snapshot_failures_total snapshot_timestamp_seconds snapshots_damaged_total watermark_timestamp_seconds
+candidates_left_out
 """
 """Names of metrics without `streameval_`. Dashboards and alerts of users query them. A release adds new ones."""
 
@@ -548,3 +550,19 @@ def test_a_rule_that_only_tells_what_is_better_now_is_never_promotable_and_has_n
     assert one(samples, "streameval_policy_decision_of_period", rule="periodic") == 1
     assert one(samples, "streameval_policy_decision_of_period", rule="paired") == 0
     assert {sample.labels["rule"] for sample in samples["streameval_policy_guardrail_kept"]} == {"periodic"}
+
+
+def test_metrics_are_of_the_first_thousand_candidates_by_default_or_of_the_best() -> None:
+    status = make_published(make_report(1001, ("ips",), ("cumulative",)))
+    production, *candidates = (counts.policy for counts in status.reported.policies)
+
+    def shown(**choice: Any) -> tuple[set[str], float]:
+        samples = {family.name: family.samples for family in families(status, **choice)}
+        policies = {sample.labels["policy"] for sample in samples["streameval_policy_value"]}
+        return policies, samples["streameval_candidates_left_out"][0].value
+
+    best = [each.policy for each in answers(status.reported)]
+    assert shown() == ({production, *candidates[:1000]}, 1)
+    assert shown(top="2") == ({production, *best[:2]}, 999)
+    assert shown(policies=candidates[-1:]) == (set(candidates[-1:]), 1000)
+    assert shown(top="all") == ({production, *candidates}, 0)

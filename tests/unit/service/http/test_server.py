@@ -85,6 +85,7 @@ def test_metrics_of_some_policies_leave_out_the_others(client: httpx.Client) -> 
     assert policies("/metrics?" + "&".join(f"policy={name}" for name in every)) == every
     assert policies("/metrics?policy=unknown") == set()
     assert "streameval_ready" in client.get("/metrics?policy=unknown").text
+    assert policies("/metrics?top=0") == {"logging"}
 
 
 @pytest.mark.parametrize(
