@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -104,10 +104,26 @@ def table_columns(table: Any, layout: TableLayout) -> tuple[list[Column], Callab
     return columns, partial(_python_rows, columns, layout)
 
 
-def json_rows(table: Any) -> list[dict[str, Any]]:
-    """Return the rows of a table as Python values by column, of types of JSON."""
-    values = [map(_plain, _python_values(_json_array(column))) for column in table.columns]
-    return [dict(zip(table.column_names, row, strict=True)) for row in zip(*values, strict=True)]
+def json_rows(
+    table: Any, read: Container[str], sparse: Container[str] = (), indices: Index | None = None
+) -> list[dict[str, Any]]:
+    """Return rows of a table as Python values by column, of types of JSON.
+
+    Args:
+        table: the columns
+        read: the names of columns that are read. Others are left out if they have no values of JSON
+        sparse: the names of columns with structs that lack their fields that are null
+        indices: the rows, None = all
+    """
+    values: dict[str, list[Any]] = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        try:
+            plain = _json_array(column)
+            values[name] = json_values(plain if indices is None else plain.take(pa.array(indices)), name in sparse)
+        except Exception:  # each odd type of Arrow has its own
+            if name in read:
+                raise
+    return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
 
 
 def deferred_rows(table: Any, layout: TableLayout) -> Callable[[Index], list[Row]] | None:
@@ -120,14 +136,40 @@ def deferred_rows(table: Any, layout: TableLayout) -> Callable[[Index], list[Row
 
 
 def _python_rows(columns: Sequence[Column], layout: TableLayout, indices: Index) -> list[Row]:
-    values = [map(_plain, _python_values(column.take(pa.array(indices)))) for column in columns]
+    values = [json_values(column.take(pa.array(indices))) for column in columns]
     return [layout.event(row) for row in zip(*values, strict=True)]
 
 
-def _python_values(column: Column) -> list[Any]:
-    values: list[Any] = column.to_pylist()
-    if pa.types.is_map(column.type):
-        return [None if pairs is None else dict(pairs) for pairs in values]
+def json_values(column: Column, is_sparse: bool = False) -> list[Any]:
+    """Return the values of an array as Python values of JSON, with None for null and NaN.
+
+    Args:
+        column: the array
+        is_sparse: whether structs lack their fields that are null
+
+    >>> json_values(pa.array([[0.5, None], None, [math.nan]])), json_values(pa.array([{"a": 1}, {"a": None}]))
+    ([[0.5, None], None, [None]], [{'a': 1}, {'a': None}])
+    """
+    kind, missing = column.type, column.is_null(nan_is_null=True)
+    values: list[Any]
+    if _is_list(kind):
+        ends = np.cumsum(np.maximum(_sizes(column), 0)).tolist()
+        items = json_values(column.flatten(), is_sparse)
+        values = [items[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    elif pa.types.is_struct(kind) and len({field.name for field in kind}) == kind.num_fields > 0:
+        names, parts = [field.name for field in kind], [json_values(part, is_sparse) for part in column.flatten()]
+        values = [dict(zip(names, row, strict=True)) for row in zip(*parts, strict=True)]
+        if is_sparse:
+            values = [{name: part for name, part in value.items() if part is not None} for value in values]
+    elif pa.types.is_map(kind):
+        values = [None if pairs is None else _plain(dict(pairs)) for pairs in column.to_pylist()]
+    elif _kind(kind) == "other":
+        return list(map(_plain, column.to_pylist()))
+    else:
+        zero = "" if _kind(kind) == "text" else 0
+        values = column.fill_null(pa.scalar(zero).cast(kind)).to_numpy(zero_copy_only=False).tolist()
+    for row in np.flatnonzero(missing.to_numpy(zero_copy_only=False)).tolist():
+        values[row] = None
     return values
 
 

@@ -52,7 +52,8 @@ MIXED: Mapping[str, frozenset[type]] = {
 }
 """Types that a field may have in different events of one message, because the column has one of them for all."""
 OTHER_FORMS = ("ranking", "slots", "scored")
-"""Columns of events that are decoded like JSON."""
+"""Columns of events that are decoded like JSON. Their structs have the fields of all events, and lack those that are
+null."""
 
 Message: TypeAlias = bytes | None
 
@@ -92,8 +93,7 @@ class ArrowDecoder:
         names = {} if columns.event_id else {"event_id": "event_id"}
         self._columns = columns.model_copy(update=names)
         self._layouts: dict[Any, TableLayout | None] = {}
-        self._schema: Any = None
-        self._expanding: Sequence[int] = ()
+        self._known: tuple[Any, _Schema] | None = None
 
     def __getattr__(self, name: str) -> Any:
         """Return what decoders of single events have, such as `policies`."""
@@ -170,16 +170,41 @@ class ArrowDecoder:
             part = self._refused(owner, [_problem(error)] * sizes[0])
         yield part
 
-    def _known_schema(self, schema: Any) -> tuple[Any, Sequence[int]]:
-        """Return the schema, as the same object as the last one if it is equal, and the columns that may expand.
+    def _known_schema(self, schema: Any) -> _Schema:
+        """Return what is read of messages with a schema, as the same object as the last one if it is equal.
 
         Raises:
-            TypeError: A column has a type without values of JSON.
+            TypeError: A column that is read has a type without values of JSON.
         """
-        if self._schema is None or not schema.equals(self._schema):
-            self._expanding = [place for place, field in enumerate(schema) if _may_expand(field.type, field.name)]
-            self._schema = schema
-        return self._schema, self._expanding
+        if self._known is None or not schema.equals(self._known[0]):
+            self._known = schema, self._new_schema(schema)
+        return self._known[1]
+
+    def _new_schema(self, schema: Any) -> _Schema:
+        """Return what `_known_schema` remembers."""
+        kept, fields, expanding = [], [], []
+        for place, field in enumerate(schema):
+            try:
+                may_expand = _may_expand(field.type, field.name)
+            except TypeError:
+                if field.name in self._read_names():
+                    raise
+                continue
+            expanding += [len(kept)] if may_expand else []
+            kept.append(place)
+            fields.append(field)
+        if not kept:
+            raise TypeError("it has no column with values of JSON")
+        return _Schema(pa.schema(fields), expanding, None if len(kept) == len(schema) else kept)
+
+    def _read_names(self) -> set[str]:
+        """Return the names that columns with fields of events may have."""
+        names = [value for _, value in self._columns if value is not None]
+        paths = chain.from_iterable(
+            [value] if isinstance(value, str) else value.values() if isinstance(value, dict) else map(str, value)
+            for value in (*names, self.decoder.form.__struct_encode_fields__, self.decoder.policies or ())
+        )
+        return {name for path in paths for name in (path, path.partition(".")[0])}
 
     def _refused(self, owner: Index, problems: Sequence[str]) -> Part:
         """Reject all events of messages that cannot be read."""
@@ -198,27 +223,34 @@ class ArrowDecoder:
         decoder = self.decoder
         by_columns = isinstance(decoder, JsonDecoder) and decoder.reads_columns
         if not by_columns or not {*OTHER_FORMS}.isdisjoint(table.column_names):
-            return decoder.decode_batch(_json_rows(table, names), origin)
+            return decoder.decode_batch(self._json_rows(table, names), origin)
         probabilities = None if self._columns.policies else _probabilities(table, names, decoder.policies or ())
         used = table if probabilities is None else table.drop_columns("policies")
         layout = self._layout(used)
         if layout is None:
-            return decoder.decode_batch(_json_rows(table, names), origin)
+            return decoder.decode_batch(self._json_rows(table, names), origin)
 
         def rows(indices: Index) -> Sequence[Row]:
-            whole = _with_named_policies(table.take(pa.array(indices)), names)
+            whole = _with_named_policies(table, names)
             _, values = table_columns(_flat(whole), self._layout(whole) or layout)
-            return values(np.arange(len(indices)))
+            return values(indices)
 
         arrays, _ = table_columns(_flat(used), layout)
         batch = decode_columns(arrays, rows, layout, decoder, origin, probabilities)
         if not batch.rejected:
             return batch
-        values = _json_rows(table.take(pa.array([message.place for message in batch.rejected])), names)
+        values = self._json_rows(table, names, np.array([message.place for message in batch.rejected]))
         rejected = [
             structs.replace(message, value=value) for message, value in zip(batch.rejected, values, strict=True)
         ]
         return replace(batch, rejected=tuple(rejected))
+
+    def _json_rows(self, table: Any, names: Sequence[str], indices: Index | None = None) -> list[bytes]:
+        """Return rows as events of JSON. Null means absent."""
+        rows = json_rows(_with_named_policies(table, names), self._read_names(), OTHER_FORMS, indices)
+        for row in rows:
+            read_json_context(row)
+        return [json.encode({name: value for name, value in row.items() if value is not None}) for row in rows]
 
     def _layout(self, table: Any) -> TableLayout | None:
         """Return the layout of a table, None if its rows lack a field."""
@@ -239,6 +271,21 @@ class ArrowDecoder:
         return None
 
 
+class _Schema(NamedTuple):
+    """Hold what is read of messages with one schema.
+
+    Attributes:
+        schema: the columns that are read
+        expanding: places of columns among them that may expand
+        kept: their places in the message, None = it has no others. A dead letter of a row lacks the others, which have
+            no values of JSON
+    """
+
+    schema: Any
+    expanding: Sequence[int]
+    kept: Sequence[int] | None
+
+
 class _Content(NamedTuple):
     """Hold the table of a message and the names of policies in lists, or how many events are lost and why.
 
@@ -252,33 +299,35 @@ class _Content(NamedTuple):
     table: Any = None
 
 
-def _read(message: bytes, known_schema: Callable[[Any], tuple[Any, Sequence[int]]]) -> _Content:
+def _read(message: bytes, known_schema: Callable[[Any], _Schema]) -> _Content:
     """Read an Arrow message, and check that its values lie inside of it and fit in memory.
 
     Args:
         message: a stream or file
-        known_schema: return an equal schema, and its columns that may expand
+        known_schema: return what is read of messages with a schema
     """
-    events = 1
+    events, begin = 1, FILE_HEADER if message.startswith(ARROW_FILE) else 0  # a file holds a stream
     try:
         source = pa.BufferReader(pa.py_buffer(message))
-        source.seek(FILE_HEADER if message.startswith(ARROW_FILE) else 0)  # a file holds a stream
+        source.seek(begin)
         batches = pa.ipc.open_stream(source)
         schema, start = batches.schema, source.tell()
         promised = (schema.metadata or {}).get(COUNT_KEY)
         events = max(1, min(int(promised or 1), MAX_EVENTS, len(message) // MIN_BYTES_OF_EVENT))
-        known, expanding = known_schema(schema)
+        known = known_schema(schema)
         source.seek(start)
         _refuse_compressed(pa.ipc.MessageReader.open_stream(source))
-        source.seek(start)
-        table = pa.Table.from_batches(_checked(batches, expanding, len(message)), schema)
+        source.seek(start if known.kept is None else begin)
+        if known.kept is not None:
+            batches = pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(included_fields=known.kept))
+        table = pa.Table.from_batches(_checked(batches, known.expanding, len(message)), batches.schema)
         if promised and table.num_rows != int(promised):
             raise ValueError(f"it has {table.num_rows} of {counted(int(promised), 'event')}")
         end = ARROW_FILE if message.startswith(ARROW_FILE) else END
         if not message.endswith(end) or (end == END and source.tell() < len(message)):
             raise ValueError("it does not end after its last batch")
         names = _names_of_policies(schema)
-        return _Content(table.num_rows, "", known, names, table.replace_schema_metadata(None))
+        return _Content(table.num_rows, "", known.schema, names, table.replace_schema_metadata(None))
     except (OSError, ValueError, KeyError, TypeError, NotImplementedError, MemoryError) as error:  # also of pyarrow
         return _Content(events, _problem(error))
 
@@ -361,7 +410,7 @@ def _may_expand(kind: Any, name: str) -> bool:
         return any(parts) or not parts
     elif types.is_primitive(kind) or types.is_decimal(kind) or _is_text(kind):
         return False
-    raise TypeError(f"the column {name} has the type {kind}, which has no values of JSON")
+    raise TypeError(f"the column {name} has the type {kind}, which has no values of JSON: write text, numbers or lists")
 
 
 def _expanded_bytes(column: Any) -> float:
@@ -458,30 +507,6 @@ def _flat(table: Any) -> Any:
     while any(map(pa.types.is_struct, table.schema.types)):
         table = table.flatten()
     return table
-
-
-def _json_rows(table: Any, names: Sequence[str]) -> list[bytes]:
-    """Return each row as an event of JSON. Null means absent."""
-    rows = json_rows(_with_named_policies(table, names))
-    for row in rows:
-        read_json_context(row)
-    return [
-        json.encode(
-            {
-                name: _present(value) if name in OTHER_FORMS else value
-                for name, value in row.items()
-                if value is not None
-            }
-        )
-        for row in rows
-    ]
-
-
-def _present(value: Any) -> Any:
-    """Leave out fields of structs that are null, as a struct has the fields of all events. Policies may be null."""
-    if isinstance(value, list):
-        return list(map(_present, value))
-    return {name: _present(one) for name, one in value.items() if one is not None} if isinstance(value, dict) else value
 
 
 # --- Writing ---

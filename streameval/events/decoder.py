@@ -82,6 +82,7 @@ class JsonDecoder:
 
     Attributes:
         clipped_events: events so far with a number beyond its range by rounding alone
+        form: the struct type with the fields that are read
 
     >>> decoder = JsonDecoder(["bts"], reward_range=(0, 1))
     >>> message = b'{"event_id":1, "timestamp":0, "action":7, "propensity":0.5, "reward":1, "policies":{"bts":0.75}}'
@@ -125,7 +126,7 @@ class JsonDecoder:
         self._headers = HeaderNames(headers, self.policies) if headers else None
         self._attributes = attributes(self._event_type)
         self._score_attributes = {field: self._attributes[field] for field in self.scores or ()}
-        self._form: type[msgspec.Struct] = self._event_type
+        self.form: type[msgspec.Struct] = self._event_type
         self._decode = self._decoder_of(self._event_type)
         self._diagnosis = Diagnosis(self._event_type, self.policies)
 
@@ -216,7 +217,7 @@ class JsonDecoder:
         if isinstance(row, Fault):
             return row
         try:
-            return msgspec.convert(row, self._form)
+            return msgspec.convert(row, self.form)
         except DECODE_ERRORS:
             return self._diagnosis.decode_tree(row)
 
@@ -302,9 +303,9 @@ class RankingDecoder(JsonDecoder):
         scores = () if named else None
         super().__init__(policies, scores=scores, rewarded=False, identified=identified, deferred=deferred)
         self.with_propensities, self.max_items = with_propensities, max_items
-        self._form = ranking_type(self.policies, named)
-        self._decode = self._decoder_of(self._form)
-        self._diagnosis = Diagnosis(self._form, self.policies, is_cell=lambda cell: isinstance(cell, dict))
+        self.form = ranking_type(self.policies, named)
+        self._decode = self._decoder_of(self.form)
+        self._diagnosis = Diagnosis(self.form, self.policies, is_cell=lambda cell: isinstance(cell, dict))
 
     def _unchecked_columns(self, events: list[Any], faults: dict[int, Fault]) -> tuple[list[Any], EventBatch]:
         events = _passing(events, partial(page_fault, max_items=self.max_items), faults)
@@ -345,11 +346,11 @@ class RewardDecoder:
         policies: Sequence[str] | None = None,
     ) -> None:
         self._field, self._further, self.policies = reward_field, tuple(further), policies
-        self._form = reward_type(reward_field, tuple(reward.field for reward in further))
+        self.form = reward_type(reward_field, tuple(reward.field for reward in further))
         if policies is not None:
-            self._form = score_type(tuple(policies))
-        self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(self._form).decode
-        self._refused = Diagnosis(self._form, policies).decode_message
+            self.form = score_type(tuple(policies))
+        self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(self.form).decode
+        self._refused = Diagnosis(self.form, policies).decode_message
 
     def decode_batch(self, values: Iterable[bytes | None], origin: Origin) -> RewardBatch:
         """Decode messages with their partitions and offsets into columns."""

@@ -192,14 +192,14 @@ class FieldRewardDecoder(RewardDecoder):
 
     def __init__(self, names: FieldNames, *options: Any) -> None:
         super().__init__(*options)
-        self._names, event_of = names.fields, names.reader(read_fields(self._form))
-        renamed = names.renamed(self._form)
+        self._names, event_of = names.fields, names.reader(read_fields(self.form))
+        renamed = names.renamed(self.form)
         self._decode = (
-            (lambda message: _converted(message, event_of, self._form))
+            (lambda message: _converted(message, event_of, self.form))
             if renamed is None
             else msgspec.json.Decoder(renamed).decode
         )
-        self._refused = Diagnosis(self._form, self.policies, event_of=event_of).decode_message
+        self._refused = Diagnosis(self.form, self.policies, event_of=event_of).decode_message
 
     def decode_batch(self, values: Iterable[bytes | None], origin: Origin) -> RewardBatch:
         return with_names(super().decode_batch(values, origin), self._names)
