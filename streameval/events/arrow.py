@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -26,12 +26,15 @@ from streameval.events.action_sets import ActionNames, ActionSets, Features, Ind
 from streameval.events.arguments import is_series, number_hint, remedy_of
 from streameval.events.batch import EventBatch
 from streameval.events.decoder import JsonDecoder
+from streameval.events.further_rewards import FurtherRewards
 from streameval.events.origin import Origin, fingerprints, name_fingerprints
+from streameval.events.segments import SegmentColumns, SegmentField, values_at
 from streameval.events.tables import (
     IDENTIFIERS,
     ColumnNames,
     Row,
     TableLayout,
+    json_context,
     to_seconds,
     with_deferred_rows,
     without_nan,
@@ -197,7 +200,7 @@ def decode_columns(
         probabilities: [n, P] the numbers of the policies if they are in none of the columns, NaN = missing
     """
     all_rows = np.arange(len(origin.offset))
-    fields = _arrays(columns, layout, len(all_rows)) if decoder.reads_columns else None
+    fields = _arrays(columns, layout, decoder, len(all_rows)) if decoder.reads_columns else None
     if fields is None:
         return layout.decode_rows(rows(all_rows), decoder, origin)
     kept = np.flatnonzero(_whole_rows(fields, len(all_rows)))
@@ -205,8 +208,12 @@ def decode_columns(
         fields = {key: column.take(pa.array(kept)) for key, column in fields.items()}
     own = None if probabilities is None else probabilities.T.take(kept, axis=1).T
     batch, is_valid = _batch(fields, decoder, len(kept), own)
+    if decoder.estimated:
+        batch = batch.without_propensities()
+    if decoder.segments:
+        batch = replace(batch, segments=_segments(fields, layout, decoder, len(kept)))
     batch = decoder.clipped(batch)
-    is_valid[list(batch.faults(decoder.reward_range))] = False
+    is_valid[list(decoder.faults(batch))] = False
     batch, kept = batch.take(is_valid).trimmed(), kept[is_valid]
     identity = None
     if decoder.identified:
@@ -224,7 +231,7 @@ def decode_columns(
     return replace(joined.take(np.argsort(np.concatenate([kept, accepted]))), rejected=tuple(rejected))
 
 
-def _arrays(columns: Sequence[Column], layout: TableLayout, count: int) -> Fields | None:
+def _arrays(columns: Sequence[Column], layout: TableLayout, decoder: JsonDecoder, count: int) -> Fields | None:
     """Return the arrays by field, None if they have kinds that need every row to be decoded alone."""
     fields = {
         (field.field, field.entry): column
@@ -237,13 +244,15 @@ def _arrays(columns: Sequence[Column], layout: TableLayout, count: int) -> Field
             fields["actions", None] = pa.array([layout.actions_like(is_text)] * count)
         except (ValueError, TypeError, OverflowError):  # text and integers, or an integer of more than 64 bits
             return None
-    if any(_kind(column.type) not in KINDS.get(field, REWARD_KINDS) for (field, _), column in fields.items()):
+    rewards = {decoder.reward_field, *(reward.field for reward in decoder.further)}
+    kinds = {**KINDS, **dict.fromkeys(rewards, REWARD_KINDS)}
+    if any(_kind(column.type) not in kinds[field] for (field, _), column in fields.items() if field in kinds):
         return None
     if ("actions", None) in fields:
         listed, logged = fields["actions", None].type.value_type, fields["action", None].type
         return fields if listed == logged or _kind(listed) == _kind(logged) == "text" else None
-    has_lists = any(map(_is_list, [column.type for column in fields.values()]))
-    return fields if ("propensity", None) in fields and not has_lists else None
+    has_propensities = ("propensity", None) in fields or decoder.estimated
+    return fields if has_propensities and not _lists(fields) else None
 
 
 def _whole_rows(fields: Fields, count: int) -> Mask:
@@ -255,10 +264,15 @@ def _whole_rows(fields: Fields, count: int) -> Mask:
     if ("actions", None) in fields:
         sizes = _sizes(fields["actions", None])
         whole &= sizes > 0
-        for lists in (column for column in fields.values() if _is_list(column.type)):
+        for lists in _lists(fields):
             whole &= _sizes(lists) == sizes
             whole[_incomplete(lists)] = False
     return whole
+
+
+def _lists(fields: Fields) -> list[Column]:
+    """Return the columns with lists. Fields that only make segments may have values of any type."""
+    return [column for (field, _), column in fields.items() if field in KINDS and _is_list(column.type)]
 
 
 def _incomplete(lists: Column) -> Index:
@@ -289,12 +303,16 @@ def _batch(fields: Fields, decoder: JsonDecoder, count: int, probabilities: Arra
         policies=policies,
         probabilities=probabilities,
         propensity=numbers("propensity"),
-        reward=numbers(decoder.reward_field),
+        reward=numbers(decoder.reward_field) if decoder.rewarded else np.full(count, math.nan),
         timestamp=numbers("timestamp", absent=0.0),
         sampling_probability=np.where(np.isnan(sampling), 1.0, sampling),
         unit=name_fingerprints(_identifiers(fields, "unit")),
         logging_policy=name_fingerprints(_identifiers(fields, "logging_policy")),
     )
+    if decoder.further:
+        further = [numbers(reward.field) for reward in decoder.further]
+        names = tuple(reward.name for reward in decoder.further)
+        batch = replace(batch, further=FurtherRewards(names, np.array(further).T.copy()))
     is_valid = ~np.isnan(batch.timestamp)
     if ("actions", None) in fields:
         sets, are_sets = _action_sets(fields, policies)
@@ -303,6 +321,29 @@ def _batch(fields: Fields, decoder: JsonDecoder, count: int, probabilities: Arra
         reconcile(sets, batch.propensity, sets.propensities)
         batch = replace(batch, action_sets=sets)
     return batch, is_valid
+
+
+def _segments(fields: Fields, layout: TableLayout, decoder: JsonDecoder, count: int) -> SegmentColumns:
+    """Return the values of segments. Of texts with JSON, each different one is decoded once."""
+
+    def values(field: SegmentField) -> Iterable[Any]:
+        keys, column = field.keys, fields.get((field.root, None))
+        if keys and column is None:
+            column = fields.get((field.root, keys.pop(0)))
+        while keys and column is not None and pa.types.is_struct(column.type):
+            name = keys.pop(0)
+            column = pc.struct_field(column, name) if column.type.get_field_index(name) >= 0 else None
+        if column is None:
+            return [None] * count
+        if _kind(column.type) != "text":
+            return values_at(json_values(column), keys)
+        codes = column.dictionary_encode()
+        read = json_context if layout.json_context and field.root == "context" else lambda text: text
+        found = [*values_at(map(read, codes.dictionary.to_pylist()), keys), None]
+        return [found[code] for code in codes.indices.fill_null(-1).to_pylist()]
+
+    columns = {field.name: values(field) for field in decoder.segments}
+    return SegmentColumns.from_columns(columns, count)
 
 
 def _action_sets(fields: Fields, policies: Sequence[str]) -> tuple[ActionSets, Mask]:

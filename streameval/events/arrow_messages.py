@@ -23,7 +23,7 @@ from streameval.events.batch import EventBatch
 from streameval.events.decoder import JsonDecoder
 from streameval.events.frames import ARROW_FILE, ARROW_STREAM
 from streameval.events.origin import Origin
-from streameval.events.tables import IDENTIFIERS, ColumnNames, Row, TableLayout, read_json_context, to_seconds
+from streameval.events.tables import IDENTIFIERS, ColumnNames, Row, TableLayout, json_context, to_seconds
 from streameval.events.validation import rejection
 
 __all__ = ["COUNT_KEY", "NAMES_KEY", "ArrowDecoder", "arrow_message", "event_columns", "is_arrow"]
@@ -182,7 +182,8 @@ class ArrowDecoder:
 
     def _new_schema(self, schema: Any) -> _Schema:
         """Return what `_known_schema` remembers."""
-        kept, fields, expanding = [], [], []
+        kept: list[int] = []
+        fields, expanding = [], []
         for place, field in enumerate(schema):
             try:
                 may_expand = _may_expand(field.type, field.name)
@@ -225,17 +226,17 @@ class ArrowDecoder:
         if not by_columns or not {*OTHER_FORMS}.isdisjoint(table.column_names):
             return decoder.decode_batch(self._json_rows(table, names), origin)
         probabilities = None if self._columns.policies else _probabilities(table, names, decoder.policies or ())
-        used = table if probabilities is None else table.drop_columns("policies")
+        used = _with_named_policies(table, names) if probabilities is None else table.drop_columns("policies")
         layout = self._layout(used)
         if layout is None:
             return decoder.decode_batch(self._json_rows(table, names), origin)
 
         def rows(indices: Index) -> Sequence[Row]:
             whole = _with_named_policies(table, names)
-            _, values = table_columns(_flat(whole), self._layout(whole) or layout)
+            _, values = table_columns(self._flat(whole), self._layout(whole) or layout)
             return values(indices)
 
-        arrays, _ = table_columns(_flat(used), layout)
+        arrays, _ = table_columns(self._flat(used), layout)
         batch = decode_columns(arrays, rows, layout, decoder, origin, probabilities)
         if not batch.rejected:
             return batch
@@ -249,7 +250,7 @@ class ArrowDecoder:
         """Return rows as events of JSON. Null means absent."""
         rows = json_rows(_with_named_policies(table, names), self._read_names(), OTHER_FORMS, indices)
         for row in rows:
-            read_json_context(row)
+            row["context"] = json_context(row.get("context"))
         return [json.encode({name: value for name, value in row.items() if value is not None}) for row in rows]
 
     def _layout(self, table: Any) -> TableLayout | None:
@@ -259,15 +260,24 @@ class ArrowDecoder:
             self._layouts[table.schema] = self._new_layout(table)
         return self._layouts[table.schema]
 
+    def _flat(self, table: Any) -> Any:
+        """Replace structs by their fields, named with a dot. Structs with segments remain, too."""
+        flat = _flat(table)
+        for name in {segment.root for segment in self.decoder.segments}.intersection(table.column_names):
+            flat = flat if name in flat.column_names else flat.append_column(name, table.column(name))
+        return flat
+
     def _new_layout(self, table: Any) -> TableLayout | None:
-        """Return what `_layout` remembers."""
-        names, policies = dict.fromkeys(_flat(table.slice(0, 0)).column_names), dict(self._columns.policies)
+        """Return what `_layout` remembers. Maps and lists of policies are decoded like JSON."""
+        names, policies = dict.fromkeys(self._flat(table.slice(0, 0)).column_names), dict(self._columns.policies)
         for policy in self.decoder.policies or ():
             if f"policies.{policy}" in names:
                 policies.setdefault(policy, f"policies.{policy}")
         columns = self._columns.model_copy(update={"policies": policies})
+        if "policies" in names:
+            return None
         with suppress(InputError):  # rows name what they lack
-            return TableLayout.from_names("the message", list(names), columns, self.decoder)
+            return TableLayout.from_names("the message", list(names), columns, self.decoder, json_context=True)
         return None
 
 

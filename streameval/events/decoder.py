@@ -35,7 +35,7 @@ from streameval.events.further_rewards import FurtherRewards, RewardField
 from streameval.events.headers import HeaderNames
 from streameval.events.origin import Origin, fingerprints, name_fingerprints
 from streameval.events.rankings import MAX_ITEMS, page_fault, propensities_fault, ranking_columns, ranking_type
-from streameval.events.schema import attributes, event_type, policy_cells, reward_type, score_type
+from streameval.events.schema import Event, attributes, event_type, policy_cells, reward_type, score_type
 from streameval.events.segments import SegmentField, read_segments
 from streameval.events.validation import (
     BrokenRule,
@@ -151,11 +151,20 @@ class JsonDecoder:
         self.clipped_events += int(np.count_nonzero(are_clipped))
         return batch
 
+    def faults(self, batch: EventBatch) -> dict[int, Fault]:
+        """Return the rows that are not events, with the first rule that each of them breaks."""
+        return batch.faults(
+            self.reward_range,
+            rewarded=self.rewarded,
+            field=self.reward_field,
+            further=() if self.reward_range is None else self.further,
+            estimated=self.estimated,
+        )
+
     @property
     def reads_columns(self) -> bool:
         """Return whether tables are decoded by columns, because no field is needed as a Python object."""
-        reads_objects = self._any_fields is not None or self.further or not self.rewarded or self.estimated
-        return self.policies is not None and not reads_objects
+        return self.policies is not None and self.scores is None and issubclass(self.form, Event)
 
     def decode_batch(self, values: Iterable[bytes | None], origin: Origin | None = None) -> EventBatch:
         """Decode messages into columns, and reject messages that are not events.
@@ -238,15 +247,8 @@ class JsonDecoder:
             batch = with_further_rewards(batch, self.further, events)
         if self.segments:
             batch = replace(batch, segments=read_segments(self.segments, self._attributes, events))
-        ranges = () if self.reward_range is None else self.further
         batch = self.clipped(batch)
-        broken = batch.faults(
-            self.reward_range,
-            rewarded=self.rewarded,
-            field=self.reward_field,
-            further=ranges,
-            estimated=self.estimated,
-        )
+        broken = self.faults(batch)
         if broken:
             batch = batch.take(np.delete(np.arange(len(batch)), list(broken))).trimmed()
             events = _without(events, broken, faults)

@@ -203,11 +203,16 @@ def read_segments(
     columns = {}
     for field in fields:
         attribute = attributes[field.root]
-        values = [getattr(event, attribute) for event in events]
-        for key in field.keys:
-            values = [value.get(key) if type(value) is dict else None for value in values]
-        columns[field.name] = values
+        columns[field.name] = values_at([getattr(event, attribute) for event in events], field.keys)
     return SegmentColumns.from_columns(columns, len(events))
+
+
+def values_at(values: Iterable[Any], keys: Sequence[str]) -> list[Any]:
+    """Return what values have at these keys, each in the object of the one before, None if there is none."""
+    found = list(values)
+    for key in keys:
+        found = [value.get(key) if type(value) is dict else None for value in found]
+    return found
 
 
 def _identities(values: list[Any]) -> Identity:

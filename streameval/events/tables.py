@@ -119,16 +119,25 @@ class TableLayout:
         actions: the actions of every row, if the configuration lists them
         placeholders: values of required fields without a column. An empty `event_id` equals no other one.
         deferred: the layout of `raw_fields` that are read at their first use, if any
+        json_context: whether text of `context` is read as JSON if it is, as columns of Arrow have it
     """
 
     fields: Sequence[TableField]
     actions: Sequence[str | int] | None
     placeholders: Mapping[str, Any]
     deferred: TableLayout | None = None
+    json_context: bool = False
 
     @classmethod
     def from_names(
-        cls, path: str, names: Sequence[str], columns: ColumnNames, decoder: JsonDecoder, *, timed: bool = True
+        cls,
+        path: str,
+        names: Sequence[str],
+        columns: ColumnNames,
+        decoder: JsonDecoder,
+        *,
+        timed: bool = True,
+        json_context: bool = False,
     ) -> TableLayout:
         """Find the columns of a table.
 
@@ -138,6 +147,7 @@ class TableLayout:
             columns: the column of each field
             decoder: the decoder of its events
             timed: whether rows must have a timestamp
+            json_context: see the attribute
 
         Raises:
             InputError: A required column is missing, or two columns have its name.
@@ -167,7 +177,8 @@ class TableLayout:
         placeholders = {"event_id": "", "timestamp": 0.0}
         absent = {name: value for name, value in placeholders.items() if name not in present}
         others = [field for field in others if field.column in counts]
-        return cls(fields, actions, absent, cls(others, actions, {}) if others else None)
+        deferred = cls(others, actions, {}, None, json_context) if others else None
+        return cls(fields, actions, absent, deferred, json_context)
 
     @classmethod
     def from_records(cls, columns: ColumnNames, decoder: JsonDecoder) -> TableLayout:
@@ -209,6 +220,8 @@ class TableLayout:
             event["actions"] = self.actions_like(isinstance(event.get("action"), str))
         if "timestamp" in event:
             event["timestamp"] = to_seconds(event["timestamp"])
+        if self.json_context and "context" in event:
+            event["context"] = json_context(event["context"])
         return event
 
     def actions_like(self, are_text: bool) -> list[str | int]:
@@ -264,7 +277,8 @@ def _wanted_fields(columns: ColumnNames, decoder: JsonDecoder, timed: bool) -> l
         fields += [TableField("context", column, True, column) for column in columns.context]
     rewards = {decoder.reward_field: columns.reward or decoder.reward_field}
     rewards |= {reward.field: reward.field for reward in decoder.further}
-    fields += [TableField(field, column, field not in decoder.unlogged) for field, column in rewards.items()]
+    if decoder.rewarded:
+        fields += [TableField(field, column, field not in decoder.unlogged) for field, column in rewards.items()]
     fields += [TableField(name, name, True) for name in roots if name not in (*named, *(decoder.scores or ()))]
     fields += [TableField(name, name, False) for name in decoder.scores or () if name not in named]
     policies = columns.policies
@@ -305,11 +319,12 @@ def plain(value: Any) -> Any:
     return value if convert is None else convert(value)
 
 
-def read_json_context(row: dict[str, Any]) -> None:
-    """Replace text of `context` that is JSON by its value, as columns of Arrow have it."""
-    if isinstance(row.get("context"), str):
+def json_context(value: Any) -> Any:
+    """Return the value of text that is JSON, and other values unchanged."""
+    if isinstance(value, str):
         with suppress(msgspec.DecodeError, RecursionError):
-            row["context"] = msgspec.json.decode(row["context"])
+            return msgspec.json.decode(value)
+    return value
 
 
 def without_nan(value: Any) -> Any:

@@ -19,7 +19,7 @@ from streameval.events.action_sets import Index
 from streameval.events.diagnosis import DECODE_ERRORS, refusal
 from streameval.events.origin import Origin
 from streameval.events.records import read_cell
-from streameval.events.tables import ColumnNames, Row, TableLayout, has_no_zone, read_json_context, with_deferred_rows
+from streameval.events.tables import ColumnNames, Row, TableLayout, has_no_zone, with_deferred_rows
 from streameval.ingest.files.csv_rows import CsvRow, delimiter_of, next_row
 from streameval.ingest.files.lines import check
 from streameval.ingest.files.remote import is_remote, open_remote, partition_values
@@ -119,7 +119,7 @@ def _layout(
     if kind == "arrow" and "policies" in names:
         others = {policy: column for policy, column in columns.policies.items() if policy != column}
         columns = columns.model_copy(update={"policies": others})
-    return TableLayout.from_names(path, names, columns, decoder, timed=timed)
+    return TableLayout.from_names(path, names, columns, decoder, timed=timed, json_context=kind == "arrow")
 
 
 def local_time(path: str, kind: str, column: str) -> str | None:
@@ -286,18 +286,7 @@ def _read_arrow(path: str, layout_of: LayoutOf, advance: Advance, batch_rows: in
             schema, layout = table.schema, layout_of(table.column_names)
         if table.num_rows:
             columns, rows = table_columns(table, layout)
-            deferred = deferred_rows(table, layout)
-            later = None if deferred is None else partial(_with_json_context, deferred)
-            yield TableChunk(layout, table.num_rows, partial(_with_json_context, rows), columns, deferred=later)
-
-
-def _with_json_context(rows: Callable[[Index], Sequence[Row]], indices: Index) -> Sequence[Row]:
-    """Return rows by index, with the values of `context` as in messages of Arrow."""
-    found = rows(indices)
-    for row in found:
-        if isinstance(row, dict):
-            read_json_context(row)
-    return found
+            yield TableChunk(layout, table.num_rows, rows, columns, deferred=deferred_rows(table, layout))
 
 
 def _arrow_parser() -> ParseLines | None:

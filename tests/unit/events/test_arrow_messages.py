@@ -16,13 +16,14 @@ from streameval.config.model import Config
 from streameval.events import EventBatch, JsonDecoder, RankingDecoder, RewardDecoder
 from streameval.events.arrow_messages import COUNT_KEY, NAMES_KEY, ArrowDecoder, arrow_message
 from streameval.events.origin import Origin
+from streameval.events.segments import SegmentField
 from streameval.events.tables import ColumnNames
 from streameval.ingest.base import Records
 from streameval.service.dead_letters import dead_letters_of
 from support.fuzz_messages import POLICIES, corpus
 from support.messages import message
 
-TWO = b'["old", "new"]'
+NEW, TWO = b'["new"]', b'["old", "new"]'
 EVENT = {"event_id": "e", "timestamp": 1.0, "action": "a", "propensity": 0.5, "reward": 1.0}
 
 
@@ -106,16 +107,18 @@ def test_rankings_and_rewards_are_those_of_json() -> None:
     [
         (lambda cells: pa.array([{"new": cell} for cell in cells]), {}),
         (lambda cells: pa.array([[0.5, cell] for cell in cells], pa.list_(pa.float64(), 2)), {NAMES_KEY: TWO}),
-        (lambda cells: pa.array([[cell] for cell in cells], pa.list_(pa.float32(), 1)), {NAMES_KEY: b'["new"]'}),
+        (lambda cells: pa.array([[cell] for cell in cells], pa.list_(pa.float32(), 1)), {NAMES_KEY: NEW}),
+        (lambda cells: pa.array([*([cell] for cell in cells[:3]), None], pa.list_(pa.float32(), 1)), {NAMES_KEY: NEW}),
+        (lambda cells: pa.array([[("new", cell)] for cell in cells], pa.map_(pa.string(), pa.float64())), {}),
     ],
-    ids=["struct", "lists", "float32"],
+    ids=["struct", "lists", "float32", "null", "map"],
 )  # fmt: skip
 def test_policies_are_a_struct_or_lists_with_names(
     column: Callable[[Sequence[float | None]], Any], metadata: dict[bytes, bytes]
 ) -> None:
-    cells = [0.25, None, 0.75, 0.0]
+    cells = [0.25, None, 0.75, None]
     found = decoded(JsonDecoder(["new"]), [arrow(events(4, policies=column(cells)), metadata)])
-    np.testing.assert_array_equal(found.probabilities[:, 0], [0.25, np.nan, 0.75, 0.0])
+    np.testing.assert_array_equal(found.probabilities[:, 0], np.array(cells, dtype=float))
     assert not found.rejected
 
 
@@ -373,16 +376,47 @@ def test_damaged_bytes_never_end_the_process() -> None:
     assert sizes.count(1) > 500
 
 
-def test_further_rewards_and_segments_are_those_of_json() -> None:
-    rows = [EVENT | {"event_id": f"e-{n}", "revenue": n * 2.0, "context": {"country": "de"}} for n in range(4)]
+@pytest.mark.parametrize("source", [{}, {"rewards": {"topic": "r"}}], ids=["rewarded", "joined"])
+@pytest.mark.parametrize("of_structs", [False, True])
+def test_further_rewards_and_segments_are_those_of_json(of_structs: bool, source: dict[str, Any]) -> None:
+    contexts = [{"country": "de"}, {"country": 7}, {"country": None}, None, {"user": {"age": 3.0}}, {"country": "de"}]
+    if of_structs:  # have one type
+        contexts[1] = {"country": "7"}
+    else:
+        contexts += ["de", 7, [1], {"country": {}}, {"user": 1}, {"country": True}]
+    rows = [
+        EVENT | {"event_id": f"e-{n}", "revenue": n / 2, "reward": n % 2, "context": context}
+        for n, context in enumerate(contexts)
+    ]
+    rows[2] |= {"reward": None}
+    rows[0] |= {"reward": None, "revenue": None}
+    rows[5] |= {"revenue": 11.0, "propensity": 2.0}
     config = Config.model_validate(
         {
-            "source": {"kind": "kafka", "topic": "t", "format": {"kind": "arrow"}},
+            "source": {"kind": "kafka", "topic": "t", "format": {"kind": "arrow"}, **source},
             "policies": {"candidates": ["new"]},
             "rewards": {"click": {"field": "reward"}, "revenue": {"field": "revenue", "max": 10}},
-            "segments": {"country": {"field": "context.country", "values": ["de"]}},
+            "segments": {
+                "country": {"field": "context.country", "values": ["de"]},
+                "age": {"field": "context.user.age", "most": 3},
+                "all": {"field": "context", "values": ["de"]},
+            },
         }
     )
     decoder = config.event_format()
-    found = decoder.decode_batch([arrow_message(rows)])
-    assert_same_events(found, decoder.decode_batch([json.dumps(row).encode() for row in rows]))
+    found = decoder.decode_batch([arrow(pa.Table.from_pylist(rows)) if of_structs else arrow_message(rows)])
+    expected = decoder.decode_batch([json.dumps(row).encode() for row in rows])
+    assert_same_events(found, expected)
+    places = [int(one.detail.removeprefix("event ").partition(" ")[0]) - 1 for one in found.rejected]
+    assert places == [one.place for one in expected.rejected] == ([5] if source else [0, 5])
+
+
+@pytest.mark.parametrize("options", [{"estimated": True}, {"estimated": True, "segments": [SegmentField("u", "unit")]}])
+def test_events_without_propensities_are_those_of_json(options: dict[str, Any]) -> None:
+    rows = [EVENT | {"event_id": f"e-{n}", "unit": f"u-{n}", "policies": {"new": n / 4}} for n in range(4)]
+    bare = [{name: value for name, value in row.items() if name != "propensity"} for row in rows]
+    decoder = JsonDecoder(["new"], **options)
+    for some in (rows, bare):
+        expected = decoder.decode_batch([json.dumps(row).encode() for row in some])
+        assert_same_events(decoded(decoder, [arrow_message(some)]), expected)
+        assert len(expected) == 4

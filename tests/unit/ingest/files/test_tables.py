@@ -34,6 +34,8 @@ from streameval.config.model import Config
 from streameval.errors import ConfigError, InputError
 from streameval.events import EventBatch, Fault, JsonDecoder, Origin, fingerprints
 from streameval.events.arrow_messages import NAMES_KEY, arrow_message
+from streameval.events.further_rewards import RewardField
+from streameval.events.segments import SegmentField
 from streameval.events.tables import ColumnNames
 from streameval.ingest.files.reading import read_events
 from streameval.ingest.files.source import read_lines
@@ -180,6 +182,8 @@ FIELDS = {
     "unit": ["u-1", "u-2", "", None],
     "a": NUMBERS,
     "b": NUMBERS,
+    "revenue": NUMBERS,
+    "country": ["de", "fr", "7", "true", "", None],
 }
 
 
@@ -189,11 +193,13 @@ def decoded(path: Path, decoder: JsonDecoder, names: ColumnNames) -> EventBatch:
 
 
 @pytest.mark.parametrize("ending", ["parquet", "arrow", "csv"])
-@pytest.mark.parametrize(("good", "seed"), [(0.98, 1), (0.6, 2)])
+@pytest.mark.parametrize(("good", "seed"), [(0.98, 1), (0.6, 2), (0.9, 3)])
 def test_rows_of_a_table_are_accepted_and_rejected_as_json(tmp_path: Path, ending: str, good: float, seed: int) -> None:
     """Leave out some columns, and draw cells of others, good with the probability `good`. CSV has no empty text."""
     rng, n = np.random.default_rng(seed), 2100
-    present = [name for name in FIELDS if name not in ("unit", "sampling_probability", "a") or rng.random() < 0.5]
+    optional, more = ("unit", "sampling_probability", "a"), ("revenue", "country") if seed > 2 else ()
+    always = [name for name in FIELDS if name not in (*optional, "revenue", "country")]
+    present = [*always, *(name for name in optional if rng.random() < 0.5), *more]
     cells_of = {name: [cell for cell in FIELDS[name] if cell != "" or ending != "csv"] for name in present}
     chosen = {
         name: [cells[0 if rng.random() < good else rng.integers(len(cells))] for _ in range(n)]
@@ -202,16 +208,21 @@ def test_rows_of_a_table_are_accepted_and_rejected_as_json(tmp_path: Path, endin
     rows = [dict(zip(chosen, cells, strict=True)) for cells in zip(*chosen.values(), strict=True)]
     events = []
     for row in rows:  # in the order in which infinite numbers are looked for
-        last = ("sampling_probability", "unit")
+        last = ("sampling_probability", "unit", "revenue")
         event = {name: cell for name, cell in row.items() if name not in ("a", "b", *last)}
         policies = {name: row[name] for name in ("a", "b") if name in row}
         events.append(event | {"policies": policies} | {name: row[name] for name in last if name in row})
-    decoder = JsonDecoder(["a", "b"], reward_range=(0.0, 1.0), identified=True)
+    options: dict[str, Any] = {}
+    if more:
+        options["further"] = [RewardField("revenue", "revenue", 0.0, 1.0)]
+        options["segments"] = [SegmentField("country", "country")]
+    decoder = JsonDecoder(["a", "b"], reward_range=(0.0, 1.0), identified=True, **options)
     path = tmp_path / f"log.{ending}"
     origin = Origin.from_parts(str(path), [(0, range(1, n + 1))])
     expected = decoder.decode_batch([json.dumps(event).encode() for event in events], origin)
     assert 0 < len(expected) < n
-    types = {name: pa.string() if name in ("event_id", "action", "unit") else pa.float64() for name in chosen}
+    texts = ("event_id", "action", "unit", "country")
+    types = {name: pa.string() if name in texts else pa.float64() for name in chosen}
     table = pa.table({name: pa.array(cells, types[name]) for name, cells in chosen.items()})
     {"parquet": parquet_file, "arrow": arrow_file, "csv": csv_file}[ending](path, table)
     batch = decoded(path, decoder, ColumnNames(event_id="event_id"))
@@ -219,6 +230,8 @@ def test_rows_of_a_table_are_accepted_and_rejected_as_json(tmp_path: Path, endin
     assert expected.origin is not None
     for name in ("reward", "timestamp", "propensity", "probabilities", "sampling_probability", "unit"):
         np.testing.assert_array_equal(getattr(batch, name), getattr(expected, name), err_msg=name)
+    for found, wanted in ((batch.further, expected.further), (batch.segments, expected.segments)):
+        np.testing.assert_equal(found and found.values, wanted and wanted.values)
     for name in ("offset", "identity"):
         np.testing.assert_array_equal(getattr(batch.origin, name), getattr(expected.origin, name), err_msg=name)
     assert [(rejection.reason, rejection.detail, rejection.origin) for rejection in batch.rejected] == [
