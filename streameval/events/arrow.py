@@ -31,6 +31,7 @@ from streameval.events.origin import Origin, fingerprints, name_fingerprints
 from streameval.events.segments import SegmentColumns, SegmentField, values_at
 from streameval.events.tables import (
     IDENTIFIERS,
+    OTHER_FORMS,
     ColumnNames,
     Row,
     TableLayout,
@@ -54,6 +55,8 @@ KINDS: Mapping[str, Sequence[str]] = {
 }
 """Kinds of values that are read as arrays, by field. If a column has another kind, rows are decoded one by one."""
 REWARD_KINDS = (*NUMBERS, "boolean")
+SPARSE = (*OTHER_FORMS, "policies")
+"""Fields with structs that have the fields of all events, and lack those that are null."""
 REQUIRED = ("event_id", "timestamp", "action")
 """Fields that differ between a column of nulls and no column."""
 NO_LIST = -1  # in place of the size of a list that is null
@@ -107,22 +110,19 @@ def table_columns(table: Any, layout: TableLayout) -> tuple[list[Column], Callab
     return columns, partial(_python_rows, columns, layout)
 
 
-def json_rows(
-    table: Any, read: Container[str], sparse: Container[str] = (), indices: Index | None = None
-) -> list[dict[str, Any]]:
+def json_rows(table: Any, read: Container[str], indices: Index | None = None) -> list[dict[str, Any]]:
     """Return rows of a table as Python values by column, of types of JSON.
 
     Args:
         table: the columns
         read: the names of columns that are read. Others are left out if they have no values of JSON
-        sparse: the names of columns with structs that lack their fields that are null
         indices: the rows, None = all
     """
     values: dict[str, list[Any]] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         try:
             plain = _json_array(column)
-            values[name] = json_values(plain if indices is None else plain.take(pa.array(indices)), name in sparse)
+            values[name] = json_values(plain if indices is None else plain.take(pa.array(indices)), name in SPARSE)
         except Exception:  # each odd type of Arrow has its own
             if name in read:
                 raise
@@ -139,7 +139,9 @@ def deferred_rows(table: Any, layout: TableLayout) -> Callable[[Index], list[Row
 
 
 def _python_rows(columns: Sequence[Column], layout: TableLayout, indices: Index) -> list[Row]:
-    values = [json_values(column.take(pa.array(indices))) for column in columns]
+    sparse = [field.field in SPARSE for field in layout.fields]
+    rows = pa.array(indices)
+    values = [json_values(column.take(rows), is_sparse) for column, is_sparse in zip(columns, sparse, strict=True)]
     return [layout.event(row) for row in zip(*values, strict=True)]
 
 
@@ -233,6 +235,8 @@ def decode_columns(
 
 def _arrays(columns: Sequence[Column], layout: TableLayout, decoder: JsonDecoder, count: int) -> Fields | None:
     """Return the arrays by field, None if they have kinds that need every row to be decoded alone."""
+    if any(field.field in OTHER_FORMS for field in layout.fields):
+        return None
     fields = {
         (field.field, field.entry): column
         for field, column in zip(layout.fields, columns, strict=True)
@@ -425,7 +429,11 @@ def _json_array(column: Any) -> Column:
         kind = column.type
         column = column.cast(_json_type(kind, pa.dictionary)).cast(_json_type(kind))
     if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
-        microseconds = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
+        if column.type == pa.timestamp("ns", getattr(column.type, "tz", None)):  # rounded, as msgspec rounds text
+            rounded = (column.cast(pa.int64()).fill_null(0).to_numpy() + 500) // 1000
+            microseconds = pa.array(rounded, mask=column.is_null().to_numpy(zero_copy_only=False))
+        else:
+            microseconds = column.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
         return pc.divide(microseconds.cast(pa.float64(), safe=False), 1e6)
     return column
 

@@ -23,7 +23,7 @@ from streameval.events.batch import EventBatch
 from streameval.events.decoder import JsonDecoder
 from streameval.events.frames import ARROW_FILE, ARROW_STREAM
 from streameval.events.origin import Origin
-from streameval.events.tables import IDENTIFIERS, ColumnNames, Row, TableLayout, json_context, to_seconds
+from streameval.events.tables import IDENTIFIERS, OTHER_FORMS, ColumnNames, Row, TableLayout, json_context, to_seconds
 from streameval.events.validation import rejection
 
 __all__ = ["COUNT_KEY", "NAMES_KEY", "ArrowDecoder", "arrow_message", "event_columns", "is_arrow"]
@@ -51,9 +51,6 @@ MIXED: Mapping[str, frozenset[type]] = {
     "sampling_probability": frozenset({int, float}),
 }
 """Types that a field may have in different events of one message, because the column has one of them for all."""
-OTHER_FORMS = ("ranking", "slots", "scored")
-"""Columns of events that are decoded like JSON. Their structs have the fields of all events, and lack those that are
-null."""
 
 Message: TypeAlias = bytes | None
 
@@ -248,7 +245,7 @@ class ArrowDecoder:
 
     def _json_rows(self, table: Any, names: Sequence[str], indices: Index | None = None) -> list[bytes]:
         """Return rows as events of JSON. Null means absent."""
-        rows = json_rows(_with_named_policies(table, names), self._read_names(), OTHER_FORMS, indices)
+        rows = json_rows(_with_named_policies(table, names), self._read_names(), indices)
         for row in rows:
             row["context"] = json_context(row.get("context"))
         return [json.encode({name: value for name, value in row.items() if value is not None}) for row in rows]

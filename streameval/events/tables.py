@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -30,6 +31,8 @@ Row: TypeAlias = Mapping[str, Any] | Fault
 AnyBatch = TypeVar("AnyBatch", EventBatch, RewardBatch)
 
 RAW_FIELDS = ("context", "actions", "action")  # a list of actions for all rows is text if the chosen actions are
+OTHER_FORMS = ("ranking", "slots", "scored")
+"""Columns of events that are decoded like JSON."""
 IDENTIFIERS = ("event_id", "action", "unit", "logging_policy")  # fields that are text in CSV
 
 
@@ -153,6 +156,9 @@ class TableLayout:
             InputError: A required column is missing, or two columns have its name.
         """
         wanted, counts = _wanted_fields(columns, decoder, timed), Counter(names)
+        is_whole = not counts.keys().isdisjoint(OTHER_FORMS)
+        if is_whole:
+            wanted = _whole_fields(wanted, names, decoder)
         actions = _fixed_actions(columns)
         has_lists = actions is not None or columns.actions in counts  # others need no raw fields
         others = _wanted_fields(columns, decoder.deferred, timed) if has_lists and decoder.deferred else []
@@ -168,7 +174,7 @@ class TableLayout:
                 raise InputError(f"{path} has two columns '{field.column}'", hint="rename or remove one of them")
         fields = [field for field in wanted if field.column in counts]
         present = {field.field for field in fields}
-        if not decoder.estimated and not {"propensity", "propensities"} & present:
+        if not decoder.estimated and not is_whole and not {"propensity", "propensities"} & present:
             raise InputError(
                 f"{path} has no column with the propensity; it has {', '.join(names)}",
                 hint="name it in the configuration: `columns: {propensity: NAME}`; "
@@ -288,6 +294,19 @@ def _wanted_fields(columns: ColumnNames, decoder: JsonDecoder, timed: bool) -> l
     ]
 
 
+def _whole_fields(wanted: Sequence[TableField], names: Sequence[str], decoder: JsonDecoder) -> list[TableField]:
+    """List the columns to read of a table with slates, pages or scored events: all fields that such an event may have.
+
+    Args:
+        wanted: the columns to read of single actions. Only their times stay required
+        names: the names of the columns
+        decoder: the decoder of the events
+    """
+    fields = [field for field in wanted if field.column in names or field.field == "timestamp"]
+    others = {*names}.intersection(decoder.form.__struct_encode_fields__) - {field.field for field in fields}
+    return fields + [TableField(name, name, False) for name in names if name in others - {"context"}]
+
+
 def _hint_for(names: Sequence[str], wanted: str) -> str:
     """Guess why a header lacks the right names."""
     first = names[0] if names else ""
@@ -327,6 +346,10 @@ def json_context(value: Any) -> Any:
     return value
 
 
+HALF_MICROSECOND = re.compile(r"[.,]\d{6}[5-9]")
+"""Digits after the sixth one, which `datetime` leaves out, if they are half a microsecond or more."""
+
+
 def without_nan(value: Any) -> Any:
     """Replace NaN by None, also inside lists and mappings."""
     if isinstance(value, list):
@@ -351,14 +374,18 @@ def has_no_zone(text: str) -> bool:
 def to_seconds(moment: Any) -> Any:
     """Convert ISO 8601 text to seconds since 1970, in UTC without an offset. Return other values unchanged.
 
-    >>> to_seconds("1970-01-02"), to_seconds("yesterday")
-    (86400.0, 'yesterday')
+    Nanoseconds are rounded to microseconds, as in JSON.
+
+    >>> to_seconds("1970-01-02"), to_seconds("1970-01-01T00:00:00.1234567Z"), to_seconds("yesterday")
+    (86400.0, 0.123457, 'yesterday')
     """
     if not isinstance(moment, str):
         return moment
     try:
         parsed = datetime.fromisoformat(moment)
-    except ValueError:
+        if HALF_MICROSECOND.search(moment):
+            parsed += timedelta(microseconds=1)
+    except (ValueError, OverflowError):
         return moment
     return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
 

@@ -6,6 +6,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -139,6 +140,16 @@ def test_types_of_other_writers_are_read(of_file: bool) -> None:
     ]
     expected = JsonDecoder(["new"], identified=True).decode_batch(rows, Origin.from_parts("", [(0, range(3))]))
     assert_same_events(found, expected)
+
+
+@pytest.mark.parametrize("nanoseconds", [1_769_860_800_123_456_500, 1_769_860_800_123_456_499, -876_543_211, -1])
+def test_nanoseconds_are_rounded_as_in_json(nanoseconds: int) -> None:
+    seconds, rest = divmod(nanoseconds, 10**9)
+    text = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}Z"
+    columns = ([text], pa.array([nanoseconds], pa.timestamp("ns", "Europe/Berlin")))
+    batches = [decoded(JsonDecoder(["new"]), [arrow(events(1, timestamp=times))]) for times in columns]
+    expected = JsonDecoder(["new"]).decode_batch([message(1, timestamp=text)])
+    assert [batch.timestamp.tolist() for batch in batches] == [expected.timestamp.tolist()] * 2
 
 
 def test_fields_have_the_names_that_the_configuration_gives() -> None:

@@ -12,6 +12,7 @@ import json
 import lzma
 import math
 import os
+import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -42,6 +43,7 @@ from streameval.ingest.files.source import read_lines
 from streameval.ingest.files.tables import read_rows, read_table
 from streameval.ope.report import Report
 from support.commands import command
+from support.fuzz_messages import corpus
 from support.strategies import examples
 
 CONFIGURED = """
@@ -125,6 +127,34 @@ def test_parquet_arrow_csv_and_json_of_the_same_events_give_the_same_report(tmp_
     ]
     for file in files:
         assert replayed(tmp_path, file) == expected
+
+
+PAGE = {"shown": ["a", "b", "c"], "clicked": ["b"]}
+
+
+@pytest.mark.parametrize("kind", ["slate", "outcome", "page"])
+def test_tables_of_slates_scores_and_pages_give_the_report_of_json(tmp_path: Path, kind: str) -> None:
+    events = [json.loads(text) for text in corpus("slate" if kind == "page" else kind, random.Random(5), 80)]
+    if kind == "page":
+        fields = {"ranking": PAGE, "policies": {"a": ["c", "b", "a"]}}
+        events = [{"timestamp": number, "unit": "u", **fields} for number in range(80)]
+    events = [event | {"event_id": f"e-{number}" if number != 7 else None} for number, event in enumerate(events)]
+    candidates = "production: a, candidates: [b]" if kind == "outcome" else "candidates: [a]"
+    config = configured(tmp_path, f"policies: {{{candidates}}}\n" + "ranking: {}\n" * (kind == "page"))
+    lines, cells = tmp_path / "log.ndjson", tmp_path / "log.csv"
+    lines.write_text("".join(json.dumps(event) + "\n" for event in events))
+    table = pa.ipc.open_stream(arrow_message(events)).read_all()
+    with cells.open("w", newline="") as file:
+        writer = csv.DictWriter(file, table.column_names)
+        writer.writeheader()
+        writer.writerows(
+            {name: json.dumps(cell) if isinstance(cell, dict | list) else cell for name, cell in event.items()}
+            for event in events
+        )
+    expected = Replay(config).read([str(lines)])
+    assert (expected.events.accepted, expected.events.rejected) == (79, {"missing_field": 1})
+    for path in (parquet_file(tmp_path / "log.parquet", table), arrow_file(tmp_path / "log.arrow", table, 80), cells):
+        assert Replay(config).read([str(path)]) == expected
 
 
 def test_a_column_may_name_the_unit_of_each_row(tmp_path: Path) -> None:
