@@ -210,18 +210,18 @@ def with_rows_in_order(state: Any) -> Any:
     return [with_rows_in_order(value) for value in state] if isinstance(state, list) else state
 
 
-def assert_same(one: Any, other: Any, where: str = "") -> None:
-    """Assert that values are equal, and numbers within 1e-9."""
+def assert_same(one: Any, other: Any, where: str = "", tolerance: float = 1e-9) -> None:
+    """Assert that values are equal, and numbers within a tolerance."""
     if isinstance(one, dict):
         assert one.keys() == other.keys(), where
         for key in one:
-            assert_same(one[key], other[key], f"{where}/{key}")
+            assert_same(one[key], other[key], f"{where}/{key}", tolerance)
     elif isinstance(one, list | tuple):
         assert len(one) == len(other), where
         for index, (left, right) in enumerate(zip(one, other, strict=True)):
-            assert_same(left, right, f"{where}/{index}")
+            assert_same(left, right, f"{where}/{index}", tolerance)
     elif isinstance(one, float | np.ndarray) and not (isinstance(one, np.ndarray) and one.dtype.kind not in "fc"):
-        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-9, err_msg=where)
+        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance, err_msg=where)
     elif isinstance(one, np.ndarray):
         np.testing.assert_array_equal(one, other, err_msg=where)
     else:
