@@ -41,6 +41,7 @@ from streameval.events.from_arrays import (
     named_actions,
     require_one_index,
     reward_columns,
+    scores_of_rankings,
 )
 from streameval.events.further_rewards import FurtherRewards, RewardField
 from streameval.events.origin import NO_IDENTITY, Identity, Origin, fingerprints
@@ -409,7 +410,8 @@ class EventBatch(Batch):
         sampling_probability: ArrayLike | None = None,
         unit: Sequence[Identifier | None] | ArrayLike | None = None,
         logging_policy: Sequence[Identifier | None] | ArrayLike | None = None,
-        slate_logging: Literal["factored", "uniform_ranking"] = "factored",
+        slate_logging: Literal["factored", "uniform_ranking", "plackett_luce"] = "factored",
+        scores: ArrayLike | None = None,
         rewards: Mapping[str, ArrayLike] | None = None,
         segments: Mapping[str, Sequence[Any]] | None = None,
         context: Iterable[Any] | None = None,
@@ -430,7 +432,9 @@ class EventBatch(Batch):
             sampling_probability: [n] in (0, 1], for a downsampled log
             unit: [n] the user or session of each event, a string or an integer, None or "" for an independent event
             logging_policy: [n] the name of the policy that chose the action
-            slate_logging: how the logging policy filled the slots: independently, or by a uniformly drawn ranking
+            slate_logging: how the logging policy filled the slots: independently, by a uniformly drawn ranking, or by
+                one in which each action is drawn with a probability proportional to `exp(score)` among those left
+            scores: [n, A] with `plackett_luce`, the score of each action. Propensities follow from them
             rewards: further rewards by name, [n] or [n, l] of slots, NaN = missing, then possible in `reward`, too
             segments: [n] values of segments by name: text, whole numbers or truth values, None = the event lacks it
             context: [n] the context of each event, a mapping or another value, for policies and reward models in code
@@ -448,11 +452,19 @@ class EventBatch(Batch):
         single |= {"propensities": propensities, "features": features}
         segmented = by_name("segments", segments, 'write segments={"country": [...]}, the values by name')
         further_rewards = by_name("rewards", rewards, 'write rewards={"click": [...]}, an array by name')
-        require_one_index({**single, "context": context}, policies=named, rewards=further_rewards, segments=segmented)
+        require_one_index(
+            {**single, "scores": scores, "context": context},
+            policies=named,
+            rewards=further_rewards,
+            segments=segmented,
+        )
+        drawn = None
+        if slate_logging == "plackett_luce":
+            drawn, propensities = scores_of_rankings(action, scores, [propensity, propensities])
         values, slot_rewards = reward_columns(reward, propensity, propensities)
-        n, is_ranking = len(values), slate_logging == "uniform_ranking"
+        n = len(values)
         logged, probabilities, sets, slates = choice_columns(
-            n, propensity, named, action, propensities, features, is_ranking, slot_rewards
+            n, propensity, named, action, propensities, features, slate_logging, slot_rewards, drawn
         )
         further = None
         if rewards is not None:

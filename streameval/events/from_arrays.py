@@ -17,7 +17,17 @@ from streameval.events.arguments import number_hint
 from streameval.events.further_rewards import FurtherRewards
 from streameval.events.origin import Identity, name_fingerprints
 from streameval.events.schema import Identifier
-from streameval.events.slates import FACTORED, UNIFORM_RANKING, ListedSlates, SlateColumns, as_one_action
+from streameval.events.slates import (
+    FACTORED,
+    PLACKETT_LUCE,
+    RANKINGS,
+    UNIFORM_RANKING,
+    ListedSlates,
+    SlateColumns,
+    as_one_action,
+    fill_marginals,
+)
+from streameval.events.validation import score_mismatches
 
 
 def column(name: str, values: ArrayLike, *shape: int | None) -> Array:
@@ -77,6 +87,33 @@ def reward_columns(
         return column("reward", reward, None), None
     slot_rewards = column("reward", reward, *slots)
     return slot_rewards.sum(axis=1), slot_rewards
+
+
+def scores_of_rankings(
+    action: ArrayLike | None, scores: ArrayLike | None, others: Sequence[Any]
+) -> tuple[Array, Array]:
+    """Return the scores that rankings were drawn by [n, A], and propensities that are still unknown [n, l, A].
+
+    Args:
+        action: [n, l] see `EventBatch.from_arrays`
+        scores: see `EventBatch.from_arrays`
+        others: the propensities, which must be None
+
+    Raises:
+        ValueError: The arrays do not fit together, or scores break a rule. Names the first such row.
+    """
+    shape = np.array(action).shape
+    if scores is None or len(shape) != 2 or any(other is not None for other in others):
+        raise ValueError("plackett_luce: give `action` [n, l] and `scores` [n, A], from which propensities follow")
+    table = column("scores", scores, shape[0], None)
+    highest = -np.sort(-table, axis=1)[:, : shape[1]]
+    with np.errstate(invalid="ignore"):
+        lowest = (table.min(axis=1), highest[:, -1]) if highest.size else ()
+        widest = {np.argmax(highest[:, 0] - low) for low in lowest}
+    for row in sorted(map(int, widest)):  # NaN counts as widest
+        for detail in score_mismatches(table[row].tolist(), shape[1], table.shape[1]):
+            raise ValueError(f"row {row}: malformed: {detail}")
+    return table, np.full((*shape, table.shape[1]), np.nan)
 
 
 def further_reward_columns(
@@ -141,8 +178,9 @@ def choice_columns(
     action: ArrayLike | None,
     propensities: ArrayLike | None,
     features: ArrayLike | None,
-    is_ranking: bool,
+    slate_logging: str,
     rewards: Array | None = None,
+    scores: Array | None = None,
 ) -> tuple[Array, Array, ActionSets | None, SlateColumns | None]:
     """Build the columns of the choices of n events.
 
@@ -153,8 +191,9 @@ def choice_columns(
         action: see `EventBatch.from_arrays`
         propensities: see `EventBatch.from_arrays`
         features: see `EventBatch.from_arrays`
-        is_ranking: whether slates are uniformly drawn rankings
+        slate_logging: see `EventBatch.from_arrays`
         rewards: [n, l] rewards of the slots of slates, if they have any
+        scores: [n, A] the scores of the actions of rankings that were drawn by them
 
     Returns:
         Propensity [n], probabilities [n, P], action sets and slates.
@@ -192,7 +231,9 @@ def choice_columns(
         propensity_of_logged = sets.propensities[sets.logged[1]]
     if not slots:
         return propensity_of_logged, per_choice.T, sets, None
-    slates = _slates(shape, propensity_of_logged, per_choice.T, sets, is_ranking, rewards)
+    slates = _slates(shape, propensity_of_logged, per_choice.T, sets, slate_logging, rewards, scores)
+    if scores is not None:
+        fill_marginals(slates)
     return *as_one_action(slates), None, slates
 
 
@@ -257,16 +298,17 @@ def _slates(
     propensity: Array,
     probabilities: Array,
     sets: ActionSets | None,
-    is_ranking: bool,
+    slate_logging: str,
     rewards: Array | None,
+    scores: Array | None,
 ) -> SlateColumns:
     (n, slots), items = shape, np.empty(0, dtype=np.int64)
     logging = FACTORED
     if sets is not None:
         items = np.arange(len(sets.propensities)) - np.repeat(sets.offsets[:-1], sets.sizes)
         shown = np.sort(sets.index.reshape(shape), axis=1)
-        logging = UNIFORM_RANKING if is_ranking else FACTORED
-        if is_ranking and ((sets.sizes < slots).any() or (shown[:, 1:] == shown[:, :-1]).any()):
+        logging = {"uniform_ranking": UNIFORM_RANKING, "plackett_luce": PLACKETT_LUCE}.get(slate_logging, FACTORED)
+        if logging in RANKINGS and ((sets.sizes < slots).any() or (shown[:, 1:] == shown[:, :-1]).any()):
             raise ValueError("action: a ranking shows no action twice")
     return SlateColumns(
         offsets=np.arange(n + 1) * slots,
@@ -274,7 +316,9 @@ def _slates(
         reward=np.full(n * slots, np.nan) if rewards is None else rewards.ravel(),
         probabilities=probabilities,
         actions=replace(
-            sets or ActionSets.none(n * slots, probabilities.shape[1]), items=items, scores=np.full(len(items), np.nan)
+            sets or ActionSets.none(n * slots, probabilities.shape[1]),
+            items=items,
+            scores=np.full(len(items), np.nan) if scores is None else np.repeat(scores, slots, axis=0).ravel(),
         ),
         logging=np.full(n, logging, dtype=np.int8),
         listed=ListedSlates.none(n),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
+from math import comb
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -13,12 +14,14 @@ from numpy.typing import NDArray
 
 from streameval.common.arrays import Array, Mask
 from streameval.events.action_sets import ActionSets, Columns, Index, Ragged, owned_rows, reconcile
+from streameval.events.clocks import clock_draws
 
 FACTORED, UNIFORM_RANKING, LISTED, PLACKETT_LUCE = 0, 1, 2, 3
 """Ways to fill the slots of an event: independently, by a uniformly drawn ranking, by one of a list of slates, or by a
 ranking drawn by scores."""
 RANKINGS = (UNIFORM_RANKING, PLACKETT_LUCE)
 
+MAX_PREFIXES = 10_000  # sets of actions that may fill the slots before another: above, probabilities are integrals
 MAX_DRAWN_NUMBERS = 4_000_000  # held in memory together for rankings drawn by scores
 _MIN_PROPENSITY = 1e-300  # lower bound of a slate's propensity, so that a product of very small ones does not become 0
 
@@ -90,6 +93,13 @@ class SlateColumns(Ragged):
         """Return the position of each slot in its slate, [S], from 0."""
         return np.arange(self.offsets[-1]) - np.repeat(self.offsets[:-1], self.sizes)
 
+    @property
+    def shown(self) -> Array:
+        """Return 1 for the rows of `actions` that the slates show, 0 for others."""
+        shown = np.zeros(len(self.actions.propensities))
+        shown[self.actions.logged[1]] = 1.0
+        return shown
+
     def listed_rows(self) -> tuple[Index, Index]:
         """Return the rows of `actions` that the listed slates show, slot by slot, and the slate of each."""
         slates = np.repeat(np.arange(len(self.listed.probability)), self.sizes[self.listed.owner])
@@ -104,17 +114,17 @@ class SlateColumns(Ragged):
         listed = np.bincount(rows, self.listed.probability[slates], len(logging))
         ranked = 1.0 / self.actions.sizes[self.actions.owner]
         marginals = np.select([logging == UNIFORM_RANKING, logging == LISTED], [ranked, listed], np.nan)
-        for events, rows, weights, slots in self.drawn_by_scores():
+        for _, rows, weights, which, slots in self.drawn_by_scores():
             single, _ = draws(weights, slots)
-            marginals[rows] = np.take_along_axis(single.reshape(len(events), -1), self.canonical(rows), axis=1)
+            marginals[rows] = single.reshape(len(weights), -1)[which[:, None], self.canonical(rows)]
         return marginals
 
-    def drawn_by_scores(self) -> Iterator[tuple[Index, Index, Array, int]]:
+    def drawn_by_scores(self) -> Iterator[tuple[Index, Index, Array, Index, int]]:
         """Yield events with rankings that were drawn by scores, grouped by numbers of actions and of slots.
 
         Yields:
-            The events, their rows of `actions` [events, rows], the weights of their actions [events, actions] in the
-            order of `items`, and their number of slots.
+            The events, their rows of `actions` [events, rows], the different weights of actions [different, actions] in
+            the order of `items`, the index of the weights of each event, and their number of slots.
         """
         drawn = np.flatnonzero(self.logging == PLACKETT_LUCE)
         starts, scores = self.actions.offsets[self.offsets[:-1]], self.actions.scores
@@ -123,12 +133,16 @@ class SlateColumns(Ragged):
         shapes = np.stack([self.actions.sizes[self.offsets[drawn]], self.sizes[drawn]], axis=1)
         for actions, slots in np.unique(shapes, axis=0).tolist():
             same = drawn[(shapes == (actions, slots)).all(axis=1)]
-            states = max(len(sets.members) for sets in prefixes(actions, slots))
+            states = comb(actions, min(slots - 1, actions // 2)) if has_few_prefixes(actions, slots) else 0
+            rows = starts[same][:, None] + np.arange(actions * slots)
+            first = rows[:, :actions]  # the first slot has the actions in the order of their numbers
+            weights = np.exp(scores[first] - scores[first].max(axis=1, keepdims=True))
+            different, which = np.unique(weights, axis=0, return_inverse=True)
             chunk_size = max(1, MAX_DRAWN_NUMBERS // (actions * slots * max(states, actions * slots)))
-            for some in np.split(same, np.arange(chunk_size, len(same), chunk_size)):
-                rows = starts[some][:, None] + np.arange(actions * slots)
-                first = rows[:, :actions]  # the first slot has the actions in the order of their numbers
-                yield some, rows, np.exp(scores[first] - scores[first].max(axis=1, keepdims=True)), slots
+            for start in range(0, len(different), chunk_size):
+                some = np.flatnonzero(which.ravel() // chunk_size == start // chunk_size)
+                chunk = different[start : start + chunk_size]
+                yield same[some], rows[some], chunk, which.ravel()[some] - start, slots
 
     def canonical(self, rows: Index) -> Index:
         """Return `slot * actions + number of the action` for these rows of `actions`, [events, rows]."""
@@ -149,7 +163,8 @@ class SlateColumns(Ragged):
     def _drawn_steps(self) -> Array:
         """Return the weight of each slot's action, divided by the weights of all actions that are left for the slot."""
         steps = np.full(len(self.propensity), np.nan)
-        for events, _, weights, slots in self.drawn_by_scores():
+        for events, _, different, which, slots in self.drawn_by_scores():
+            weights = different[which]
             indices = self.offsets[events][:, None] + np.arange(slots)
             shown = np.zeros_like(weights, dtype=bool)
             row = np.arange(len(events))
@@ -226,6 +241,11 @@ class Prefixes(NamedTuple):
     added: Index
 
 
+def has_few_prefixes(actions: int, slots: int) -> bool:
+    """Tell whether probabilities of rankings are sums over the sets of actions that may fill the slots before one."""
+    return sum(comb(actions, shown) for shown in range(slots)) <= MAX_PREFIXES
+
+
 @lru_cache(maxsize=64)
 def prefixes(actions: int, slots: int) -> tuple[Prefixes, ...]:
     """Return the sets of 0 to `slots - 1` actions."""
@@ -246,7 +266,8 @@ def prefixes(actions: int, slots: int) -> tuple[Prefixes, ...]:
 def draws(weights: Array, slots: int, pairs: bool = False) -> tuple[Array, Array | None]:
     """Return probabilities of actions in the slots of rankings that are drawn by weight, without replacement.
 
-    They are exact: computed from the probability of each set of actions that may fill the slots before another.
+    They are exact, from the probability of each set of actions that may fill the slots before another, if there are at
+    most 10,000 such sets, and else integrals.
 
     Args:
         weights: [n, m] weights of the actions
@@ -263,6 +284,8 @@ def draws(weights: Array, slots: int, pairs: bool = False) -> tuple[Array, Array
            [0.25, 0.75]]), array([0.  , 0.75]))
     """
     n, actions = weights.shape
+    if not has_few_prefixes(actions, slots):
+        return clock_draws(weights, slots, pairs)
     single, joint = np.zeros((n, slots, actions)), np.zeros((n, slots, actions, slots, actions)) if pairs else None
     reached, step = np.ones((n, 1)), np.empty((n, 1, actions))
     after = np.empty((n, 0, 1))  # of each set, and of an action in a slot before: [n, slot x action, sets]

@@ -7,7 +7,6 @@ on whole columns. `EventLogger`, files, frames, arrays and Kafka all use these r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from math import comb
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from streameval.common.arrays import Array, Mask
 from streameval.common.text import counted
 from streameval.events.action_sets import ActionSets, Ragged, ScoredOutcomes
+from streameval.events.clocks import MAX_SPREAD
 from streameval.events.schema import (
     MAX_TIMESTAMP,
     NOISE,
@@ -28,7 +28,7 @@ from streameval.events.schema import (
     named_cells,
     policy_cells,
 )
-from streameval.events.slates import SlateColumns
+from streameval.events.slates import SlateColumns, has_few_prefixes
 
 REASONS: tuple[str, ...] = (
     "malformed",
@@ -93,11 +93,11 @@ def rejection(
 SMALLER_UNITS = {"milliseconds": 1e14, "microseconds": 1e17, "nanoseconds": 1e20}  # the largest time in each unit
 PROPENSITY_TOLERANCE = 1e-6  # relative difference between `propensity` and the logged action's entry of `propensities`
 MAX_FEATURES = 4096  # per action: models of the reward need a matrix of this size squared
-MAX_SLATE_ACTIONS = 500  # in all slots, with listed slates or scores: estimates need a matrix of this size squared
+MAX_SLATE_ACTIONS = 500  # in all slots, with listed slates: estimates need a matrix of this size squared
+MAX_DRAWN_ACTIONS = 1000  # the same of rankings drawn by scores
 MAX_SLATE_PAIRS = 4_000_000  # of slots, in all listed slates: the probability of each pair of actions is summed
 
 MAX_SCORE_DIFFERENCE = 500  # in a ranking: exp(-500) is still a precise number
-MAX_PREFIXES = 10_000  # sets of actions that may fill the slots before another: their probabilities are summed
 
 
 def tolerance(actions: NDArray[np.int64]) -> Array:
@@ -195,7 +195,7 @@ def _slate_mismatches(slate: Event, slots: Sequence[Slot]) -> Iterator[str]:
     elif slate.slate_logging in ("uniform_ranking", "plackett_luce"):
         yield from _ranking_mismatches(slots)
         if slate.slate_logging == "plackett_luce":
-            yield from _score_mismatches(slate.scores, len(slots), len(slots[0].actions or ()))
+            yield from score_mismatches(slate.scores, len(slots), len(slots[0].actions or ()))
 
 
 def _ranking_mismatches(slots: Sequence[Slot]) -> Iterator[str]:
@@ -212,7 +212,8 @@ def _ranking_mismatches(slots: Sequence[Slot]) -> Iterator[str]:
         shown.add(slot.action)
 
 
-def _score_mismatches(scores: Any, slots: int, actions: int) -> Iterator[str]:
+def score_mismatches(scores: Any, slots: int, actions: int) -> Iterator[str]:
+    """Yield what is wrong with the scores that a ranking was drawn by."""
     if scores is None:
         yield "scores: missing, but the ranking was drawn by them"
     elif not isinstance(scores, list) or not all(type(score) in (int, float) for score in scores):
@@ -221,11 +222,15 @@ def _score_mismatches(scores: Any, slots: int, actions: int) -> Iterator[str]:
         yield f"scores: {counted(len(scores), 'entry')} for {counted(actions, 'action')}"
     elif not all(-1e300 < score < 1e300 for score in scores) or max(scores) - min(scores) > MAX_SCORE_DIFFERENCE:
         yield f"scores: differ by more than {MAX_SCORE_DIFFERENCE}, which leaves no chance to some actions"
-    if slots * actions > MAX_SLATE_ACTIONS:
-        yield f"slots: {slots * actions} actions with `scores`, more than the limit of {MAX_SLATE_ACTIONS}"
-    prefixes = sum(comb(actions, shown) for shown in range(slots))
-    if prefixes > MAX_PREFIXES:
-        yield f"slots: {prefixes} sets of actions in the slots before one, more than the limit of {MAX_PREFIXES}"
+    elif slots * actions <= MAX_DRAWN_ACTIONS and not has_few_prefixes(actions, slots):
+        spread = max(scores) - sorted(scores)[-slots]
+        if spread > MAX_SPREAD:
+            yield (
+                f"scores: the {slots} highest differ by {spread:.10g}, more than {MAX_SPREAD:.10g} "
+                f"in a ranking of {slots} of {actions} actions"
+            )
+    if slots * actions > MAX_DRAWN_ACTIONS:
+        yield f"slots: {slots * actions} actions with `scores`, more than the limit of {MAX_DRAWN_ACTIONS}"
 
 
 def _list_mismatches(slate: Event, slots: Sequence[Slot]) -> Iterator[str]:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from streameval import Cumulative, Evaluator, EventBatch, PseudoInverse, WeightedPseudoInverse
+from streameval.events.slates import draws
 from support.paths import ROOT
 from support.scripts import importable
 
@@ -33,6 +34,17 @@ def test_the_covariance_of_a_log_is_that_of_all_its_slates(simulation: ModuleTyp
     shown = shown.reshape(len(slates), -1)
     assert log.propensity(slates).sum() == pytest.approx(1)
     assert log.covariance == pytest.approx(np.einsum("s,si,sj->ij", log.propensity(slates), shown, shown))
+
+
+@pytest.mark.parametrize(("slots", "actions"), [(10, 20), (5, 50)])
+def test_integrals_for_long_rankings_equal_the_covariance_by_classes(
+    simulation: ModuleType, slots: int, actions: int
+) -> None:
+    log = simulation.Log(simulation.world(slots, actions, queries=1), 1.0)
+    single, joint = draws(log.weight[None], slots, pairs=True)
+    assert joint is not None
+    later = joint[0].reshape(slots * actions, -1)
+    assert later + later.T + np.diag(single.ravel()) == pytest.approx(log.covariance, rel=1e-10, abs=1e-15)
 
 
 @pytest.mark.slow

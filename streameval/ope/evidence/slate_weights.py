@@ -176,36 +176,51 @@ def _listed_gains(slates: SlateColumns) -> Array:
         chunk_size = max(1, MAX_ENTRIES // int(shape[0]) ** 2)
         for chunk in np.split(events, np.arange(chunk_size, len(events), chunk_size)):
             chunk_slates = slates.take(chunk)
-            gains[owned_rows(slates.offsets, chunk)[0]] = _covariance_gains(
-                chunk_slates, _covariance(chunk_slates, *shape)
-            )
+            shown = chunk_slates.shown.reshape(len(chunk), -1, 1)
+            dual = _dual(_covariance(chunk_slates, *shape), shown)
+            gains[owned_rows(slates.offsets, chunk)[0]] = _dual_gains(chunk_slates, dual)
     return gains
 
 
 def _drawn_gains(slates: SlateColumns) -> Array:
-    """Return the parts of slots of rankings that were drawn by scores, computing events of one shape at once."""
+    """Return the parts of slots of rankings that were drawn by scores, with one `Gamma` for equal scores."""
     gains = np.empty_like(slates.probabilities)
-    for events, rows, weights, slots in slates.drawn_by_scores():
+    for events, rows, weights, which, slots in slates.drawn_by_scores():
         single, joint = draws(weights, slots, pairs=True)
         assert joint is not None
         size = rows.shape[1]
         gamma = joint.reshape(-1, size, size)
         gamma = gamma + gamma.swapaxes(1, 2)
         gamma[:, np.arange(size), np.arange(size)] = single.reshape(-1, size)
-        order = slates.canonical(rows)
-        gamma = np.take_along_axis(np.take_along_axis(gamma, order[:, :, None], axis=1), order[:, None, :], axis=2)
-        gains[owned_rows(slates.offsets, events)[0]] = _covariance_gains(slates.take(events), gamma)
+        some = slates.take(events)
+        order, shown = slates.canonical(rows), np.zeros((len(events), size))
+        np.put_along_axis(shown, order, some.shown.reshape(shown.shape), axis=1)
+        for index, one in enumerate(gamma):
+            equal = which == index
+            shown[equal] = _dual(one, shown[equal].T).T
+        dual = np.take_along_axis(shown, order, axis=1)
+        gains[owned_rows(slates.offsets, events)[0]] = _dual_gains(some, dual)
     return gains
 
 
-def _covariance_gains(slates: SlateColumns, gamma: Array) -> Array:
-    """Return the parts of the slots of events with `Gamma` [n, rows, rows] [S, P]."""
-    shown = np.zeros(len(slates.actions.propensities))
-    shown[slates.actions.logged[1]] = 1.0
-    inverse = np.linalg.pinv(gamma, rcond=MIN_EIGENVALUE, hermitian=True)
-    dual = np.einsum("nrs,ns->nr", inverse, shown.reshape(len(gamma), -1)).ravel()
+def _dual(gamma: Array, shown: Array) -> Array:
+    """Return `Gamma^+ 1_s` of slates in columns, for `Gamma` or several of them [.., rows, rows], [.., rows, slates].
+
+    Steps of iterated Tikhonov regularisation approach the pseudo-inverse, and are faster than its decomposition.
+    Eigenvalues below `MIN_EIGENVALUE` count as 0.
+    """
+    shift = MIN_EIGENVALUE * np.linalg.norm(gamma, axis=(-2, -1), keepdims=True)
+    inverse = np.linalg.inv(gamma + shift * np.eye(gamma.shape[-1]))
+    dual = inverse @ shown
+    for _ in range(3):
+        dual += inverse @ (shown - gamma @ dual)
+    return np.asarray(dual)
+
+
+def _dual_gains(slates: SlateColumns, dual: Array) -> Array:
+    """Return the parts of the slots of events with `Gamma^+ 1_s` [n, rows] [S, P]."""
     differences = np.ascontiguousarray(slates.actions.probabilities.T) - slates.marginals
-    return np.asarray(np.add.reduceat(differences * dual, slates.actions.offsets[:-1], axis=1).T)
+    return np.asarray(np.add.reduceat(differences * dual.ravel(), slates.actions.offsets[:-1], axis=1).T)
 
 
 def _covariance(slates: SlateColumns, rows: int, slots: int) -> Array:

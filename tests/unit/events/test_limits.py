@@ -194,11 +194,11 @@ def slate(slots: int, actions: int, **fields: Any) -> dict[str, Any]:
     [
         (
             slate(1, 5000, slate_logging="plackett_luce", scores=[0] * 5000),
-            "slots: 5000 actions with `scores`, more than the limit of 500",
+            "slots: 5000 actions with `scores`, more than the limit of 1000",
         ),
         (
-            slate(2, 251, slate_logging="plackett_luce", scores=[0] * 251),
-            "slots: 502 actions with `scores`, more than the limit of 500",
+            slate(2, 501, slate_logging="plackett_luce", scores=[0] * 501),
+            "slots: 1002 actions with `scores`, more than the limit of 1000",
         ),
         (
             BARE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import permutations
 from typing import Any
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from streameval import IIPS, IPS, RIPS, Cumulative, Evaluator, EventBatch, PseudoInverse
 from streameval.events import JsonDecoder
+from streameval.events.clocks import clock_draws
 from streameval.events.slates import draws
 from streameval.ope.evidence import Evidence
 from streameval.ope.evidence.slate_weights import slate_weights
@@ -135,11 +137,13 @@ def test_rips_weighs_by_the_probability_of_the_actions_up_to_each_slot() -> None
     assert chances(rankings, scores) @ terms == pytest.approx(sum(worth[shown[: index + 1]] for index in range(3)))
 
 
-@pytest.mark.parametrize(("actions", "slots"), [(6, 3), (5, 5), (12, 2)])
-def test_probabilities_of_pairs_of_slots_equal_the_sum_over_all_rankings(actions: int, slots: int) -> None:
+@pytest.mark.parametrize("compute", [draws, clock_draws])
+@pytest.mark.parametrize(("actions", "slots"), [(6, 3), (5, 5), (12, 2), (3, 1)])
+def test_probabilities_of_pairs_of_slots_equal_the_sum_over_all_rankings(
+    compute: Callable[..., tuple[Array, Array]], actions: int, slots: int
+) -> None:
     scores = np.random.default_rng(actions).normal(size=(3, actions))
-    single, joint = draws(np.exp(scores), slots, pairs=True)
-    assert joint is not None
+    single, joint = compute(np.exp(scores), slots, pairs=True)
     rankings = list(permutations(range(actions), slots))
     shown = indicators(rankings, actions)
     for row in range(3):
@@ -147,15 +151,70 @@ def test_probabilities_of_pairs_of_slots_equal_the_sum_over_all_rankings(actions
         assert single[row].ravel() == pytest.approx(share @ shown, rel=1e-12)
         both = np.einsum("s,si,sj->ij", share, shown, shown).reshape(joint.shape[1:])
         later = np.arange(slots)[:, None] < np.arange(slots)
-        assert np.where(later[:, None, :, None], both, 0.0) == pytest.approx(joint[row], rel=1e-12, abs=1e-15)
+        assert np.where(later[:, None, :, None], both, 0.0) == pytest.approx(joint[row], rel=1e-11, abs=1e-14)
 
 
-def test_equal_scores_make_a_uniform_ranking() -> None:
-    target, rankings = np.full((3, 5), 0.2), list(permutations(range(5), 3))[:20]
-    drawn = batch_of(*[slate(ranking, np.zeros(5), target) for ranking in rankings])
-    uniform = batch_of(*[slate(ranking, np.zeros(5), target, slate_logging="uniform_ranking") for ranking in rankings])
+def test_integrals_equal_the_sums_over_sets_of_actions_for_distant_scores() -> None:
+    weights = np.exp(2.5 * np.random.default_rng(3).normal(size=(1, 10)))
+    for sums, integrals in zip(draws(weights, 6, pairs=True), clock_draws(weights, 6, pairs=True), strict=True):
+        assert sums is not None
+        assert sums == pytest.approx(integrals, rel=1e-10, abs=1e-14)
+
+
+@pytest.mark.parametrize(("actions", "slots"), [(5, 3), (20, 10), (20, 20)])
+def test_equal_scores_make_a_uniform_ranking(actions: int, slots: int) -> None:
+    rng = np.random.default_rng(4)
+    log = {
+        "reward": np.ones(20),
+        "action": np.array([rng.permutation(actions)[:slots] for _ in range(20)]),
+        "policies": {POLICY: np.eye(actions)[rng.permutation(actions)[:slots]][None].repeat(20, axis=0)},
+    }
+    drawn = EventBatch.from_arrays(**log, scores=np.zeros((20, actions)), slate_logging="plackett_luce")
+    propensities = np.full((20, slots, actions), 1 / actions)
+    uniform = EventBatch.from_arrays(**log, propensities=propensities, slate_logging="uniform_ranking")
     assert drawn.propensity == pytest.approx(uniform.propensity)
-    assert slate_weights(drawn, [POLICY]) == pytest.approx(slate_weights(uniform, [POLICY]))
+    assert slate_weights(drawn, [POLICY]) == pytest.approx(slate_weights(uniform, [POLICY]), rel=1e-8, abs=1e-8)
+
+
+def test_long_rankings_by_scores_are_estimated_without_bias() -> None:
+    rng, scores = np.random.default_rng(5), np.linspace(1.0, -1.0, 20)
+    action = np.argsort(-(scores + rng.gumbel(size=(1_000, 20))), axis=1)[:, :10]
+    worth, target = rng.random((10, 20)), rng.dirichlet(np.full(20, 5.0), 10)
+    batch = EventBatch.from_arrays(
+        reward=worth[np.arange(10), action].sum(axis=1) / 10,
+        action=action,
+        scores=np.tile(scores, (1_000, 1)),
+        slate_logging="plackett_luce",
+        policies={POLICY: np.tile(target, (1_000, 1, 1))},
+    )
+    weights = slate_weights(batch, [POLICY, "logging"])
+    assert weights[:, 1] == pytest.approx(1)
+    for values, truth in ((weights[:, 0], 1.0), (weights[:, 0] * batch.reward, (worth * target).sum() / 10)):
+        assert abs(values.mean() - truth) < 4 * values.std() / math.sqrt(1_000)
+
+
+def test_arrays_of_scores_make_the_events_of_messages() -> None:
+    rankings, scores = list(permutations(range(4), 2)), np.array([1.0, 0.0, -0.5, 0.3])
+    target, n = np.full((2, 4), 0.25), len(rankings)
+    log: dict[str, Any] = {
+        "reward": np.ones(n),
+        "action": rankings,
+        "scores": np.tile(scores, (n, 1)),
+        "slate_logging": "plackett_luce",
+        "policies": {POLICY: np.tile(target, (n, 1, 1))},
+    }
+    batch = EventBatch.from_arrays(**log)
+    messages = batch_of(*[slate(ranking, scores, target) for ranking in rankings])
+    assert batch.propensity == pytest.approx(messages.propensity)
+    assert slate_weights(batch, [POLICY]) == pytest.approx(slate_weights(messages, [POLICY]))
+    for fault, reason in (
+        ({"scores": None}, "plackett_luce: give `action`"),
+        ({"propensity": np.full((n, 2), 0.5)}, "plackett_luce: give `action`"),
+        ({"scores": np.where(np.arange(n)[:, None] == 3, np.nan, log["scores"])}, "row 3: malformed: scores: differ"),
+        ({"action": np.zeros((n, 2), dtype=int)}, "a ranking shows no action twice"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            EventBatch.from_arrays(**log | fault)
 
 
 def test_slates_of_different_shapes_and_kinds_have_the_weight_of_each_alone() -> None:
@@ -202,9 +261,9 @@ def test_faulty_scores_are_rejected_with_the_reason() -> None:
     assert detail(scores=[0, 1]) == "scores: 2 entries for 3 actions"
     too_far = "scores: differ by more than 500, which leaves no chance to some actions"
     assert [detail(scores=[0, 1, score]) for score in (600, -500, 10**305)] == [too_far] * 3
-    many, rows = np.zeros(40), np.full((6, 40), 1 / 40)
-    (rejected,) = JsonDecoder([POLICY]).decode_batch([slate((0, 1, 2, 3, 4, 5), many, rows)]).rejected
-    assert rejected.detail == "slots: 760099 sets of actions in the slots before one, more than the limit of 10000"
+    many, rows = np.repeat([21.0, 0.5, 0.0, -300.0], 10), np.full((15, 40), 1 / 40)
+    (rejected,) = JsonDecoder([POLICY]).decode_batch([slate(tuple(range(15)), many, rows)]).rejected
+    assert rejected.detail == "scores: the 15 highest differ by 20.5, more than 20 in a ranking of 15 of 40 actions"
     twice = slate((0, 0), np.zeros(3), target)
     assert JsonDecoder([POLICY]).decode_batch([twice]).rejected[0].detail.endswith("is shown twice in a ranking")
 
