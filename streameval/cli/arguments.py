@@ -9,23 +9,12 @@ from typing import Annotated, Literal
 import typer
 
 from streameval.errors import InputError
+from streameval.ingest.files.suffixes import LOG_SUFFIXES
 
 DEFAULT_CONFIG = Path("streameval.yaml")
 CONFIG_VARIABLE = "STREAMEVAL_CONFIG"
 CONFIG_SUFFIXES = (".yaml", ".yml")
-EVENT_SUFFIXES = (
-    ".ndjson",
-    ".jsonl",
-    ".json",
-    ".log",
-    ".csv",
-    ".parquet",
-    ".arrow",
-    ".arrows",
-    ".feather",
-    ".gz",
-    ".zst",
-)
+EVENT_SUFFIXES = (*LOG_SUFFIXES, ".json", ".log")
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", envvar=CONFIG_VARIABLE, help="The configuration.")]
 ConfigAndFiles = Annotated[

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -62,15 +62,15 @@ def run_produce(
         warn(config)
     elif candidates is not None:
         config = config_for(candidates, file, events_format)
-    sizes: list[int] = []
-    pack = _packer(config, topic, events_format, batch, sizes) if batch > 1 else None
+    pack = _packer(config, topic, events_format, batch) if batch > 1 else None
     cluster, topic = destination(config, topic, connection)
-    rejections = Rejections()
+    rejections, numbers = Rejections(), count()
     with progress_of_bytes() as advance:
         found = rejections if validate else None
-        values = chain.from_iterable(messages(one, config, events_format, advance, found) for one in expand([file]))
+        read = chain.from_iterable(messages(one, config, events_format, advance, found) for one in expand([file]))
+        values = (value for value, _ in zip(read, numbers, strict=False))  # numbers the events that are sent
         sent = produce(pack(values) if pack else values, topic, cluster, partitions=partitions)
-    events = sum(sizes) if pack else sent
+    events = next(numbers)
     for line in rejections.lines(events):
         say(line)
     packed = f" in {counted(sent, 'message')}" if pack else ""
@@ -80,7 +80,7 @@ def run_produce(
 
 
 def _packer(
-    config: Config | None, topic: str | None, events_format: str | None, batch: int, sizes: list[int]
+    config: Config | None, topic: str | None, events_format: str | None, batch: int
 ) -> Callable[[Iterable[bytes]], Iterator[bytes]]:
     """Return a function that packs events in Arrow messages, and leaves events that are no table as JSON.
 
@@ -89,7 +89,6 @@ def _packer(
         topic: replaces the topic
         events_format: format of the file, if it is given
         batch: maximum number of events in a message
-        sizes: receives the number of events in each message
 
     Raises:
         InputError: pyarrow is not installed, or the messages could not be read.
@@ -113,9 +112,7 @@ def _packer(
     def packed(values: Iterable[bytes]) -> Iterator[bytes]:
         rest = iter(values)
         while some := [Message("decision", "", value) for value in islice(rest, batch)]:
-            for message, size in pack(some):
-                sizes.append(size)
-                yield message.value
+            yield from (message.value for message, _ in pack(some))
 
     return packed
 

@@ -12,6 +12,7 @@ import yaml
 
 from streameval.common.problems import KeyPath
 from streameval.errors import ConfigError
+from streameval.ingest.files.suffixes import LOG_SUFFIXES
 
 ENVIRONMENT_PREFIX = "STREAMEVAL_"
 TYPES: tuple[tuple[str, Callable[[str], Any]], ...] = (
@@ -24,9 +25,6 @@ TYPES: tuple[tuple[str, Callable[[str], Any]], ...] = (
     ),
 )
 """Types of plain values. The first pattern that fits decides. `no`, `1:30` and `2026-01-31` fit none, and are text."""
-
-LOGS = (".ndjson", ".jsonl", ".csv", ".parquet", ".arrow", ".arrows", ".feather", ".gz", ".zst")
-"""Endings of the names of files of events."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ def read_yaml(path: Path) -> Document:
     Raises:
         ConfigError: The file cannot be read, or holds no mapping. The message names the line and the column.
     """
-    if path.suffix in LOGS:
+    if path.suffix in LOG_SUFFIXES:
         raise ConfigError(
             f"{path} is a log, not a configuration", hint="name the configuration first: streameval replay CONFIG FILE"
         )

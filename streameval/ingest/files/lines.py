@@ -25,14 +25,8 @@ from streameval.errors import InputError
 from streameval.events.diagnosis import EXCERPT_BYTES as EXCERPT_BYTES
 from streameval.events.diagnosis import MAX_MESSAGE_BYTES, cut
 from streameval.events.frames import ARROW_FILE, ARROW_STREAM
-from streameval.ingest.files.remote import (
-    ARROW_SUFFIXES,
-    PARQUET_SUFFIXES,
-    RemoteFile,
-    is_remote,
-    open_remote,
-    remote_size,
-)
+from streameval.ingest.files.remote import RemoteFile, is_remote, open_remote, remote_size
+from streameval.ingest.files.suffixes import TABLE_SUFFIXES
 
 MAX_LINE_BYTES = MAX_MESSAGE_BYTES  # a longer line is cut before it is in memory as a whole
 CHUNK_BYTES, COMPRESSED_CHUNK_BYTES, SMALL_CHUNK_BYTES = 128 * 1024, 1024, 64
@@ -41,12 +35,6 @@ larger: after much text, small chunks are read, which become at most two megabyt
 MAX_READ_BYTES = 32 * 2**20  # of a file or of its text, after which lines are returned even if they are few
 
 STDIN = "-"
-TABLE_SUFFIXES = {
-    **dict.fromkeys(PARQUET_SUFFIXES, "parquet"),
-    **dict.fromkeys(ARROW_SUFFIXES, "arrow"),
-    **dict.fromkeys((".csv", ".tsv"), "csv"),
-}
-"""Formats by suffix. Another one may follow if the table is compressed text, such as .gz."""
 TABLES = ("csv", "parquet", "arrow")
 FOREIGN_FILES: Mapping[bytes, tuple[str, str]] = {
     **{

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 from streameval.common.foreign_code import CodeError, foreign_code
 from streameval.errors import InputError
+from streameval.ingest.files.suffixes import ARROW_SUFFIXES, PARQUET_SUFFIXES
 
 __all__ = ["RemoteFile", "expand", "is_remote", "open_remote", "partition_values", "remote_size"]
 
@@ -33,8 +34,6 @@ VERSIONS = ("ETag", "Last-Modified", "Content-MD5", "LastModified", "etag", "gen
 CHECK_SECONDS = 1.0  # of reading, after which the store is asked whether the file is still the same
 READ_AHEAD_BYTES = 4 * 2**20  # of a file that is read from its start to its end, with one request
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # the folder of rows without a value
-PARQUET_SUFFIXES, ARROW_SUFFIXES = (".parquet", ".pq"), (".arrow", ".feather", ".arrows")
-"""Endings of files that a folder is read for."""
 
 
 def is_remote(path: str) -> bool:

@@ -425,6 +425,7 @@ def test_mistake_in_file_is_explained(run: Run, name: str) -> None:
 
 MISTAKES_IN_COMMANDS = {
     "replay log.ndjson c.yaml": "error: log.ndjson is a log, not a configuration\nhint: name the configuration first: ",
+    "replay log.tsv c.yaml": "error: log.tsv is a log, not a configuration\nhint: name the configuration first: ",
     "replay c.yaml absent.ndjson": "error: absent.ndjson does not exist\nhint: check the name",
     "replay c.yaml .": "error: . is a directory\nhint: name the files in it",
     "replay c.yaml log.ndjson --plot absent/x.png": "error: the directory absent does not exist\nhint: mkdir -p absent",
