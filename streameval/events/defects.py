@@ -12,6 +12,7 @@ import numpy as np
 from streameval.common.text import counted
 from streameval.events.arguments import number_hint
 from streameval.events.batch import EventBatch
+from streameval.events.frames import GLUE_REMEDY, REGISTRY_REMEDY
 from streameval.events.validation import Rejected
 
 REWARD_HINT = (
@@ -68,10 +69,9 @@ def remedy(rejected: Rejected, are_percent: bool | None = None) -> str:
     if form is not None:
         return FORM_HINTS[form]
     if rejected.value[:1] in (b"\0", b"\1", b"\3"):
-        name, option = (
-            ("AWS Glue", "schemas: FOLDER") if rejected.value[:1] == b"\3" else ("a schema registry", "registry: URL")
-        )
-        return f"this is the frame of {name}: write source: {{format: {{kind: avro, {option}}}}}, or protobuf"
+        is_glue = rejected.value[:1] == b"\3"
+        frame, option = ("AWS Glue", GLUE_REMEDY) if is_glue else ("a schema registry", REGISTRY_REMEDY)
+        return f"this is the frame of {frame}: {option}"
     if detail.startswith(("not JSON", "not a JSON object")):
         array = "; jq -c '.[]' FILE unpacks an array" if rejected.value[:1] == b"[" else ""
         return f"write each event as one JSON object, in its own line or message{array}; {EVENT_HINT}"

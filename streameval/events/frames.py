@@ -12,6 +12,10 @@ FRAMES = {b"\0": 5, b"\1": 17, GLUE_PLAIN: GLUE_BYTES, GLUE_ZLIB: GLUE_BYTES}
 Glue, plain and compressed by zlib, with the UUID of the version of a schema."""
 ARROW_STREAM, ARROW_FILE = b"\xff\xff\xff\xff", b"ARROW1"
 """First bytes of an Arrow IPC stream and of a file. No JSON begins like that."""
+REGISTRY_REMEDY, GLUE_REMEDY = (
+    f"write source: {{format: {{kind: avro, {option}}}}}, or protobuf"
+    for option in ("registry: URL", "schemas: FOLDER")
+)
 MAX_UNPACKED_BYTES = 2**20  # of a compressed message: by default a broker accepts plain ones up to this size
 
 

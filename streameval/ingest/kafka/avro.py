@@ -20,7 +20,8 @@ from fastavro.schema import SchemaParseException
 from streameval.errors import InputError
 from streameval.events import Fault
 from streameval.ingest.kafka.glue import GlueReader
-from streameval.ingest.kafka.registry import MAX_RECORD_BYTES, SchemaReader, oversize
+from streameval.ingest.kafka.registry import RegistryReader
+from streameval.ingest.kafka.schemas import MAX_RECORD_BYTES, SchemaReader, oversize
 
 MAX_DEPTH = 4
 """List the fields of records inside records to this depth."""
@@ -85,10 +86,11 @@ def _read_decimal(data: bytes, schema: Any, _: Any = None) -> Any:
 LOGICAL_READERS |= {f"{kind}-{SHORT_DECIMAL}": _read_decimal for kind in ("bytes", "fixed")}
 
 
-class AvroReader(SchemaReader):
-    """Read Avro. `AvroDeserializer` takes twice the time of this, and accepts bytes after the record."""
+class AvroRecords(SchemaReader):
+    """Read the records of messages in Avro.
 
-    title = "Avro"
+    `AvroDeserializer` takes twice the time of this, and accepts bytes after the record.
+    """
 
     def record(self, data: BytesIO, schema: AvroSchema, number: Hashable, indexes: list[int] | None) -> Any:
         if fault := oversize(data.getbuffer().nbytes, schema.max_bytes):
@@ -104,15 +106,14 @@ class AvroReader(SchemaReader):
         rest = len(data.read())
         return Fault("malformed", f"{rest} bytes after the record of the schema {number}") if rest else record
 
+
+class AvroReader(RegistryReader, AvroRecords):
+    """Read Avro with the schemas of a registry."""
+
+    title = "Avro"
+
     def parse(self, schema: Schema) -> AvroSchema:
-        parsed, types = self._parsed(schema, {}, set())
-        with _judged():
-            extents = _Extents(types)
-            max_bytes = extents.max_bytes(parsed)
-            strict = {"type": parsed} if isinstance(parsed, str) else _strict(parsed)
-            names = {name: _strict(named) for name, named in types.items()}
-        strict |= {"__fastavro_parsed": True, "__named_schemas": names}
-        return AvroSchema(strict, max_bytes, _read_recursive if extents.is_recursive else _read_flat)
+        return _judged_schema(*self._parsed(schema, {}, set()))
 
     def paths_of(self, schema: Schema) -> list[str]:
         parsed = self._parsed(schema, {}, set())
@@ -137,13 +138,35 @@ class AvroReader(SchemaReader):
             return fastavro.parse_schema(msgspec.json.decode(schema.schema_str or ""), types), types
 
 
-class GlueAvroReader(GlueReader, AvroReader):
+class GlueAvroReader(GlueReader, AvroRecords):
     """Read Avro in the frame of AWS Glue."""
 
     suffix = ".avsc"
 
     def parse_file(self, content: bytes) -> AvroSchema:
-        return self.parse(Schema(content.decode(errors="replace"), "AVRO", []))
+        types: dict[str, Any] = {}
+        with _judged():
+            parsed = fastavro.parse_schema(msgspec.json.decode(content), types)
+        return _judged_schema(parsed, types)
+
+
+def _judged_schema(parsed: Any, types: dict[str, Any]) -> AvroSchema:
+    """Return a schema with its limits.
+
+    Args:
+        parsed: The parsed schema.
+        types: All schemas that have names.
+
+    Raises:
+        InputError: It is not a schema.
+    """
+    with _judged():
+        extents = _Extents(types)
+        max_bytes = extents.max_bytes(parsed)
+        strict = {"type": parsed} if isinstance(parsed, str) else _strict(parsed)
+        names = {name: _strict(named) for name, named in types.items()}
+    strict |= {"__fastavro_parsed": True, "__named_schemas": names}
+    return AvroSchema(strict, max_bytes, _read_recursive if extents.is_recursive else _read_flat)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from streameval.events import Fault
 from streameval.events.frames import GLUE_BYTES, glue_content
 from streameval.ingest.base import NotYetReadableError
 from streameval.ingest.kafka.formats import GlueFormat
-from streameval.ingest.kafka.registry import SchemaReader
+from streameval.ingest.kafka.schemas import SchemaReader
 
 
 class GlueReader(SchemaReader):
@@ -22,8 +22,8 @@ class GlueReader(SchemaReader):
     suffix: ClassVar[str]
 
     def __init__(self, settings: GlueFormat) -> None:
-        self._folder, self._waits = settings.schemas, settings.on_missing_schema == "wait"
-        self._schemas, self._refusals = {}, {}
+        super().__init__(settings)
+        self._folder = settings.schemas
 
     def __call__(self, message: bytes) -> Any:
         content = glue_content(message)
@@ -32,9 +32,6 @@ class GlueReader(SchemaReader):
         version, data = UUID(bytes=message[2:GLUE_BYTES]), BytesIO(content)
         schema = self._schema(version)
         return schema if isinstance(schema, Fault) else self.record(data, schema, version, self.indexes(data))
-
-    def paths(self, topic: str) -> list[str] | None:
-        return None
 
     def indexes(self, data: BytesIO) -> list[int] | None:
         """Read the place of the type of a message in its schema. Avro has none."""

@@ -26,7 +26,8 @@ from streameval.errors import InputError
 from streameval.events import Fault
 from streameval.ingest.kafka.formats import DescribedProtobuf
 from streameval.ingest.kafka.glue import GlueReader
-from streameval.ingest.kafka.registry import MAX_RECORD_BYTES, SchemaReader, oversize
+from streameval.ingest.kafka.registry import RegistryReader
+from streameval.ingest.kafka.schemas import MAX_RECORD_BYTES, SchemaReader, oversize
 from streameval.ingest.kafka.unpacking import read_varint
 
 SET_HINT = "write it with protoc --include_imports --descriptor_set_out=FILE"
@@ -149,14 +150,8 @@ class RegisteredTypes:
         return kind
 
 
-class ProtobufReader(SchemaReader):
-    """Read Protobuf with the schemas of a registry.
-
-    `ProtobufDeserializer` needs a class that was compiled from the schema. Here the registry's schema is enough.
-    """
-
-    title = "Protobuf"
-    fetched_as = "serialized"  # a FileDescriptorProto in base64: the runtime cannot read the text of a schema
+class ProtobufRecords(SchemaReader):
+    """Read the records of messages in Protobuf."""
 
     def record(self, data: BytesIO, schema: RegisteredTypes, number: Hashable, indexes: list[int] | None) -> Any:
         try:
@@ -169,6 +164,16 @@ class ProtobufReader(SchemaReader):
             return schema.records.record(GetMessageClass(kind).FromString(data.read()))
         except BAD_MESSAGE as error:
             return Fault("malformed", f"not a message of the schema {number}: {error}")
+
+
+class ProtobufReader(RegistryReader, ProtobufRecords):
+    """Read Protobuf with the schemas of a registry.
+
+    `ProtobufDeserializer` needs a class that was compiled from the schema. Here the registry's schema is enough.
+    """
+
+    title = "Protobuf"
+    fetched_as = "serialized"  # a FileDescriptorProto in base64: the runtime cannot read the text of a schema
 
     def parse(self, schema: Schema) -> RegisteredTypes:
         pool = DescriptorPool()
@@ -218,7 +223,7 @@ def _nested(kinds: Iterable[Any]) -> Iterator[Any]:
         yield from _nested(kind.nested_types)
 
 
-class GlueProtobufReader(GlueReader, ProtobufReader):
+class GlueProtobufReader(GlueReader, ProtobufRecords):
     """Read Protobuf in the frame of AWS Glue. Files of schemas are sets: the runtime cannot read the text of a schema.
 
     In a set of protoc, the file that was asked for is the last one.

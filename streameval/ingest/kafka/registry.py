@@ -10,7 +10,7 @@ import math
 import ssl
 import struct
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Hashable
 from functools import partial
 from io import BytesIO
@@ -22,9 +22,11 @@ from confluent_kafka.serialization import SerializationError
 
 from streameval.errors import InputError
 from streameval.events import Fault
+from streameval.events.frames import GLUE_REMEDY
 from streameval.ingest.background import Background
 from streameval.ingest.base import NotYetReadableError
 from streameval.ingest.kafka.formats import RegistryFormat
+from streameval.ingest.kafka.schemas import SchemaReader
 
 REQUEST_TIMEOUT_SECONDS = 5.0  # for each part of an answer
 ANSWER_TIMEOUT_SECONDS = 10.0  # for a whole answer
@@ -37,15 +39,8 @@ OUTAGES = {401, 408, 429, 502, 503, 504}
 BAD_ANSWER = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """Errors of the library for an answer that is not a schema."""
 MAX_ANSWER_BYTES = 16 * 2**20
-GLUE_REMEDY = "give its schemas in a folder, source: {format: {kind: avro, schemas: FOLDER}}, or protobuf"
-MAX_FAULTS = 10_000
-"""Remember for this many schemas why there are none."""
-MAX_RECORD_BYTES = 384 * 2**20
-"""Memory that the record of one message may take. In Python it may take a hundred times the bytes of the message."""
 MAX_PREFIX_BYTES = 1024
 """The library reads integers of any length there, in a time that grows with the square of the length."""
-UNKNOWN_SCHEMA_SECONDS = 60.0
-"""Time after which the registry is asked again for a schema that it did not have."""
 
 
 def client_options(settings: RegistryFormat) -> dict[str, Any]:
@@ -91,20 +86,7 @@ def _limit(response: Any) -> None:
     response._content = b"" if problem else bytes(content)
 
 
-def oversize(length: int, limit: float) -> Fault | None:
-    """Return the fault of a message that may become a record of more than `MAX_RECORD_BYTES`, or None.
-
-    Args:
-        length: The bytes of the message.
-        limit: The most bytes of a message of its schema.
-    """
-    if length <= limit:
-        return None
-    reason = "beyond that, lists of its schema may fill the memory"
-    return Fault("malformed", f"{length} bytes, more than the limit of {limit:.0f}: {reason}")
-
-
-class SchemaReader(ABC):
+class RegistryReader(SchemaReader):
     """Turn messages into records with the schemas of a registry, each requested once."""
 
     title: ClassVar[str]
@@ -112,10 +94,10 @@ class SchemaReader(ABC):
     """Let the registry return schemas in this form. None = as they were registered."""
 
     def __init__(self, settings: RegistryFormat) -> None:
-        self._url, self._waits = settings.registry, settings.on_missing_schema == "wait"
+        super().__init__(settings)
+        self._url = settings.registry
         self._make_client = partial(make_client, settings)
         self._client = self._make_client()
-        self._schemas: dict[Hashable, tuple[Any, float]] = {}
         self._refusals: dict[Hashable, _Refusal] = {}
         self._pending: tuple[Hashable, Background[tuple[Schema]], float] | None = None
         self._waited = 0.0  # seconds since the caller last went on without all answers
@@ -162,17 +144,6 @@ class SchemaReader(ABC):
         return None if isinstance(newest, Fault) else self.paths_of(newest)
 
     @abstractmethod
-    def record(self, data: BytesIO, schema: Any, number: Hashable, indexes: list[int] | None) -> Any:
-        """Return the record of a message, or its `Fault`.
-
-        Args:
-            data: The message, read up to the end of its prefix.
-            schema: The schema, as `parse` returned it.
-            number: Its id.
-            indexes: The place of the type of the message in a Protobuf schema.
-        """
-
-    @abstractmethod
     def parse(self, schema: Schema) -> Any:
         """Parse a schema with the schemas that it refers to.
 
@@ -201,18 +172,9 @@ class SchemaReader(ABC):
             raise InputError(message, hint="register the schema that it refers to")
         return schema
 
-    def _schema(self, number: Hashable) -> Any:
-        """Return the schema with an id, or a `Fault`, which holds for a while."""
-        schema, until = self._schemas.get(number, (None, 0.0))
-        if time.monotonic() < until:
-            return schema
-        schema = self._load(number)
-        until = time.monotonic() + UNKNOWN_SCHEMA_SECONDS if isinstance(schema, Fault) else math.inf
-        if len(self._schemas) >= MAX_FAULTS:  # messages may be bytes with any number at that place
-            self._schemas = {key: entry for key, entry in self._schemas.items() if not isinstance(entry[0], Fault)}
-            self._refusals.clear()
-        self._schemas[number] = schema, until
-        return schema
+    def _forget_faults(self) -> None:
+        super()._forget_faults()
+        self._refusals.clear()
 
     def _load(self, number: Any) -> Any:
         name, key = ("get_schema", number) if isinstance(number, int) else ("get_schema_by_guid", str(number))

@@ -36,7 +36,7 @@ from streameval.ingest.kafka.formats import (
 
 if TYPE_CHECKING:
     from streameval.ingest.kafka.protobuf import DescribedReader
-    from streameval.ingest.kafka.registry import SchemaReader
+    from streameval.ingest.kafka.schemas import SchemaReader
 
 
 def _kind_of_format(value: Any) -> str:

@@ -24,6 +24,7 @@ from streameval.errors import InputError
 from streameval.events import EventBatch
 from streameval.ingest.base import NotYetReadableError
 from streameval.ingest.kafka import registry as registries
+from streameval.ingest.kafka import schemas
 from streameval.ingest.kafka.settings import KafkaSettings
 from support.factories import wait_until
 from support.schema_registry import (
@@ -187,7 +188,7 @@ def test_an_unknown_schema_is_asked_for_again_after_a_while(
     assert registry.requests == ["/schemas/ids/8"]
     registry.register(8)
     now = registries.time.monotonic()
-    monkeypatch.setattr(registries.time, "monotonic", lambda: now + registries.UNKNOWN_SCHEMA_SECONDS)
+    monkeypatch.setattr(registries.time, "monotonic", lambda: now + schemas.UNKNOWN_SCHEMA_SECONDS)
     assert len(decoder.decode_batch([message])) == 1
 
 
@@ -387,7 +388,7 @@ def test_a_message_whose_schema_is_refused_is_rejected_after_some_attempts(
     assert len(decoder.decode_batch(messages)) == 2, "without a request"
     registry.register(8)
     registry.refusals.clear()
-    clock.passed += registries.UNKNOWN_SCHEMA_SECONDS
+    clock.passed += schemas.UNKNOWN_SCHEMA_SECONDS
     assert len(decoder.decode_batch(messages)) == 3
 
 
@@ -442,7 +443,7 @@ def test_ids_without_schemas_are_forgotten_if_there_are_too_many(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Messages may be bytes with any number in the place of the id."""
-    monkeypatch.setattr(registries, "MAX_FAULTS", 10)
+    monkeypatch.setattr(schemas, "MAX_FAULTS", 10)
     decoder = configured(registry.url).event_format()
     messages = [encoded(event(number), 7 if number % 5 == 0 else 100 + number % 20) for number in range(60)]
     assert len(decoder.decode_batch(messages)) == 12
