@@ -24,8 +24,8 @@ from streameval.common.arrays import Array, Mask
 from streameval.errors import InputError
 from streameval.events.action_sets import ActionNames, ActionSets, Features, Index, cumulative_offsets, reconcile
 from streameval.events.arguments import is_series, number_hint, remedy_of
-from streameval.events.batch import EventBatch
-from streameval.events.decoder import JsonDecoder
+from streameval.events.batch import EventBatch, RewardBatch
+from streameval.events.decoder import JsonDecoder, RewardDecoder
 from streameval.events.further_rewards import FurtherRewards
 from streameval.events.origin import Origin, fingerprints, name_fingerprints
 from streameval.events.segments import SegmentColumns, SegmentField, values_at
@@ -231,6 +231,42 @@ def decode_columns(
     accepted = np.delete(others, [message.place for message in rest.rejected])
     joined = EventBatch.concat([layout.without_placeholders(batch), replace(rest, rejected=())])
     return replace(joined.take(np.argsort(np.concatenate([kept, accepted]))), rejected=tuple(rejected))
+
+
+def decode_rewards(
+    table: Any, decoder: RewardDecoder, origin: Origin, probabilities: Array | None = None
+) -> RewardBatch | None:
+    """Decode rewards or probabilities that arrive separately from columns with the names of their fields.
+
+    Args:
+        table: the columns
+        decoder: the decoder of such messages
+        origin: topic, partition and offset of each row
+        probabilities: [n, P] the numbers of the policies, NaN = missing, None = they are no column of numbers
+
+    Returns:
+        None if a row breaks a rule, or a column has values that are not read as arrays.
+    """
+    kinds = {**dict.fromkeys(("event_id", "reward_id"), KINDS["event_id"]), "timestamp": NUMBERS}
+    kinds |= dict.fromkeys(decoder.fields, REWARD_KINDS)
+    names = table.column_names
+    columns = {name: _json_array(table.column(name)) for name in kinds if names.count(name) == 1}
+    is_known = decoder.policies is None or probabilities is not None
+    if not is_known or len(set(names)) < len(names) or not {"event_id", "timestamp"} <= columns.keys():
+        return None
+    if columns["event_id"].null_count or any(_kind(column.type) not in kinds[name] for name, column in columns.items()):
+        return None
+    if probabilities is None:
+        absent = np.full(table.num_rows, math.nan)
+        values = [_floats(columns[field]) if field in columns else absent for field in decoder.fields]
+        probabilities = np.array(values).T.copy()
+    times, (rewards, further) = _floats(columns["timestamp"]), decoder.named(probabilities)
+    if np.isnan(times).any() or decoder.faults(rewards, times, further):
+        return None
+    identity = fingerprints(columns["event_id"].to_pylist())
+    has_ids = "reward_id" in columns and "reward_id" in decoder.form.__struct_fields__
+    own = columns["reward_id"].to_pylist() if has_ids else []
+    return RewardBatch(rewards, times, replace(origin, identity=identity), (), further, name_fingerprints(own))
 
 
 def _arrays(columns: Sequence[Column], layout: TableLayout, decoder: JsonDecoder, count: int) -> Fields | None:

@@ -18,9 +18,9 @@ from streameval.common.arrays import Array
 from streameval.common.text import counted
 from streameval.errors import InputError
 from streameval.events.action_sets import Index
-from streameval.events.arrow import decode_columns, json_rows, table_columns
+from streameval.events.arrow import decode_columns, decode_rewards, json_rows, table_columns
 from streameval.events.batch import EventBatch
-from streameval.events.decoder import JsonDecoder
+from streameval.events.decoder import JsonDecoder, RewardDecoder
 from streameval.events.frames import ARROW_FILE, ARROW_STREAM
 from streameval.events.origin import Origin
 from streameval.events.tables import IDENTIFIERS, OTHER_FORMS, ColumnNames, Row, TableLayout, json_context, to_seconds
@@ -219,6 +219,10 @@ class ArrowDecoder:
             origin: their places
         """
         decoder = self.decoder
+        if type(decoder) is RewardDecoder:  # another one has other names
+            cells = None if decoder.policies is None else _probabilities(table, names, decoder.policies)
+            found = decode_rewards(table, decoder, origin, cells)
+            return decoder.decode_batch(self._json_rows(table, names), origin) if found is None else found
         by_columns = isinstance(decoder, JsonDecoder) and decoder.reads_columns
         if not by_columns or not {*OTHER_FORMS}.isdisjoint(table.column_names):
             return decoder.decode_batch(self._json_rows(table, names), origin)
@@ -566,7 +570,9 @@ def _written(name: str, values: Sequence[Any]) -> Any:
         return pa.array([None if value is None else to_seconds(value) for value in values], pa.float64())
     if bool in kinds:  # rewards may be true
         values = [float(value) if isinstance(value, bool) else value for value in values]
-    are_numbers = name not in IDENTIFIERS and all(value is None or _is_number(value) for value in values)
+    are_numbers = name not in (*IDENTIFIERS, "reward_id") and all(
+        value is None or _is_number(value) for value in values
+    )
     return pa.array(values, pa.float64() if are_numbers else None)
 
 

@@ -360,7 +360,7 @@ class RewardDecoder:
         rewards = _read(messages, self._decode, self._refused, faults)
         times = seconds([message.timestamp for message in rewards])
         amounts, further = self._columns(rewards)
-        broken = first_faults((*self._rules(amounts, further), seconds_rule(times)))
+        broken = self.faults(amounts, times, further)
         rows = np.delete(np.arange(len(rewards)), list(broken))
         kept_rewards = _without(rewards, broken, faults)
         identity = fingerprints([message.event_id for message in kept_rewards])
@@ -374,13 +374,33 @@ class RewardDecoder:
             name_fingerprints([getattr(message, "reward_id", None) for message in kept_rewards]),
         )
 
+    @property
+    def fields(self) -> list[str]:
+        """Return the fields with rewards, the primary one first, none if probabilities are read in their place."""
+        return [] if self.policies is not None else [self._field, *(reward.field for reward in self._further)]
+
+    def named(self, values: Array) -> tuple[Array, FurtherRewards | None]:
+        """Return the primary reward and the further ones of n messages.
+
+        Args:
+            values: [n, columns] `fields`, or the probabilities of `policies`
+        """
+        if self.policies is not None:
+            return np.full(len(values), np.nan), FurtherRewards(tuple(self.policies), values)
+        names = tuple(reward.name for reward in self._further)
+        return values[:, 0], FurtherRewards(names, values[:, 1:]) if names else None
+
+    def faults(self, rewards: Array, times: Array, further: FurtherRewards | None) -> dict[int, Fault]:
+        """Return the rows that are not rewards, with the first rule that each of them breaks."""
+        return first_faults((*self._rules(rewards, further), seconds_rule(times)))
+
     def _columns(self, messages: Sequence[Any]) -> tuple[Array, FurtherRewards | None]:
         if self.policies is None:
             amounts = floats_or([message.reward for message in messages], np.nan)
             return amounts, further_rewards(self._further, messages) if self._further else None
         cells = chain.from_iterable(policy_cells(message.policies) for message in messages)
         values = floats_or(list(cells), np.nan).reshape(len(messages), len(self.policies))
-        return np.full(len(messages), np.nan), FurtherRewards(tuple(self.policies), values)
+        return self.named(values)
 
     def _rules(self, rewards: Array, further: FurtherRewards | None) -> Iterator[BrokenRule]:
         if self.policies is not None and further is not None:
@@ -391,7 +411,7 @@ class RewardDecoder:
             yield finite("reward", rewards, ~np.isfinite(rewards))
             return
         missing = np.isnan(rewards) & np.isnan(further.values).all(axis=1)
-        fields = ", ".join([self._field, *(reward.field for reward in self._further)])
+        fields = ", ".join(self.fields)
         yield missing, "missing_field", lambda _: f"{self._field}: missing, and so are all others of {fields}"
         yield finite("reward", rewards, np.isinf(rewards))
         yield from further.infinite()

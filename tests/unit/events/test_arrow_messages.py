@@ -16,6 +16,8 @@ import pytest
 from streameval.config.model import Config
 from streameval.events import EventBatch, JsonDecoder, RankingDecoder, RewardDecoder
 from streameval.events.arrow_messages import COUNT_KEY, NAMES_KEY, ArrowDecoder, arrow_message
+from streameval.events.fields import reward_decoder
+from streameval.events.further_rewards import RewardField
 from streameval.events.origin import Origin
 from streameval.events.segments import SegmentField
 from streameval.events.tables import ColumnNames
@@ -84,6 +86,36 @@ def test_events_of_every_form_are_those_of_json(kind: str, size: int) -> None:
     assert_same_events(found, expected)
     np.testing.assert_array_equal(found.origin.offset, 10 + np.arange(200) // size)
     np.testing.assert_array_equal(found.origin.row, np.arange(200) % size)
+
+
+FURTHER = [RewardField("revenue", "revenue", 0.0, 9.0), RewardField("stay", "reward_id", 0.0, 9.0)]
+
+
+@pytest.mark.parametrize(
+    "decoder",
+    [
+        RewardDecoder(),
+        RewardDecoder(further=FURTHER[:1]),
+        RewardDecoder("revenue"),
+        RewardDecoder(further=FURTHER),
+        RewardDecoder(policies=["new", "old"]),
+        reward_decoder(columns={"reward": "revenue"}),
+    ],
+    ids=["one", "two", "other name", "named like ids", "scores", "renamed"],
+)
+@pytest.mark.parametrize("bad", [{}, {"reward": None}, {"event_id": None}, {"timestamp": 1e14}, {"timestamp": None}])
+def test_rewards_of_other_topics_are_those_of_json(decoder: RewardDecoder, bad: dict[str, Any]) -> None:
+    reward = {"timestamp": 5, "reward": 0.5, "revenue": 2.0, "reward_id": 3, "policies": {"new": 0.5, "none": 2.0}}
+    rows = [reward | {"event_id": f"e-{number}", "reward_id": number} for number in range(4)]
+    rows[1] |= bad
+    expected = decoder.decode_batch([json.dumps(row).encode() for row in rows], Origin.from_parts("", [(0, range(4))]))
+    found = decoded(decoder, [arrow_message(rows)])
+    for name in ("reward", "timestamp", "reward_id"):
+        np.testing.assert_equal(getattr(found, name), getattr(expected, name))
+    np.testing.assert_equal(found.further and found.further.values, expected.further and expected.further.values)
+    np.testing.assert_equal(found.origin.identity, expected.origin.identity)
+    assert [one.reason for one in found.rejected] == [one.reason for one in expected.rejected]
+    assert len(found) >= 3
 
 
 def test_rankings_and_rewards_are_those_of_json() -> None:
