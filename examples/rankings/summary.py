@@ -1,4 +1,4 @@
-"""Fill in the tables and figures of README.md from results.json and learning.json: `python summary.py`."""
+"""Fill in the tables and figures of README.md from the stored results: `python summary.py`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ JUDGED = "position-biased"
 
 def fill_in(document: str, results: Mapping[str, Any]) -> str:
     """Replace tables, each after a line `<!-- table: name -->`, and figures, each before `<!-- =name -->`."""
-    for name, lines in (("candidates", candidates(results)), ("errors", errors(results)), ("learning", learning())):
+    lines_by_name = {"candidates": candidates(results), "errors": errors(results)}
+    for name, lines in (lines_by_name | {"learning": learning(), "biases": biases()}).items():
         head = f"<!-- table: {name} -->\n"
         document = re.sub(rf"{head}(?:\|[^\n]*\n)*", head + lines, document)
     texts = figures(results)
@@ -57,6 +58,25 @@ def learning() -> str:
     return "\n".join(lines) + "\n"
 
 
+def read_biases() -> list[dict[str, Any]]:
+    """Return the rows of biases.json: models of clicks, gamma, and documents on a page, for several seeds."""
+    rows: list[dict[str, Any]] = json.loads((HERE / "biases.json").read_text())
+    return rows
+
+
+def biases() -> str:
+    """Return the table of the lifts of CF-RANK and CF-DCG at the end, as means over seeds with standard errors."""
+    lines = ["| clicks | gamma | documents | CF-RANK | new queries | CF-DCG | new queries |", f"|{'---|' * 7}"]
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in read_biases():
+        groups.setdefault((row["clicks"], row["gamma"], row["shown"]), []).append(row)
+    for (model, gamma, shown), rows in groups.items():
+        lifts = [[row[ranker][lift] for row in rows] for ranker in ("hinge", "dcg") for lift in ("last", "others")]
+        texts = [f"{signed(np.mean(each))} ± {short(np.std(each, ddof=1) / len(each) ** 0.5)}" for each in lifts]
+        lines.append(f"| {' | '.join([model, f'{gamma:g}', str(shown or 'all'), *texts])} |")
+    return "\n".join(lines) + "\n"
+
+
 def slope(row: Mapping[str, Any]) -> float:
     """Return the exponent of the error as a power of the number of clicks."""
     return float(np.polyfit(np.log(row["clicks"]), np.log(row["corrected"]), 1)[0])
@@ -66,7 +86,11 @@ def figures(results: Mapping[str, Any]) -> dict[str, str]:
     """Return the figures of the text by name."""
     judged, layout = results["lifts"][JUDGED], results["layout"]
     covered = np.mean([row["covered"] for row in results["errors"].values()])
+    learned = [row[ranker] for row in read_biases() for ranker in ("hinge", "dcg")]
+    inside = sum(row["estimate"][1] <= row["truth"] <= row["estimate"][2] for row in learned)
     return {
+        "inside": f"{inside}",
+        "learned": f"{len(learned)}",
         "covered": f"{100 * covered:.1f}",
         "best": signed(judged["weighted clicks"]["truth"]),
         "plain_best": signed(judged["weighted clicks"]["naive"][0]),
@@ -75,11 +99,11 @@ def figures(results: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def signed(number: float) -> str:
+def signed(number: float | np.floating[Any]) -> str:
     return f"{number:+.3f}".replace("0.", ".", 1)
 
 
-def short(number: float) -> str:
+def short(number: float | np.floating[Any]) -> str:
     return f"{number:.3f}".removeprefix("0")
 
 

@@ -60,10 +60,13 @@ class Queries:
 
     def part(self, first: int, step: int) -> Queries:
         """Return every `step`-th query, beginning with `first`."""
-        chosen = np.arange(first, self.count, step)
-        rows = np.isin(self.owner, chosen)
-        sizes = np.diff(self.start)[chosen]
-        return Queries(self.features[rows], self.grade[rows], np.concatenate([[0], np.cumsum(sizes)]))
+        return self.only(np.isin(self.owner, np.arange(first, self.count, step)))
+
+    def only(self, kept: NDArray[np.bool_]) -> Queries:
+        """Return these documents, and the queries that have any."""
+        sizes = np.bincount(self.owner[kept], minlength=self.count)
+        start = np.concatenate([[0], np.cumsum(sizes[sizes > 0])])
+        return Queries(self.features[kept], self.grade[kept], start)
 
     @property
     def count(self) -> int:

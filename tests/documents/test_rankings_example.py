@@ -16,6 +16,7 @@ from support.scripts import importable
 EXAMPLE = ROOT / "examples" / "rankings"
 RESULTS = json.loads((EXAMPLE / "results.json").read_text())
 LEARNING = json.loads((EXAMPLE / "learning.json").read_text())
+BIASES = json.loads((EXAMPLE / "biases.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +47,33 @@ def test_the_ranker_trained_on_weighted_clicks_is_judged_better_than_that_of_pla
 
 
 def test_intervals_contain_the_mean_lift_of_rankers_while_they_learn_and_weighted_clicks_teach_more() -> None:
-    rows = [row for model in LEARNING.values() for name, row in model.items() if name != "grades"]
+    models = [*LEARNING.values(), *({name: row[name] for name in ("hinge", "dcg")} for row in BIASES)]
+    rows = [row for model in models for name, row in model.items() if name != "grades"]
+    assert len(rows) == 12 + 60
     assert sum(row["estimate"][1] <= row["truth"] <= row["estimate"][2] for row in rows) >= 0.9 * len(rows)
     for model in ("perfect", "position-biased"):
         assert LEARNING[model]["hinge"]["last"] > LEARNING[model]["hinge, plain clicks"]["last"] > 0
+
+
+def test_rankers_gain_from_clicks_with_position_bias_and_harm_users_with_noise() -> None:
+    for clicks, gamma, shown in {(row["clicks"], row["gamma"], row["shown"]) for row in BIASES}:
+        rows = [row for row in BIASES if (row["clicks"], row["gamma"], row["shown"]) == (clicks, gamma, shown)]
+        for lifts in np.array(
+            [[row[name][lift] for name in ("hinge", "dcg") for lift in ("last", "others")] for row in rows]
+        ).T:
+            error = lifts.std(ddof=1) / len(rows) ** 0.5
+            assert lifts.mean() < 2 * error if clicks == "near random" else lifts.mean() > 3 * error
+
+
+@pytest.mark.slow
+def test_a_stored_row_of_steeper_looks_and_shorter_pages_is_computed_again(study: ModuleType) -> None:
+    (stored,) = (
+        row for row in BIASES if (row["gamma"], row["shown"], row["seed"]) == (2, 10, 5) and row["clicks"][0] == "p"
+    )
+    data, learning = study.Queries.read(study.DATA), import_module("learning")
+    again = learning.learned(data.part(0, 2), data.part(1, 2), stored["clicks"], ("dcg",), 2.0, 10)
+    for name, number in again["dcg"].items():
+        assert number == pytest.approx(stored["dcg"][name], rel=0.01)
 
 
 def test_a_new_layout_fails_the_trust_check_and_no_old_one_does() -> None:
