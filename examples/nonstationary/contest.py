@@ -177,8 +177,6 @@ FORGETTING: tuple[Contestant, ...] = (
 )
 """One estimator with nine decays and nine windows."""
 
-LINE_UPS: Mapping[str, tuple[Contestant, ...]] = {"table": IN_TABLE, "forgetting": FORGETTING}
-
 
 def teams(contestants: Sequence[Contestant], world: World, seed: int) -> list[Team]:
     """Distribute the contestants to as few evaluators as their estimators and averages allow, and add the A/B test."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from baselines import Batch, Phase, forecast, opfv
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
@@ -55,6 +57,25 @@ AVERAGES: list[AnyAverage] = [
 ]
 
 
+BASELINES = ("opfv, phase of the day", "prognosticator, ols", "prognosticator, wls")
+
+
+class Hour(NamedTuple):
+    """Hold the events of an hour, and the mean rewards of the actions at its end.
+
+    Args:
+        place: Time of the events in the hour, from 0 to 1.
+        action: Actions of the events.
+        reward: Rewards of the events.
+        after: Mean reward of each action at the end of the hour.
+    """
+
+    place: Floats
+    action: NDArray[np.int64]
+    reward: Floats
+    after: Floats
+
+
 class CycleScore(msgspec.Struct, frozen=True):
     """Hold the scores of an average in one run, for the value of one candidate.
 
@@ -63,14 +84,14 @@ class CycleScore(msgspec.Struct, frozen=True):
         seed: Seed of the run.
         average: Name of the average.
         mse: Mean squared error over all looks.
-        coverage: Share of the looks at which the interval holds the present value.
+        coverage: Share of the looks at which the interval holds the present value, None without an interval.
     """
 
     world: str
     seed: int
     average: str
     mse: float
-    coverage: float
+    coverage: float | None
 
 
 def traffic(world: str) -> NDArray[np.int64]:
@@ -83,36 +104,78 @@ def traffic(world: str) -> NDArray[np.int64]:
     return np.asarray(np.round(PER_DAY / DAY * share), dtype=np.int64)
 
 
-def follow(world: str, seed: int) -> list[CycleScore]:
-    """Run all averages on one stream."""
+def stream(world: str, seed: int) -> Iterator[Hour]:
+    """Yield the hours of a stream."""
     random = np.random.default_rng([36, list(CYCLES).index(world), seed])
     level = random.normal(0.0, 0.01, (DAYS, ACTIONS)) if world == "random days" else np.zeros((DAYS, ACTIONS))
     means = np.clip(BASE + CYCLES[world][:, None] * STRENGTH + level.repeat(DAY, axis=0), 0.0, 1.0)
-    evaluator = Evaluator(["candidate"], ["ips"], AVERAGES, drift=None, promotion=None)
-    errors: list[list[float]] = []
-    covered: list[list[bool]] = []
     for hour, count in enumerate(traffic(world).tolist()):
         place = np.sort(random.random(count))
         action = random.integers(ACTIONS, size=count)
         before, after = means[hour], means[min(hour + 1, len(means) - 1)]
         mean = before[action] + place * (after - before)[action]
+        yield Hour(place, action, (random.random(count) < mean).astype(float), after)
+
+
+def follow(world: str, seed: int) -> list[CycleScore]:
+    """Run all averages on one stream."""
+    evaluator = Evaluator(["candidate"], ["ips"], AVERAGES, drift=None, promotion=None)
+    errors: list[list[float]] = []
+    covered: list[list[bool]] = []
+    for hour, (place, action, reward, after) in enumerate(stream(world, seed)):
         evaluator.update(
             EventBatch.from_arrays(
-                reward=(random.random(count) < mean).astype(float),
-                propensity=np.full(count, 1 / ACTIONS),
+                reward=reward,
+                propensity=np.full(len(place), 1 / ACTIONS),
                 policies={"candidate": CANDIDATE[action]},
                 timestamp=MONDAY + 3600.0 * (hour + place),
             )
         )
-        if count and hour >= DAY * LOOKED_AT:
+        if len(place) and hour >= DAY * LOOKED_AT:
             rows = [row for row in evaluator.report().estimates if row.policy == "candidate"]
-            errors.append([float(row.value or np.nan) - float(CANDIDATE @ after) for row in rows])
-            covered.append([(row.lower or 0.0) <= CANDIDATE @ after <= (row.upper or 1.0) for row in rows])
-    mse, coverage = (np.array(errors) ** 2).mean(axis=0), np.array(covered).mean(axis=0)
-    names = [average.label for average in AVERAGES]
+            truth = float(CANDIDATE @ after)
+            errors.append([float(row.value or np.nan) - truth for row in rows])
+            covered.append([(row.lower or 0.0) <= truth <= (row.upper or 1.0) for row in rows])
+    coverage = np.array(covered).mean(axis=0).tolist()
+    return _scored(world, seed, [average.label for average in AVERAGES], errors, coverage)
+
+
+def follow_baselines(world: str, seed: int) -> list[CycleScore]:
+    """Run the baselines on the stream that the averages see.
+
+    The feature of a time in OPFV is the nearest full hour of the day, and its model is the mean reward of each action.
+    The forecasts regress on hours, and predict the next one.
+    """
+    everything, phases = Phase(ACTIONS, 1), [Phase(ACTIONS, 1) for _ in range(DAY)]
+    mass, total, errors = list[Floats](), list[Floats](), list[list[float]]()
+    offered = np.append(1.0, CANDIDATE)[None]
+    for hour, (place, action, reward, after) in enumerate(stream(world, seed)):
+        logged, weight = np.insert(np.eye(ACTIONS)[action], 0, 1.0, axis=1), ACTIONS * CANDIDATE[action][:, None]
+        for late in (False, True):
+            half = (place >= 0.5) == late
+            batch = Batch(reward[half], weight[half], logged[half], offered)
+            for phase in (everything, phases[(hour + late) % DAY]):
+                phase.add(batch)
+        mass.append(weight.sum(axis=0))
+        total.append(reward @ weight)
+        if len(place) and hour >= DAY * LOOKED_AT:
+            counts = traffic(world)[: hour + 1, None].astype(float)
+            values = (
+                opfv(phases[(hour + 1) % DAY], everything, robust=False),
+                forecast(counts, np.array(total)),
+                forecast(np.array(mass), np.array(total)),
+            )
+            errors.append([float(value[0] - CANDIDATE @ after) for value in values])
+    return _scored(world, seed, BASELINES, errors, [None] * len(BASELINES))
+
+
+def _scored(
+    world: str, seed: int, names: Sequence[str], errors: Sequence[Sequence[float]], coverage: Sequence[float | None]
+) -> list[CycleScore]:
+    mse = (np.array(errors) ** 2).mean(axis=0)
     return [
-        CycleScore(world, seed, name, float(f"{mse[index]:.4g}"), float(f"{coverage[index]:.4g}"))
-        for index, name in enumerate(names)
+        CycleScore(world, seed, name, float(f"{error:.4g}"), None if share is None else float(f"{share:.4g}"))
+        for name, error, share in zip(names, mse, coverage, strict=True)
     ]
 
 
@@ -122,12 +185,13 @@ def stored(path: Path) -> list[CycleScore]:
     return [msgspec.json.decode(line, type=CycleScore) for line in whole.splitlines()]
 
 
-def rows_of(scores: Sequence[CycleScore]) -> dict[tuple[str, str], tuple[float, float]]:
+def rows_of(scores: Sequence[CycleScore]) -> dict[tuple[str, str], tuple[float, float | None]]:
     """Return the mean squared error and the coverage by world and average, over all runs."""
     rows = {}
     for key in dict.fromkeys((score.world, score.average) for score in scores):
         group = [score for score in scores if (score.world, score.average) == key]
-        rows[key] = float(np.mean([score.mse for score in group])), float(np.mean([score.coverage for score in group]))
+        shares = [score.coverage for score in group if score.coverage is not None]
+        rows[key] = float(np.mean([score.mse for score in group])), float(np.mean(shares)) if shares else None
     return rows
 
 
@@ -137,17 +201,27 @@ def table_of(scores: Sequence[CycleScore]) -> str:
     lines = [["average", *worlds], ["---"] * (1 + len(worlds))]
     for name in dict.fromkeys(score.average for score in scores):
         cells = [(rows[world, name], rows[world, "mixture"][0]) for world in worlds]
-        lines.append([name, *(f"{mse / mixture:.2f}, {coverage:.3f}" for (mse, coverage), mixture in cells)])
+        texts = [
+            f"{mse / mixture:.2f}" + ("" if coverage is None else f", {coverage:.3f}")
+            for (mse, coverage), mixture in cells
+        ]
+        lines.append([name, *texts])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def run_all(runs: int, processes: int, path: Path) -> None:
     """Run and store the missing runs, with a progress bar."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    done = {(score.world, score.seed) for score in stored(path)}
-    jobs = [(world, seed) for seed in range(runs) for world in CYCLES if (world, seed) not in done]
+    done = {(score.world, score.seed, score.average) for score in stored(path)}
+    jobs = [
+        (job, world, seed)
+        for job, name in ((follow, AVERAGES[0].label), (follow_baselines, BASELINES[0]))
+        for seed in range(runs)
+        for world in CYCLES
+        if (world, seed, name) not in done
+    ]
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool, path.open("ab") as file:
-        finished = as_completed([pool.submit(follow, *job) for job in jobs])
+        finished = as_completed([pool.submit(job, world, seed) for job, world, seed in jobs])
         for each in track(finished, "runs", len(jobs), console=Console(stderr=True)):
             file.write(b"".join(msgspec.json.encode(score) + b"\n" for score in each.result()))
             file.flush()

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from baselines import Baselines, Entrant
 from contest import AB_TEST, Answer, Contestant, Floats, teams
 from numpy.typing import NDArray
 
@@ -80,12 +81,15 @@ def scored_batches(events: int) -> range:
     return range(100, events // BATCH, 10)
 
 
-def follow(contestants: Sequence[Contestant], world: World, drift: Drift, events: int, seed: int) -> Track:
+def follow(contestants: Sequence[Entrant], world: World, drift: Drift, events: int, seed: int) -> Track:
     """Feed a stream to the contestants, and read them after every batch at first, then on the scoring grid."""
     scored = {*range(EARLY // BATCH), *scored_batches(events)}
-    watching, waiting = teams(contestants, world, seed), []
+    own = [contestant for contestant in contestants if isinstance(contestant, Contestant)]
+    watching, waiting = teams(own, world, seed), []
+    if len(own) < len(contestants):
+        watching.append(Baselines(world.item_features.shape[1], len(world.candidates), drift))
     count, truth, answers_by_moment = [], [], []
-    describe = any(contestant.estimator.needs for contestant in contestants)
+    describe = len(own) < len(contestants) or any(contestant.estimator.needs for contestant in own)
     for batch, moment in enumerate(simulate(world, drift, events, seed, action_sets=describe)):
         waiting.append(moment)
         if batch in scored:

@@ -30,6 +30,7 @@ TEXTS = {
     DEFAULT: "stratified DR on the mixture",
     AB_TEST: "A/B test, last 10,000 events",
     "ips / adaptive_decay, published": "IPS, adaptive decay as published",
+    "regression-assisted dr": "regression-assisted DR",
 }
 MOVING: tuple[DriftKind, ...] = ("smooth", "abrupt")
 
@@ -103,8 +104,8 @@ def forgetting(means: Sequence[Mean], path: Path) -> None:
 def jumps(means: Sequence[Mean], path: Path, span: int) -> None:
     """Draw error and coverage in the abrupt setting by the time since the last jump."""
     abrupt = {mean.contestant: mean for mean in means if mean.setting == "abrupt"}
-    names = ("ips / adaptive_decay, published", "ips / window", DEFAULT)
-    colours = (PINK, GREEN, BLUE)
+    names = ("ips / adaptive_decay, published", "ips / window", "regression-assisted dr", DEFAULT)
+    colours = (PINK, GREEN, ORANGE, BLUE)
     figure = Figure(figsize=(10.5, 4.2), dpi=150, facecolor="white")
     left, right = figure.subplots(1, 2)
     middle = (np.arange(PHASES) + 0.5) * span / PHASES

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-from contest import Contestant
+from baselines import Entrant
 from experiment import Score, follow, scores
 from worlds import scene
 
@@ -24,7 +24,7 @@ class Task(NamedTuple):
     setting: DriftKind
     seed: int
     events: int
-    contestants: tuple[Contestant, ...]
+    contestants: tuple[Entrant, ...]
 
 
 class Store:
@@ -49,7 +49,7 @@ class Store:
         return b"".join(self.path.read_bytes().rpartition(b"\n")[:2]) if self.path.exists() else b""
 
     def missing(
-        self, world: str, settings: Iterable[DriftKind], seeds: Iterable[int], events: int, chosen: Sequence[Contestant]
+        self, world: str, settings: Iterable[DriftKind], seeds: Iterable[int], events: int, chosen: Sequence[Entrant]
     ) -> list[Task]:
         """Return the runs that are not stored yet, seed by seed."""
         name = scene(world).name

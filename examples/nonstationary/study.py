@@ -2,6 +2,7 @@
 
 python study.py prepare RAW lastfm.npz      a world from the raw HetRec 2011 files
 python study.py run lastfm.npz              20 seeds x 3 settings, resumable
+python study.py run lastfm.npz --contestants baselines --seeds 3       methods published after 2019
 python study.py ideas lastfm.npz            further ideas on two streams of each setting -> results/variants.json
 python study.py cycles                      averages in worlds with days and weeks -> results/cycles.ndjson
 python study.py table                       results/*.jsonl -> results/*.md and *.json -> the tables of README.md
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +22,8 @@ import cycles as days
 import numpy as np
 import typer
 import yaml
-from contest import LINE_UPS, Contestant
+from baselines import BASELINES, Entrant
+from contest import FORGETTING, IN_TABLE, Contestant
 from experiment import SETTINGS
 from ideas import rows_of_ideas
 from pydantic import TypeAdapter
@@ -41,6 +44,8 @@ HERE = Path(__file__).parent
 RESULTS, CYCLES = HERE / "results", "cycles.ndjson"
 DOCUMENTS = [HERE / "README.md", HERE.parents[1] / "README.md"]
 """Documents with figures of this study."""
+
+LINE_UPS: Mapping[str, tuple[Entrant, ...]] = {"table": IN_TABLE, "forgetting": FORGETTING, "baselines": BASELINES}
 
 app = typer.Typer(help=__doc__, add_completion=False, rich_markup_mode=None)
 Results = Annotated[Path, typer.Option(help="directory of the results")]
@@ -76,7 +81,7 @@ def run(
     results: Results = RESULTS,
 ) -> None:
     """Run and store the missing runs."""
-    chosen = _contestants(estimator, average) if estimator or average else LINE_UPS[contestants]
+    chosen: tuple[Entrant, ...] = _contestants(estimator, average) if estimator or average else LINE_UPS[contestants]
     kinds = TypeAdapter(tuple[DriftKind, ...]).validate_python(settings or SETTINGS)
     results.mkdir(parents=True, exist_ok=True)
     store = Store(results / f"{scene(world).name}.jsonl")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from baselines import BASELINES
 from contest import IN_TABLE
 from experiment import EARLY, EARLY_FROM, EARLY_MOMENTS, SETTINGS, Score
 
@@ -20,6 +21,7 @@ INTERVALS = {
     "ips / window": "normal",
     "ips / window, normal with drift": "normal, drift included",
     "ips / window, Bernstein": "empirical_bernstein",
+    "regression-assisted dr": "normal",
 }
 """Kind of interval of the contestants with intervals in the tables."""
 PUBLISHED = {
@@ -48,6 +50,7 @@ FORGETTING = [name for row, names in PUBLISHED.items() if row != "ips, cumulativ
 SHOWN_EARLY = (DEFAULT, "stratified_ips / mixture", "ips / window", "ips / window, Bernstein")
 SYNTHETIC = ("softmax-slow", "softmax-fast")
 TAGGED = "lastfm-tagged"
+BASELINE_WORLDS = ("lastfm", "softmax-fast")
 Means = Mapping[str, Sequence["Mean"]]
 """Means of each world by its name."""
 ONLY_INTERVALS = {contestant.name for contestant in IN_TABLE if contestant.bound is not None}
@@ -130,10 +133,10 @@ def _short(number: float) -> float:
 def write(scores: Sequence[Score], path: Path) -> None:
     """Write the means to `path` with the suffixes .md and .json.
 
-    Rows of contestants that were not run again are kept.
+    Rows of contestants that were not run again, or on fewer seeds, are kept.
     """
-    new = means(scores)
-    lookup = {_key(mean): mean for mean in stored(path.with_suffix(".json"))} | {_key(mean): mean for mean in new}
+    lookup = {_key(mean): mean for mean in stored(path.with_suffix(".json"))}
+    lookup |= {_key(mean): mean for mean in means(scores) if mean.seeds >= lookup.get(_key(mean), mean).seeds}
     merged = sorted(lookup.values(), key=lambda mean: SETTINGS.index(mean.setting))
     path.with_suffix(".md").write_text(markdown(merged))
     path.with_suffix(".json").write_bytes(b"[\n" + b",\n".join(map(msgspec.json.encode, merged)) + b"\n]\n")
@@ -160,6 +163,9 @@ def fill_in(document: str, worlds: Means, variants: Mapping[str, list[list[str]]
         "errors": _table(["", *settings], _errors(worlds["lastfm"])),
         "intervals": _table(["", "interval", *settings], _covered(worlds["lastfm"])),
         "early": _early(worlds["lastfm"], SHOWN_EARLY),
+        "baselines": _table(
+            ["", "", *settings], [row for name in BASELINE_WORLDS for row in _baselines(name, worlds[name])]
+        ),
         "synthetic": _table(
             ["", "", *settings], [row for name in SYNTHETIC for row in _best_and_mixtures(name, worlds[name])]
         ),
@@ -203,6 +209,13 @@ def figures(worlds: Means, variants: Mapping[str, list[list[str]]]) -> dict[str,
     texts["spread_stationary"] = _error_text(cumulative, True).partition("± ")[2]
     texts["default_over_cumulative"] = f"{lookup[DEFAULT, 'stationary'].mse / cumulative.mse:.1f}"
     texts["coverage_after_jump"] = f"{100 * (lookup[DEFAULT, 'abrupt'].phase_coverage[0] or 0.0):.0f}"
+    shares = [
+        mean.coverage or 0.0
+        for name in BASELINE_WORLDS
+        for mean in worlds[name]
+        if mean.contestant == "regression-assisted dr"
+    ]
+    texts |= {"assisted_low": f"{100 * min(shares):.0f}", "assisted_high": f"{100 * max(shares):.0f}"}
     notes = {f"{name}_{index}": figure for name, row in variants["notes"] for index, figure in enumerate(row)}
     return texts | notes
 
@@ -257,6 +270,18 @@ def _best_and_mixtures(world: str, means: Sequence[Mean]) -> Iterable[list[str]]
     for name in ("stratified_ips / mixture", DEFAULT):
         yield ["", name, *(_error_text(lookup[name, setting], True) for setting in SETTINGS)]
     yield ["", f"coverage and half-width of {DEFAULT}", *(_interval(lookup[DEFAULT, setting]) for setting in SETTINGS)]
+
+
+def _baselines(world: str, means: Sequence[Mean]) -> Iterable[list[str]]:
+    """Yield the errors of the baselines of after 2019, between the window and the default."""
+    lookup = {(mean.contestant, mean.setting): mean for mean in means}
+    names = ["ips / window", *(baseline.name for baseline in BASELINES), DEFAULT]
+    for name in names:
+        yield [
+            "" if name != names[0] else world,
+            name,
+            *(_error_text(lookup[name, setting], True) for setting in SETTINGS),
+        ]
 
 
 def _error_text(mean: Mean, spread: bool) -> str:

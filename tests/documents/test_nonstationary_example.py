@@ -95,6 +95,85 @@ def test_the_mixture_has_a_quarter_less_error_than_the_window_on_the_same_stream
 
 
 @pytest.mark.slow
+def test_baselines_follow_the_streams_of_the_study(example: ModuleType, prepared: Path) -> None:
+    module, stage = import_module("baselines"), import_module("worlds").scene(str(prepared))
+    world = stage.make()
+    drift = stage.drift("stationary", world)
+    track = example.follow(module.BASELINES, world, drift, 20_000, 0)
+    assert list(track.answers) == ["A/B test", *(baseline.name for baseline in module.BASELINES)]
+    scores = {score.contestant: score for score in example.scores(track, stage.name, drift, 20_000, 0)}
+    assert scores["opfv"].mse < scores["regression-assisted dr"].mse < scores["prognosticator, wls"].mse < 0.02
+    assert scores["opfv, robust"].mse == scores["opfv"].mse, "no cluster returns"
+    assert 0.6 < scores["regression-assisted dr"].coverage < 1
+    moments = list(import_module("streameval.simulation").simulate(world, drift, 600, 0, action_sets=True))
+    sets = [module.Batch.from_events(moment.events, 6) for moment in moments]
+    proxy = np.linalg.lstsq(
+        *(np.concatenate([getattr(batch, name) for batch in sets[:3]]) for name in ("logged", "reward"))
+    )
+    reward, weight, logged = (np.concatenate([batch[index] for batch in sets[3:]]) for index in range(3))
+    offered = np.mean([batch.offered for batch in sets[3:]], axis=0)
+    expected, _ = module.regression_assisted(reward, weight, logged @ proxy[0], offered @ proxy[0])
+    baselines = module.Baselines(6, 4, drift)
+    baselines.watch(moments)
+    assert baselines.answers()["regression-assisted dr"].value == pytest.approx(expected)
+
+
+def test_regression_assisted_dr_equals_its_definition(example: ModuleType) -> None:
+    random, events = np.random.default_rng(1), 40
+    reward, proxy, weight = random.random(events), random.random(events), random.exponential(size=(events, 2))
+    value, error = import_module("baselines").regression_assisted(reward, weight, proxy, np.array([0.4, 0.7]))
+    for candidate, target in enumerate((0.4, 0.7)):
+        w = weight[:, candidate]
+        columns = np.array([[1.0, f] for f in proxy])
+        b = np.linalg.lstsq(np.sqrt(w)[:, None] * columns, np.sqrt(w) * reward)[0]
+        residuals = [w[i] * (reward[i] - b[0] - b[1] * proxy[i]) for i in range(events)]
+        assert value[candidate] == pytest.approx(b[0] + b[1] * target + sum(residuals) / events)
+        moments = sum(w[i] * np.outer(columns[i], columns[i]) for i in range(events)) / events
+        gap = np.array([1.0, target]) - sum(w[i] * columns[i] for i in range(events)) / events
+        terms = np.array([residuals[i] * (1 + gap @ np.linalg.inv(moments) @ columns[i]) for i in range(events)])
+        variance = ((terms**2).sum() - events * terms.mean() ** 2) / (events * (events - 1))
+        assert error[candidate] == pytest.approx(variance**0.5)
+
+
+@pytest.mark.parametrize("robust", [False, True])
+def test_opfv_equals_a_sum_over_the_events(example: ModuleType, robust: bool) -> None:
+    module, random = import_module("baselines"), np.random.default_rng(2)
+    batches = [
+        module.Batch(random.random(30), random.exponential(size=(30, 2)), random.random((30, 4)), random.random((2, 4)))
+        for _ in range(4)
+    ]
+    everything, matching = module.Phase(3, 2), module.Phase(3, 2)
+    for batch in batches:
+        everything.add(batch)
+    for batch in batches[::2]:
+        matching.add(batch)
+    weights = [1 + module.PRIOR / 120, module.PRIOR / 120] * 2
+    logged, reward = np.concatenate([batch.logged for batch in batches]), np.concatenate([b.reward for b in batches])
+    scale = np.sqrt(np.repeat(weights, 30))
+    model = np.linalg.lstsq(scale[:, None] * logged, scale * reward)[0]
+    expected = np.zeros(2)
+    for number, batch in enumerate(batches):
+        share = (number % 2 == 0) / 0.5
+        for i in range(30):
+            expected += share * batch.weight[i] * (batch.reward[i] - batch.logged[i] @ model) / 120
+            expected += (share if robust else 1.0) * batch.offered @ model / 120
+    assert module.opfv(matching, everything, robust) == pytest.approx(expected)
+
+
+def test_the_forecast_continues_curves_of_the_basis_and_equals_a_weighted_regression(example: ModuleType) -> None:
+    forecast, random = import_module("baselines").forecast, np.random.default_rng(3)
+    basis = np.cos(np.pi * np.outer(np.arange(101) / 106, np.arange(5)))
+    mass = random.exponential(size=(100, 2))
+    curve = basis @ np.array([[0.5, 0.3], [0.1, 0.2], [0.0, -0.1], [0.2, 0.0], [0.0, 0.3]])
+    assert forecast(mass, mass * curve[:100]) == pytest.approx(curve[100])
+    noisy = random.random((100, 2))
+    for candidate in range(2):
+        root = np.sqrt(mass[:, candidate])
+        fitted = np.linalg.lstsq(root[:, None] * basis[:100], root * noisy[:, candidate])[0]
+        assert forecast(mass, mass * noisy)[candidate] == pytest.approx(basis[100] @ fitted)
+
+
+@pytest.mark.slow
 def test_ideas_are_tried_on_the_streams_of_the_study(example: ModuleType) -> None:
     ideas, worlds = import_module("ideas"), import_module("worlds")
     stage = worlds.scene("softmax-fast")
@@ -183,17 +262,37 @@ def test_the_default_is_as_accurate_and_honest_in_the_stored_results_as_the_read
     assert still <= 1.2 * lookup["lastfm", "ips / cumulative", "stationary"].mse
 
 
+def test_no_baseline_beats_the_default_but_where_it_knows_the_cluster(example: ModuleType) -> None:
+    summary = import_module("summary")
+    lookup = {
+        (mean.world, mean.setting, mean.contestant): mean
+        for means in summary.read(EXAMPLE / "results").values()
+        for mean in means
+    }
+    for world, setting in product(summary.BASELINE_WORLDS, ("smooth", "abrupt", "stationary")):
+        default = lookup[world, setting, summary.DEFAULT].mse
+        for baseline in import_module("baselines").BASELINES:
+            mean = lookup[world, setting, baseline.name]
+            knows = (world, setting) == ("softmax-fast", "abrupt") and baseline.name.startswith("opfv")
+            assert mean.mse + 2 * mean.mse_se > default or knows
+            assert not knows or mean.mse < default
+            if baseline.name == "regression-assisted dr":
+                assert 0.8 < mean.mse / lookup[world, setting, "ips / window"].mse < 1
+                assert 0.84 < mean.coverage < 0.93
+
+
 def test_a_season_is_worth_most_where_days_repeat_and_costs_nothing_elsewhere(example: ModuleType) -> None:
     cycles = import_module("cycles")
     scores = cycles.stored(EXAMPLE / "results" / "cycles.ndjson")
     assert Counter((score.world, score.average) for score in scores) == dict.fromkeys(
-        product(cycles.CYCLES, (average.label for average in cycles.AVERAGES)), cycles.RUNS
+        product(cycles.CYCLES, (*(average.label for average in cycles.AVERAGES), *cycles.BASELINES)), cycles.RUNS
     )
     rows = cycles.rows_of(scores)
     seasonal = {world: rows[world, "mixture, seasonal 24h"][0] / rows[world, "mixture"][0] for world in cycles.CYCLES}
     assert max(seasonal[world] for world in ("sine", "evening peak", "gaps", "tenfold traffic")) <= 0.6
     assert max(seasonal.values()) <= 1.03
     for world in ("sine", "evening peak"):
+        assert rows[world, "mixture, seasonal 24h"][0] < rows[world, cycles.BASELINES[0]][0] < rows[world, "mixture"][0]
         assert rows[world, "adaptive_window"][0] <= 0.5 * rows[world, "adaptive_window, published"][0]
 
 
@@ -204,5 +303,6 @@ def test_a_run_with_days_scores_each_average_and_is_stored_once(example: ModuleT
     path = tmp_path / "cycles.ndjson"
     path.write_bytes(b"".join(msgspec.json.encode(score) + b"\n" for score in cycles.follow("sine", 0)))
     cycles.run_all(1, 1, path)
-    assert [score.average for score in cycles.stored(path)] == [average.label for average in cycles.AVERAGES]
+    names = [*(average.label for average in cycles.AVERAGES), *cycles.BASELINES]
+    assert [score.average for score in cycles.stored(path)] == names
     assert cycles.table_of(cycles.stored(path)).splitlines()[0] == "| average | sine |"
