@@ -55,7 +55,7 @@ SPANNING_HINT = "look for stray quotes, which hide rows; if cells hold line brea
 FOLD_INTERVAL_SECONDS = 0.1  # between two updates with pending blocks while the daemon keeps up with the stream
 MIN_FOLDED_BLOCKS = 20
 """The evaluator itself waits for more blocks, which stops the loop for far longer."""
-MIN_TURN_SECONDS = 0.05
+MIN_TURN_SECONDS = 0.1
 """Duration of a turn that leaves fewer than `FEW_UNREAD` messages unread. One poll for many messages costs far less
 than one poll for each."""
 FEW_UNREAD = 1_000

@@ -162,7 +162,7 @@ def benchmark(events: int = 200_000) -> Benchmark:
         Ratio("kafka-python", "polls of kafka-python", 1.4),
         Ratio("confluent", "polls of confluent"),
         Ratio("confluent", "kafka-python"),
-        *(Ratio(f"live, {client}", "a core", 0.15) for client in POLLS),
+        *(Ratio(f"live, {client}", "a core", 0.05) for client in POLLS),
     ]
     title = f"The daemon from a broker: {PARTITIONS} partitions, and live with {EVENTS_PER_SECOND} events a second"
     return Benchmark(title, works, ratios)

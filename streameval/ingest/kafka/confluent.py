@@ -73,6 +73,9 @@ def consumer_options(settings: KafkaTopic) -> dict[str, Any]:
         "enable.partition.eof": True,  # reports the position past markers of transactions
         "fetch.max.bytes": max_bytes,
         "max.partition.fetch.bytes": min(2**20, max_bytes),
+        # with the default of one byte, a live stream takes a request for every few messages
+        "fetch.min.bytes": min(2**16, max_bytes),
+        "fetch.wait.max.ms": 100,
         "message.max.bytes": min(10**6, max_bytes),  # the library refuses more than fetch.max.bytes
         # also the limit of a batch that is unpacked from zstd; larger ones are left to kafka-python
         "receive.message.max.bytes": max(UNPACKED_BYTES, max_bytes + RESPONSE_OVERHEAD_BYTES),

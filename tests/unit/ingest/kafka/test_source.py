@@ -702,10 +702,10 @@ def test_options_that_are_not_set_are_left_to_the_client() -> None:
     ],
 )
 def test_options_of_the_client_library_are_passed_on_last(client: str, wait: str, linger: str, client_id: str) -> None:
-    options = {wait: 100, linger: 5, client_id: "mine"}
+    options = {wait: 150, linger: 5, client_id: "mine"}
     settings = KafkaSettings.model_validate({"topic": TOPIC, "client": client, "client_options": options})
     configured = (consumer_options if client == "kafka-python" else confluent.consumer_options)(settings)
-    assert (configured[wait], configured[client_id]) == (100, "mine")
+    assert (configured[wait], configured[client_id]) == (150, "mine")
     requests = consumer_options(settings)
     assert "linger_ms" not in requests, "a producer has it"
     assert not [name for name in requests if "." in name], "kafka-python has no such options"
