@@ -198,6 +198,9 @@ def log_limits(
 def _slot_details(slates: SlateState, index: int, estimator: AnyEstimator, average: AnyAverage) -> dict[str, Array]:
     """Return the details about the slots of slates. Their lifts cover all events since the start."""
     details = {"slot_ratio_means": np.array(slot_ratio_means(slates, index))}
+    if "slots" in estimator.needs:
+        count, square, _ = slates.recent["slots"].weighed[index]
+        details["sigma_squared"] = ratio(square, count)
     if index and estimator.sums_over_slots and average.last_events == math.inf:
         details["slot_lifts"] = np.array(slot_lifts(slates, index))
     return details

@@ -318,6 +318,17 @@ def test_the_mean_ratio_of_a_slot_shows_which_propensities_are_wrong() -> None:
     assert json.loads(evaluator.report().to_json())["estimates"][1]["details"]["slot_ratio_means"][2] < 1.03
 
 
+def test_sigma_squared_is_the_mean_square_of_the_weight_of_all_slates() -> None:
+    shown = np.array(list(product((0, 1), repeat=3)))
+    policies = {POLICY: np.where(shown == 1, 0.7, 0.3)}
+    evaluator = Evaluator([POLICY], estimators=[PseudoInverse(), IPS()], averages=[Cumulative()])
+    evaluator.update(EventBatch.from_arrays(reward=np.ones(8), propensity=np.full((8, 3), 0.5), policies=policies))
+    report = evaluator.report()
+    gamma_inverse_form = 1 + 3 * 2 * (0.2 * 0.2 / 0.5)  # q' Gamma^+ q
+    assert report.get(POLICY, "pseudo_inverse", "cumulative").details["sigma_squared"] == close(gamma_inverse_form)
+    assert "sigma_squared" not in report.get(POLICY, "ips", "cumulative").details
+
+
 def test_ratios_of_slots_fade_by_the_blocks_that_follow_them() -> None:
     batch = log_of_coins(300)
     sums = ratio_sums(batch, [POLICY], np.ones(len(batch)), 100)
