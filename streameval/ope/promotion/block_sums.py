@@ -52,11 +52,6 @@ class BlockSums(Struct, frozen=True, eq=False):
     term_largest: Array
 
     @classmethod
-    def nothing(cls, policies: int) -> BlockSums:
-        """Return the sums of no blocks."""
-        return cls(*[np.zeros((0, policies)) for _ in cls.__struct_fields__])
-
-    @classmethod
     def from_evidence(cls, evidence: Evidence) -> BlockSums:
         """Sum up whole blocks.
 
