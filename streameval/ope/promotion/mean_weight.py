@@ -100,10 +100,8 @@ def fold(state: BetState, bets: Bets, sums: BlockSums, block: int) -> tuple[Arra
 
     Returns:
         The log wealth gained in each block and the design effect of the weights so far, [blocks, policies] each, and
-            the
-        next state. Divide the log wealth by the design effect: weights of one user or session are correlated, so their
-            mean
-        varies more.
+        the next state. Divide the log wealth by the design effect: weights of one user or session are correlated, so
+        their mean varies more.
 
     Source: Waudby-Smith & Ramdas, JRSS B 2024, on betting; Ville 1939.
     """
