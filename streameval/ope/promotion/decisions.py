@@ -280,19 +280,10 @@ def _guardrails(
     monitor: PromotionMonitor, rule: PromotionRule, state: MonitorState, index: int, held: int
 ) -> tuple[GuardrailCheck, ...]:
     """Check whether the candidate keeps each guardrail, given the block ends in a row at which it passed the rule."""
-    settings, rule_states = (
-        monitor.promotion,
-        {name: guardrail_state.rules for name, guardrail_state in state.guardrails.items()},
-    )
+    hold, min_events = monitor.hold_of(rule), monitor.promotion.min_events
+    states = {name: guardrail.rules[rule.label] for name, guardrail in state.guardrails.items()}
     return tuple(
-        guardrail.check(
-            rule,
-            rule_states[guardrail.name][rule.label],
-            index,
-            settings.min_events,
-            held >= monitor.hold_of(rule),
-            monitor.hold_of(rule),
-        )
+        guardrail.check(rule, states[guardrail.name], index, min_events, held >= hold, hold)
         for guardrail in monitor.guardrails
     )
 
