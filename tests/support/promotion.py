@@ -9,7 +9,7 @@ import numpy as np
 
 from streameval.common.arrays import Array
 from streameval.ope.intervals.sequences import error_shares
-from streameval.ope.promotion import Lift, Promotion, PromotionMonitor, Trust, start_arrivals
+from streameval.ope.promotion import ArrivalState, Lift, Promotion, PromotionMonitor, Trust
 
 BLOCK = 100
 LENIENT = Trust(error=1e-9, effective_sample_size=0.0, largest_share=1.0)
@@ -19,7 +19,7 @@ LENIENT = Trust(error=1e-9, effective_sample_size=0.0, largest_share=1.0)
 def monitor_of(promotion: Promotion, policies: Sequence[str], logged: bool = True) -> PromotionMonitor:
     errors = error_shares(0.05, range(1, len(policies)), promotion.family_size)
     return PromotionMonitor.from_settings(
-        promotion, policies, confidence=0.95, errors=errors, reward_range=(0.0, 1.0), block=BLOCK, logged=logged
+        promotion, policies, confidence=0.95, errors=errors, block=BLOCK, logged=logged
     )
 
 
@@ -34,7 +34,7 @@ def make_monitor(
 
 def trust_figures(**more: Any) -> dict[str, Any]:
     """Return the trust arguments of a Report in good order."""
-    return {"arrivals": start_arrivals(), "newest": None, "now": None, "estimates": (), **more}
+    return {"arrivals": ArrivalState(), "newest": None, "now": None, "estimates": (), **more}
 
 
 def greedy_weights(rng: np.random.Generator, n: int, streams: int) -> tuple[Array, Array]:

@@ -14,7 +14,7 @@ from streameval.common.arrays import Array, Mask, State, from_plain, to_plain
 from streameval.events import Rejected, RewardBatch
 from streameval.events.action_sets import Index
 from streameval.events.origin import NO_IDENTITY, Identity, fingerprints
-from streameval.ope.promotion import ArrivalState, fold_arrivals, rejected_share, start_arrivals
+from streameval.ope.promotion import ArrivalState, fold_arrivals, rejected_share
 
 Column: TypeAlias = NDArray[Any]
 Run: TypeAlias = dict[str, Column]
@@ -175,7 +175,7 @@ class RewardStore:
         self._default, self._combine = default, combine
         self._max_lateness, self._max_remembered_bytes = max_lateness, REMEMBERED_SHARE * max_bytes
         self._waiting, self._released = SortedRuns(), SortedRuns()
-        self.counts, self.repeats, self._recent = RewardCounts(), RewardRepeats(), start_arrivals()
+        self.counts, self.repeats, self._recent = RewardCounts(), RewardRepeats(), ArrivalState()
         self._newest = -math.inf  # or an earlier one, which is no longer here
         self._remembered = max(REMEMBERED_WINDOWS * window, REMEMBERED_SECONDS)
         self._first = math.inf  # the time of the first decision

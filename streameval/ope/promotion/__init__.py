@@ -10,8 +10,8 @@ from streameval.ope.promotion.lift import MOVED, SPREAD, recent_mean
 from streameval.ope.promotion.monitor import MonitorState, PromotionMonitor
 from streameval.ope.promotion.settings import Promotion, Trust
 from streameval.ope.promotion.sums import MonitorSums
-from streameval.ope.promotion.trust_checks import ArrivalState, fold_arrivals, rejected_share, start_arrivals
+from streameval.ope.promotion.trust_checks import ArrivalState, fold_arrivals, rejected_share
 
 __all__ = ["MOVED", "SPREAD", "Lift", "MonitorState", "MonitorSums", "Promotion", "PromotionMonitor", "Trust", "decide"]
-__all__ += ["ArrivalState", "fold_arrivals", "recent_mean", "rejected_share", "start_arrivals"]
+__all__ += ["ArrivalState", "fold_arrivals", "recent_mean", "rejected_share"]
 __all__ += ["repeat_for_policies", "add_checks"]

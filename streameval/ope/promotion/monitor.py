@@ -166,7 +166,6 @@ class PromotionMonitor:
         block: int,
         logged: bool,
         rewards: Sequence[Reward] = (Reward(),),
-        reward_range: tuple[float, float] | None = None,
         weights_average_1: bool = True,
         largest_loss: float | None = None,
         ever_added: int | None = None,
@@ -178,13 +177,12 @@ class PromotionMonitor:
             policies: production first
             lifts: names of the lifts that may decide, the preferred one first
             rewards: the primary reward first
-            reward_range: the range of the primary reward, by default its own
             ever_added: the number of candidates ever added, by default the number of candidates
         """
-        goal, limits = rewards[0], reward_range or rewards[0].range
+        goal = rewards[0]
         number = promotion.family_size or ever_added or len(policies) - 1
         judged = sum(reward.max_loss is not None for reward in rewards) + 1
-        settings = promotion.margin, confidence, errors, limits, block, logged, weights_average_1, largest_loss
+        settings = promotion.margin, confidence, errors, goal.range, block, logged, weights_average_1, largest_loss
         context = RuleContext(*settings, number, judged, goal.is_ratio)
         guardrails = tuple(
             Guardrail(

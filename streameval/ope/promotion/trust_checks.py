@@ -33,7 +33,7 @@ MEAN_AS_EXPECTED = 0.05
 
 
 class ArrivalState(Struct, frozen=True):
-    """Hold the decayed numbers of accepted and of rejected events, without duplicates.
+    """Hold the decayed numbers of accepted and of rejected events, without duplicates. It starts with none.
 
     Attributes:
         accepted: accepted events
@@ -46,18 +46,13 @@ class ArrivalState(Struct, frozen=True):
     by_reward: float = 0.0
 
 
-def start_arrivals() -> ArrivalState:
-    """Start before the first event."""
-    return ArrivalState()
-
-
 def fold_arrivals(state: ArrivalState, accepted: int, reasons: Mapping[str, int]) -> ArrivalState:
     """Return the numbers after some more events, which count as evenly mixed because their order is unknown.
 
     A burst of rejected events blocks promotion while it lasts and for some time after.
 
     >>> burst = {"malformed": 10_000}
-    >>> early = fold_arrivals(start_arrivals(), 90, {"malformed": 10, "duplicate": 500})
+    >>> early = fold_arrivals(ArrivalState(), 90, {"malformed": 10, "duplicate": 500})
     >>> now = fold_arrivals(fold_arrivals(early, 5_000_000, {}), 0, burst)
     >>> long_ago = fold_arrivals(fold_arrivals(early, 0, burst), 500_000, {})
     >>> [f"{rejected_share(state):.2%}" for state in (early, now, long_ago)]

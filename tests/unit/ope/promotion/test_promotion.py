@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from streameval import IPS, Cumulative, Evaluator, read_events
 from streameval.events import EventBatch, Rejected
 from streameval.ope.evidence import Evidence
-from streameval.ope.promotion import Lift, Promotion, PromotionMonitor, Trust, decide, fold_arrivals, start_arrivals
+from streameval.ope.promotion import ArrivalState, Lift, Promotion, PromotionMonitor, Trust, decide, fold_arrivals
 from streameval.ope.promotion.monitor import held
 from streameval.ope.promotion.rules.lifts import entering_bound
 from streameval.ope.promotion.trust_checks import WeightFigures
@@ -492,14 +492,14 @@ def test_present_checks_block_promotion_that_the_blocks_allow() -> None:
     monitor = make_monitor(candidates=1, rule="paired", trust=Trust(effective_sample_size=0))
     state = constant_path([0.1] * 20).folded(monitor)
     outside = make_estimate("candidate-1", "ips", "window", 1.3, lower=1.2, upper=1.4)
-    seen = fold_arrivals(start_arrivals(), 80, {"malformed": 20})
+    seen = fold_arrivals(ArrivalState(), 80, {"malformed": 20})
     sentences = {
         "20.0% of the latest events were rejected, over 5%": {"arrivals": seen},
         "the newest event is 6 hours old, over 1h": {"newest": 0.0, "now": 21_600.0},
         "the interval of ips on window, 1.2 to 1.4, lies outside": {"estimates": (outside,)},
     }
     assert decided(monitor, state)["candidate-1", "paired"].promotable
-    seen_before = fold_arrivals(start_arrivals(), 80, {"duplicate": 90_000})
+    seen_before = fold_arrivals(ArrivalState(), 80, {"duplicate": 90_000})
     assert decided(monitor, state, arrivals=seen_before)["candidate-1", "paired"].promotable
     assert decided(monitor, state, newest=0.0, now=3_599.0)["candidate-1", "paired"].promotable
     for sentence, moment in sentences.items():
