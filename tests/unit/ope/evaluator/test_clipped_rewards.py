@@ -136,20 +136,6 @@ def test_outcomes_of_scored_events_are_clipped_and_counted() -> None:
     assert (report.clipped[0].above, report.clipped[0].share) == (2, 0.5)
 
 
-def test_however_the_stream_is_cut_and_resumed_as_much_is_clipped() -> None:
-    log = batch(revenue())
-    whole = evaluated(log, reward_range=CLIP)
-    evaluator = Evaluator(["one", "other"], reward_range=CLIP)
-    for first in range(0, EVENTS, 333):
-        evaluator.update(log[first : first + 333])
-        evaluator = Evaluator.from_state(evaluator.state())
-    (row,), (expected,) = evaluator.report().clipped, whole.clipped
-    assert (row.below, row.above) == (expected.below, expected.above)
-    assert (row.share, row.recent_share, row.worth) == pytest.approx(
-        (expected.share, expected.recent_share, expected.worth), rel=1e-12
-    )
-
-
 def test_a_trust_check_fails_if_much_is_clipped_and_forgets_what_was_long_ago() -> None:
     evaluator = Evaluator(["one", "other"], ["ips"], ["mixture"], reward_range=CLIP)
     evaluator.update(batch(np.full(1_000, 2 * MAX)))
@@ -217,25 +203,6 @@ def test_no_event_sets_the_limit_of_its_block() -> None:
     for row in reports[0].estimates:
         assert_equal(reports[1].get(row.policy, row.estimator, row.average), row)
     assert reports[0].limits == reports[1].limits
-
-
-def test_a_learned_limit_is_the_same_however_the_stream_is_cut_and_resumed() -> None:
-    click = (np.random.default_rng(5).random(EVENTS) < 0.3).astype(float)
-    log = batch(click, {"revenue": revenue(), "slow": revenue(3)})
-    rewards = {"click": {}, "revenue": {**AUTO, "guardrail": {"max_loss": 1}}, "slow": {"above": 1.0}}
-    whole = evaluated(log, rewards=rewards, drift=None)
-    for size in (1, 77, 333):
-        evaluator = Evaluator(["one", "other"], rewards=rewards, drift=None)
-        for first in range(0, EVENTS, size):
-            evaluator.update(log[first : first + size])
-            if size > 1:
-                evaluator = Evaluator.from_state(evaluator.state())
-                evaluator.report()
-        report = evaluator.report()
-        assert report.limits == whole.limits
-        assert report.clipped == whole.clipped
-        for row in whole.estimates:
-            assert_equal(report.get(row.policy, row.estimator, row.average, row.reward), row)
 
 
 def test_missing_and_sampled_rewards_count_in_the_quantile_as_they_should() -> None:

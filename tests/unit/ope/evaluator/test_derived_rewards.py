@@ -379,19 +379,6 @@ def test_quantiles_are_those_of_the_weighted_rewards() -> None:
         assert (row.lower, row.upper) == pytest.approx(ends, rel=0.02)
 
 
-def test_quantiles_are_the_same_however_the_stream_is_cut_and_resumed() -> None:
-    click = np.where(np.arange(1_250) % 9, 1.0, np.nan)
-    log, rewards = log_of(2, click=click), {"latency": QUANTILES, "click": {"quantiles": [0.1]}}
-    evaluators = [Evaluator(["one", "other"], ["ips"], ["cumulative"], rewards=rewards) for _ in range(2)]
-    evaluators[0].update(log)
-    for first in range(0, 1_250, 333):
-        evaluators[1].update(log[first : first + 333])
-        evaluators[1] = Evaluator.from_state(evaluators[1].state())
-    whole, cut = (evaluator.report().quantiles for evaluator in evaluators)
-    assert len(whole) == 9
-    assert whole == cut
-
-
 def test_quantiles_follow_candidates_that_come_and_go() -> None:
     log = log_of(3)
     options: dict[str, Any] = {"estimators": ["ips"], "averages": ["cumulative"], "reward_range": QUANTILES}
