@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
 from itertools import product
@@ -73,25 +73,15 @@ def test_the_experiment_resumes_where_it_stopped_and_writes_its_table(prepared: 
 
 
 @pytest.mark.slow
-def test_the_mixture_has_a_quarter_less_error_than_the_window_on_the_same_streams(
-    example: ModuleType, prepared: Path
-) -> None:
+def test_an_ab_test_has_less_error_than_the_window_and_no_interval(example: ModuleType, prepared: Path) -> None:
     module, stage = import_module("contest"), import_module("worlds").scene(str(prepared))
     world = stage.make()
-    chosen = [
-        contestant for contestant in module.IN_TABLE if contestant.name in ("ips / window", "stratified_dr / mixture")
-    ]
+    chosen = [contestant for contestant in module.IN_TABLE if contestant.name == "ips / window"]
     drift = stage.drift("smooth", world)
-    errors: dict[str, list[float]] = defaultdict(list)
-    for seed in range(4):
-        track = example.follow(chosen, world, drift, 40_000, seed)
-        scores = {score.contestant: score for score in example.scores(track, stage.name, drift, 40_000, seed)}
-        for contestant, score in scores.items():
-            errors[contestant].append(score.mse)
-        assert scores["A/B test"].mse < scores["ips / window"].mse
-        assert scores["stratified_dr / mixture"].coverage > 0.9
-        assert scores["A/B test"].coverage is None
-    assert np.mean(errors["stratified_dr / mixture"]) < 0.75 * np.mean(errors["ips / window"])
+    track = example.follow(chosen, world, drift, 40_000, 0)
+    scores = {score.contestant: score for score in example.scores(track, stage.name, drift, 40_000, 0)}
+    assert scores["A/B test"].mse < scores["ips / window"].mse
+    assert scores["A/B test"].coverage is None
 
 
 @pytest.mark.slow
