@@ -21,7 +21,7 @@ import streameval as se
 from streameval.common.problems import ProblemsError
 from streameval.errors import InputError
 
-EVENTS = 6_000
+EVENTS, FEW = 6_000, 600
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +37,12 @@ def log() -> dict[str, Any]:
         "new": np.where(is_first, 0.3, 0.7).tolist(),
         "country": random.choice(["de", "fr", "jp"], EVENTS, p=[0.6, 0.3, 0.1]).tolist(),
     }
+
+
+def offered(log: dict[str, Any]) -> dict[str, Any]:
+    """Return the first events, with the actions on offer."""
+    few = {name: column[:FEW] for name, column in log.items()}
+    return few | {"actions": [["first", "second"]] * FEW, "propensities": [[0.7, 0.3]] * FEW}
 
 
 def csv_file(log: dict[str, Any], folder: Path) -> Path:
@@ -185,13 +191,12 @@ def test_a_confidence_that_is_an_error_level_is_doubted(log: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("answer", [pd.DataFrame, pl.DataFrame, np.array])
 def test_a_function_may_return_a_table(log: dict[str, Any], answer: Any) -> None:
-    offered = {**log, "actions": [["first", "second"]] * EVENTS, "propensities": [[0.7, 0.3]] * EVENTS}
-    rows = [{"first": 0.3, "second": 0.7}] * EVENTS
+    rows = [{"first": 0.3, "second": 0.7}] * FEW
     mine = {"mine": lambda decisions: answer([list(row.values()) for row in rows[: len(decisions)]])}
     if answer is pl.DataFrame:
         mine = {"mine": lambda decisions: pl.DataFrame(rows[: len(decisions)])}
-    found = se.compare(offered, mine).report.get("mine", "snips", "cumulative")
-    assert found.value == se.compare(log, ["new"]).report.get("new", "snips", "cumulative").value
+    found = se.compare(offered(log), mine).report.get("mine", "snips", "cumulative")
+    assert found.value == se.compare(offered(log), ["new"]).report.get("new", "snips", "cumulative").value
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -288,16 +293,15 @@ def test_a_table_need_not_have_the_weighted_sum_of_its_columns(
     ],
 )
 def test_a_wrong_answer_of_a_function_is_named(log: dict[str, Any], function: Any, answer: str) -> None:
-    offered = {**log, "actions": [["first", "second"]] * EVENTS, "propensities": [[0.7, 0.3]] * EVENTS}
     with pytest.warns(UserWarning, match=r"(?s)the policy 'mine' has no distribution .*hint: "):
-        (sentence, *_) = str(se.compare(offered, {"mine": function})).splitlines()
+        (sentence, *_) = str(se.compare(offered(log), {"mine": function})).splitlines()
     assert sentence.startswith("No event counts for mine: ")
     assert answer in sentence
     assert "first at event 1" in sentence
 
 
 def test_a_function_is_a_candidate(log: dict[str, Any]) -> None:
-    offered = {**log, "actions": [["first", "second"]] * EVENTS, "propensities": [[0.7, 0.3]] * EVENTS}
+    data = offered(log)
 
     def by_country(decisions: se.Decisions) -> list[list[float]]:
         return [[0.3, 0.7] if context["country"] == "de" else [0.5, 0.5] for context in decisions.contexts]
@@ -305,20 +309,18 @@ def test_a_function_is_a_candidate(log: dict[str, Any]) -> None:
     def bad(decisions: se.Decisions) -> list[float]:
         return [context["x"] for context in decisions.contexts]
 
-    is_first = np.array(log["action"]) == "first"
-    is_german = np.array(log["country"]) == "de"
+    is_first = np.array(data["action"]) == "first"
+    is_german = np.array(data["country"]) == "de"
     same = np.where(is_german, np.where(is_first, 0.3, 0.7), 0.5)
-    offered["logged"] = same.tolist()
+    data["logged"] = same.tolist()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         answer = se.compare(
-            offered, {"mine": by_country, "bad": bad, "logged": "logged"}, columns={"context": ["country"]}
+            data, {"mine": by_country, "bad": bad, "logged": "logged"}, columns={"context": ["country"]}
         )
     (message,) = [str(one.message) for one in caught]
-    assert message.startswith(
-        f"the policy 'bad' has no distribution for {EVENTS:,} events\n  raised  e.g. KeyError: 'x'"
-    )
-    assert f"No event counts for bad: its function raised KeyError 'x', first at event 1 ({EVENTS:,} of" in str(answer)
+    assert message.startswith(f"the policy 'bad' has no distribution for {FEW:,} events\n  raised  e.g. KeyError: 'x'")
+    assert f"No event counts for bad: its function raised KeyError 'x', first at event 1 ({FEW:,} of" in str(answer)
     own, logged = (answer.report.get(name, "ips", "cumulative") for name in ("mine", "logged"))
     assert own.value == pytest.approx(logged.value, rel=1e-12)
 
