@@ -17,7 +17,7 @@ from support.commands import Run
 from support.factories import make_estimate
 
 PAIR = ("ips", "cumulative")
-EVENTS = 1_500
+EVENTS = 600
 
 
 @pytest.fixture
@@ -76,11 +76,11 @@ def _mean_error(seed: int) -> float:
 
 
 def test_a_replay_with_its_truth_prints_errors(run: Run) -> None:
-    assert run("simulate", "log.ndjson", "--events", "2000", "--truth", "truth.ndjson").code == 0
+    assert run("simulate", "log.ndjson", "--events", str(EVENTS), "--truth", "truth.ndjson").code == 0
     outcome = run("replay", "c.yaml", "log.ndjson", "--truth", "truth.ndjson")
     assert outcome.code == 0, outcome.err
     assert "Errors against the truth, log.ndjson:" in outcome.out
-    for content, problem in [("", "is empty"), (Path("truth.ndjson").read_text()[:200], "and the log has 2,000")]:
+    for content, problem in [("", "is empty"), (Path("truth.ndjson").read_text()[:200], "and the log has 600")]:
         Path("wrong.ndjson").write_text(content.rpartition("\n")[0])
         outcome = run("replay", "c.yaml", "log.ndjson", "--truth", "wrong.ndjson")
         assert (outcome.code, problem in outcome.err) == (2, True), outcome.err
