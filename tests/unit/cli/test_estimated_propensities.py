@@ -17,8 +17,6 @@ import yaml
 
 from streameval import Evaluator, read_events
 from streameval.config.model import Config
-from streameval.errors import ConfigError
-from streameval.ope.evaluator.estimated_propensity import FOR_ESTIMATES
 from streameval.service.daemon import Daemon
 from streameval.service.metrics import metrics_text
 from streameval.service.startup import daemon as daemon_of
@@ -171,51 +169,6 @@ def test_plan_needs_logged_propensities(written: Callable[..., Path], tmp_path: 
     assert "plan forecasts from logged propensities, and these are estimated" in result.err
 
 
-@pytest.mark.parametrize(
-    ("sections", "problem", "hint"),
-    [
-        (
-            {"estimators": ["snips", "ips"]},
-            "an estimator of estimated propensities, found 'ips', which needs logged propensities",
-            f"take one of {FOR_ESTIMATES}",
-        ),
-        (
-            {"logging": {"arms": {"logging": 0.5, "challenger": 0.5}}},
-            "expected nothing next to `logging`",
-            "remove it",
-        ),
-        (
-            {"ranking": {"metric": "dcg", "examination": "power"}},
-            "expected nothing next to `ranking`",
-            "remove it",
-        ),
-        (
-            {"propensity": {"kind": "estimated", "model": {"kind": "tabular", "by": ["reward"]}}},
-            "reward is part of the decision: name a field that is known before it",
-            "name fields that the logging policy chose by",
-        ),
-        (
-            {"propensity": {"kind": "estimated", "model": {"kind": "tabular", "by": ["action"]}}},
-            "action is part of the decision",
-            "name fields that the logging policy chose by",
-        ),
-        ({"propensity": {"kind": "guessed"}}, "propensity.kind", ""),
-    ],
-    ids=["estimator", "arms", "ranking", "reward", "action", "kind"],
-)
-def test_combinations_without_an_estimate_are_refused_with_a_hint(
-    sections: dict[str, Any], problem: str, hint: str, written: Callable[..., Path]
-) -> None:
-    with pytest.raises(ConfigError) as refused:
-        Config.load(written(**sections), {})
-    text = f"{refused.value.message}\nhint: {refused.value.hint}"
-    assert ": 1 problem\n" in text
-    assert problem in text
-    assert hint in text
-
-
 def test_segments_of_estimated_propensities_split_dr(written: Callable[..., Path]) -> None:
     config = Config.load(written(estimators=["dr"], segments={"hour": {"values": [0, 1]}}), {})
     assert [field.name for field in config.evaluator_config().fields] == ["hour"]
-    with pytest.raises(ConfigError, match="segments"):
-        Config.load(written(estimators=["snips"], segments={"hour": {"values": [0, 1]}}), {})

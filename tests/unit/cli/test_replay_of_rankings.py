@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from streameval.config.model import Config
 from streameval.ingest.base import Records
@@ -50,29 +49,6 @@ def test_messages_of_a_topic_become_estimates_and_a_restart_continues(tmp_path: 
     report = start.evaluator.report()
     assert report.events.accepted == 300
     assert type(start.evaluator).from_state(start.evaluator.state()).report() == report
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("ranking: {metric: mrr}", "ranking.metric: mrr is not a sum over items"),
-        ("ranking: {examination: {kind: power, eta: -1}}", "ranking.examination.eta"),
-        ("ranking: {metric: dcg}\nestimators: [ips]", "which needs the probabilities of actions"),
-        ("ranking: {metric: dcg}\nreward: {max: 2}", "reward: expected nothing next to `ranking`"),
-        ("estimators: [click_ips]", "expected an estimator of decisions, found 'click_ips'"),
-        ("source: {kind: simulated, world: rankings}", "ranking: expected a metric of the simulated rankings"),
-        (
-            "ranking: {metric: dcg}\nsource: {kind: file, path: c.yaml, format: dsjson}",
-            "ranking: expected events in JSON that have their clicks",
-        ),
-    ],
-)
-def test_options_that_do_not_fit_rankings_are_refused(run: Run, tmp_path: Path, text: str, problem: str) -> None:
-    path = tmp_path / "c.yaml"
-    path.write_text("policies: {candidates: [new]}\n" + text.replace("c.yaml", str(path)))
-    outcome = run("replay", str(path), str(path))
-    assert outcome.code == 2
-    assert problem.split(":")[-1] in outcome.err
 
 
 def test_plan_does_not_forecast_rankings(run: Run, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from streameval.ope.candidates import AnyPolicy
 from streameval.ope.core import AdaptiveDecay, AdaptiveWindow, Cumulative, Decay, Window
 from streameval.ope.estimators import CAB, IPS, SNIPS, AnyEstimator, ClippedIPS
 from streameval.ope.evaluator.drift_detection import DriftDetector
+from streameval.ope.evaluator.estimated_propensity import FOR_ESTIMATES
 from streameval.ope.intervals import EmpiricalBernstein, Normal
 from streameval.ope.promotion import Promotion
 from support.paths import ROOT
@@ -302,12 +303,50 @@ PROBLEMS = {
     "drift: 7": "drift (line 2): the drift detector must be a name or a mapping of options, found 7",
     "promotion: payred": "promotion.rule (line 2): expected one of periodic, paired, anytime, sea or bsea, found "
     "'payred'\nhint:",
+    "promotion: {min_events: -1}": "promotion.min_events (line 2): expected a number greater than or equal to 0, found",
+    "promotion: {trust: {rejected_share: 2}}": "promotion.trust.rejected_share (line 2): expected a number less than",
+    "promotion: {trust: {stale_after: 3 parsecs}}": "promotion.trust.stale_after (line 2): expected a duration such as",
+    "promotion: {treshold: 1}": "promotion.treshold (line 2): expected one of rule, min_events",
+    "promotion: {rule: [{kind: anytime, tau: 50}]}": "promotion.rule (line 2): tau must be a block of 100 events",
+    "promotion: {rule: [{kind: anytime, tau: 500}, anytime]}": "promotion.rule (line 2): anytime is configured twice",
+    "promotion: {rule: [paired, {kind: sea, tau: 5000}]}": "promotion.rule.1.tau (line 2): expected one of name, kind",
+    "promotion: {rule: [paired, {kind: sea, max_weight: 0}]}": "promotion.rule.1.max_weight (line 2): expected a",
     "reward_model: rigde": "found 'rigde'\nhint: did you mean 'ridge'?",
     "reward: {min: 1, max: 1}": "reward.max (line 2): expected a number greater than min (1), found 1\nhint: gi",
     "reward: {max: many}": "reward.max (line 2): expected a number or auto, found 'many'\nhint: the largest",
     "reward: {per: unit}": "reward.per (line 2): a log does not tell how often users come back under a candidate",
     "columns: {propensty: p}": "found the unknown key 'propensty'\nhint: did you mean 'propensity'?",
     "logging: {arms: [a]}": "logging.arms (line 2): expected a list of at least 2, found ['a']\nhint: ",
+    # --- several rewards ---
+    "rewards: {a: {guardrail: {max_loss: 1}}}": "rewards.a.guardrail",
+    "rewards: {a: {}, b: {min: 2}}": "rewards.b.max",
+    "rewards: {a: {}}\nreward: {max: 2}": "expected nothing next to `rewards`",
+    "rewards: {a: {}}\nranking: {metric: dcg, examination: power}": "expected nothing next to `ranking`, found",
+    "rewards: {a: {}, b: {}}\nranking: {metric: dcg, examination: power}": "for several rewards, log pages as `slots`",
+    "rewards: {a: {}, b: {}}\nestimators: [scored_ips]": "hint: take a daemon for each metric",
+    "rewards: {a: {}}\nsource: {topic: t, rewards: {topic: r}}\nestimators: [iips]": "which needs rewards of slots",
+    "rewards: {a: {}}\nsource: {kind: file, path: log, format: dsjson}": "expected one of reward, _label_cost or",
+    "rewards: {a: {}, b: {field: p}}\nsource: {kind: file, path: log, format: dsjson}": "p of ds-json cannot be",
+    "rewards: {a: {}, b: {field: a}}": "each reward needs its own field",
+    "rewards: {a: {}, b: {min: 1, max: 2}}\nsource: {topic: t, rewards: {topic: r}}": "a number from rewards.b.min (1)",
+    # --- rankings ---
+    "ranking: {metric: mrr}": "ranking.metric (line 2): mrr is not a sum over items",
+    "ranking: {examination: {kind: power, eta: -1}}": "ranking.examination.eta",
+    "ranking: {metric: dcg}\nestimators: [ips]": "which needs the probabilities of actions",
+    "ranking: {metric: dcg}\nreward: {max: 2}": "reward (line 3): expected nothing next to `ranking`",
+    "estimators: [click_ips]": "expected an estimator of decisions, found 'click_ips'",
+    "source: {kind: simulated, world: rankings}": "ranking: expected a metric of the simulated rankings",
+    "ranking: {metric: dcg}\nsource: {kind: file, path: log, format: dsjson}": "expected events in JSON that have",
+    # --- estimated propensities ---
+    "propensity: estimated\nestimators: [snips, ips]": "an estimator of estimated propensities, found 'ips', which "
+    f"needs logged propensities\nhint: take one of {FOR_ESTIMATES}",
+    "propensity: estimated\nlogging: {arms: {logging: 0.5, a: 0.5}}": "expected nothing next to `logging`",
+    "propensity: estimated\nranking: {metric: dcg, examination: power}": "expected nothing next to `ranking`",
+    "propensity: {kind: estimated, model: {kind: tabular, by: [reward]}}": "reward is part of the decision: name a "
+    "field that is known before it\nhint: name fields that the logging policy chose by",
+    "propensity: {kind: estimated, model: {kind: tabular, by: [action]}}": "action is part of the decision",
+    "propensity: {kind: guessed}": "propensity.kind",
+    "propensity: estimated\nestimators: [snips]\nsegments: {hour: {values: [0, 1]}}": "segments (line 4)",
     # --- the daemon ---
     "http: {port: 99999}": "http.port (line 2): expected a number less than or equal to 65535, found 99999\n"
     "hint: 0 takes any free port",
@@ -624,26 +663,6 @@ def test_events_that_wait_for_their_rewards_or_scores_are_not_stale(load: Loader
     assert load("\n".join([source, policies, "promotion: off"])).evaluator_config().promotion is None
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("{min_events: -1}", "promotion.min_events (line 2): expected a number greater than or equal to 0, found -1"),
-        (
-            "{trust: {rejected_share: 2}}",
-            "promotion.trust.rejected_share (line 2): expected a number less than or equal",
-        ),
-        ("{trust: {stale_after: 3 parsecs}}", "promotion.trust.stale_after (line 2): expected a duration such as 30s"),
-        ("{treshold: 1}", "promotion.treshold (line 2): expected one of rule, min_events"),
-        ("{rule: [{kind: anytime, tau: 50}]}", "promotion.rule (line 2): tau must be a block of 100 events"),
-        ("{rule: [{kind: anytime, tau: 500}, anytime]}", "promotion.rule (line 2): anytime is configured twice"),
-        ("{rule: [paired, {kind: sea, tau: 5000}]}", "promotion.rule.1.tau (line 2): expected one of name, kind"),
-        ("{rule: [paired, {kind: sea, max_weight: 0}]}", "promotion.rule.1.max_weight (line 2): expected a number"),
-    ],
-)
-def test_problems_of_promotion_are_reported(load: Loader, text: str, complaint: str) -> None:
-    assert complaint in load.complaint(f"policies: {{candidates: [challenger]}}\npromotion: {text}")
-
-
 def candidates_config(count: int, **sections: Any) -> Config:
     candidates = [f"candidate-{number}" for number in range(count)]
     return Config.model_validate({"source": {"topic": "t"}, "policies": {"candidates": candidates}} | sections)
@@ -785,26 +804,3 @@ def test_one_named_reward_labels_the_estimates(load: Loader) -> None:
         load("policies: {candidates: [a]}\nrewards: {click: {field: clicked, max: 2}}").evaluator_config().rewards
     )
     assert (reward.name, reward.range) == ("click", (0.0, 2.0))
-
-
-@pytest.mark.parametrize(
-    ("rewards", "complaint"),
-    [
-        ("{a: {guardrail: {max_loss: 1}}}", "rewards.a.guardrail"),
-        ("{a: {}, b: {min: 2}}", "rewards.b.max"),
-        ("{a: {}}\nreward: {max: 2}", "expected nothing next to `rewards`"),
-        ("{a: {}}\nranking: {metric: dcg, examination: power}", "expected nothing next to `ranking`"),
-        ("{a: {}}\nranking: {metric: dcg, examination: power}", "for several rewards, log pages as `slots`"),
-        ("{a: {}, b: {}}\nestimators: [scored_ips]", "hint: take a daemon for each metric"),
-        (
-            "{a: {}}\nsource: {topic: t, rewards: {topic: r}}\nestimators: [iips]",
-            "'iips', which needs rewards of slots",
-        ),
-        ("{a: {}}\nsource: {kind: file, path: log, format: dsjson}", "expected one of reward, _label_cost or"),
-        ("{a: {}, b: {field: p}}\nsource: {kind: file, path: log, format: dsjson}", "p of ds-json cannot be a reward"),
-        ("{a: {}, b: {field: a}}", "each reward needs its own field"),
-        ("{a: {}, b: {min: 1, max: 2}}\nsource: {topic: t, rewards: {topic: r}}", "a number from rewards.b.min (1)"),
-    ],
-)
-def test_wrong_rewards_are_named(load: Loader, rewards: str, complaint: str) -> None:
-    assert complaint in load.complaint(f"policies: {{candidates: [c]}}\nrewards: {rewards}")
