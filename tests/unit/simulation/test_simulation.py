@@ -205,6 +205,47 @@ def test_a_world_does_not_depend_on_how_a_processor_partitions(monkeypatch: pyte
     np.testing.assert_array_equal(other.theta, world.theta)
 
 
+@pytest.mark.parametrize("kind", ["greedy", "softmax"])
+def test_the_value_of_every_policy_is_its_mean_reward(kind: str, world: World, softmax_world: World) -> None:
+    played = world if kind == "greedy" else softmax_world
+    random = np.random.default_rng(7)
+    for cluster in range(played.clusters):
+        items, index = played.offer(np.full(6_000, cluster), random)
+        row = np.arange(len(items))
+        for policy in range(1 + CANDIDATES):
+            utility = played.scores[policy][items] / (0.5 if kind == "softmax" and policy else 1e-9)
+            taken = (utility + random.gumbel(size=utility.shape)).argmax(axis=1)
+            if policy == 0:
+                taken = np.where(random.random(len(row)) < 0.2, random.integers(25, size=len(row)), taken)
+            earned = taken == index
+            assert abs(earned.mean() - played.value[cluster, policy]) < 3 * earned.std() / np.sqrt(len(row)) + 1e-9
+
+
+def test_actions_are_taken_as_often_as_their_propensity(world: World) -> None:
+    events = _concat(simulate(world, Drift("stationary", CANDIDATES), 20_000, seed=4))
+    favourite = np.isclose(events.propensity, 0.808)
+    assert np.isclose(events.propensity[~favourite], 0.008).all()
+    assert favourite.mean() == pytest.approx(0.808, abs=4 * np.sqrt(0.808 * 0.192 / 20_000))
+
+
+@pytest.mark.parametrize("kind", ["greedy", "softmax"])
+def test_importance_weights_have_mean_one_and_weighted_rewards_the_value(
+    kind: str, world: World, softmax_world: World
+) -> None:
+    played = world if kind == "greedy" else softmax_world
+    drift = Drift("stationary", CANDIDATES)
+    events = _concat(simulate(played, drift, 40_000, seed=5))
+    weight = events.probabilities / events.propensity[:, None]
+    if kind == "greedy":
+        assert np.unique(weight.round(4)).tolist() == [0.0, 1.2376, 125.0]
+    else:
+        assert len(np.unique(weight.round(4))) > 5_000
+    term = weight * events.reward[:, None]
+    truth = played.value.mean(axis=0)[1:]
+    assert (np.abs(weight.mean(axis=0) - 1) < 4 * weight.std(axis=0) / np.sqrt(len(events))).all()
+    assert (np.abs(term.mean(axis=0) - truth) < 4 * term.std(axis=0) / np.sqrt(len(events))).all()
+
+
 def test_simulating_is_lazy_however_long_the_run(world: World) -> None:
     first = list(islice(simulate(world, Drift("smooth", CANDIDATES), 10**12, seed=1), 30))
     assert sum(len(moment.events) for moment in first) == 3_000

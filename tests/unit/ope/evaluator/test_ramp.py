@@ -216,3 +216,18 @@ def test_the_comparison_continues_on_the_averages_that_a_changed_configuration_k
     again.apply_config(evaluator(averages=["cumulative", "decay"]).config)
     again.update(batch)
     assert [row for row in again.report().calibration if row.average == "decay"] == []
+
+
+def test_on_a_mixture_the_error_of_a_small_arm_is_never_many_times_as_uncertain_as_on_all_events() -> None:
+    """Start with about five events of the arm in the first block, which may all have earned."""
+    widths: dict[str, list[float]] = {"cumulative": [], "mixture": []}
+    for seed in range(12):
+        columns = three_actions(seed, 10_000, share=0.05)
+        for row in report(columns, logging=None, averages=list(widths), promotion=None).calibration:
+            if row.policy == "challenger":
+                assert row.error_lower is not None
+                assert row.error_upper is not None
+                widths[row.average].append(row.error_upper - row.error_lower)
+    ratios = np.divide(widths["mixture"], widths["cumulative"])
+    assert ratios.shape == (12,)
+    assert ratios.max() < 6
