@@ -11,7 +11,7 @@ import pytest
 
 import streameval as se
 from streameval import PythonPolicy
-from streameval.errors import ConfigError, StateError
+from streameval.errors import ConfigError
 from streameval.events import Origin, Rejected
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.report import EventCounts, Report
@@ -170,11 +170,6 @@ def test_a_change_that_cannot_be_made_changes_nothing() -> None:
     with pytest.raises(ConfigError, match="math:sqrt fails"):
         changing.change_candidates(replace(config("early", "code"), computed_policies={"code": broken}))
     assert changing.policies == ("logging", "early", "late")
-
-
-def test_a_state_of_another_schema_is_refused() -> None:
-    with pytest.raises(StateError, match="schema 99"):
-        Evaluator.from_state({"schema": 99})
 
 
 def opened(count: int = 0, **options: Any) -> tuple[Evaluator, se.EventBatch]:

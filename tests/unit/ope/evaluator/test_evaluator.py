@@ -15,7 +15,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from streameval.common.arrays import from_plain
-from streameval.errors import StateError
 from streameval.events import EventBatch, Rejected
 from streameval.ope.core import AdaptiveDecay, AdaptiveWindow, AnyAverage, Cumulative, Decay, Mixture, Window
 from streameval.ope.estimators import (
@@ -162,11 +161,6 @@ def test_a_state_resumes_in_a_process_that_orders_sets_otherwise() -> None:
     needs = [sorted(grid.needs) for grid in Evaluator(["a"], every, [Cumulative()]).config.grids()]
     assert needs == sorted(needs)
     assert len(needs) > 3
-
-
-def test_a_state_of_another_schema_is_refused() -> None:
-    with pytest.raises(StateError, match="schema"):
-        Evaluator.from_state(Evaluator([CANDIDATE]).state() | {"schema": 0})
 
 
 def test_the_state_stops_growing_when_its_longest_window_is_full() -> None:
