@@ -207,9 +207,9 @@ def calibration_table(report: Report, everything: bool = False) -> Table:
 
     columns: list[Column] = [
         ("policy", lambda row: bold(row.policy)),
-        *([_text("average")] if averages[1:] else []),
+        *([("average", lambda row: row.average)] if averages[1:] else []),
         _bounded("seen", "", decimals),
-        _number("estimated", decimals),
+        (">estimated", lambda row: decimal(row.estimated, decimals)),
         _bounded("estimated\nless seen", "error", decimals, signed=True),
         ("check", outcome),
     ]
@@ -261,14 +261,6 @@ def decisions_table(report: Report) -> Table:
         ("at the end", end),
     ]
     return new_table("Promotion", columns, decisions, spaced=True)
-
-
-def _text(attribute: str) -> Column:
-    return attribute, lambda row: str(getattr(row, attribute))
-
-
-def _number(attribute: str, decimals: int) -> Column:
-    return f">{attribute}", lambda row: decimal(getattr(row, attribute), decimals)
 
 
 def _bounded(heading: str, prefix: str, decimals: int, signed: bool = False) -> Column:
