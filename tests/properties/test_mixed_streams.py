@@ -18,6 +18,7 @@ from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.power import LogSummary, TargetLift, forecast_power
 from streameval.ope.report import Decision
 from streameval.service.status_page.page import chosen
+from support.changes import adopt
 
 EARLY = {"rule": "paired", "min_events": 2_000, "hold": 5}
 DR, IPS = 0, 1
@@ -299,9 +300,7 @@ def test_a_late_candidate_has_the_rows_of_a_stream_that_started_then(log: Log, o
     plans = [se.Evaluator(names, promotion=EARLY, drift=None).config for names in (["better"], ["better", "worse"])]
     changing = Evaluator.from_config(plans[0])
     changing.update(batch[:5_000])
-    late = changing.change_candidates(plans[1])
-    assert late is not None
-    changing.activate(late)
+    adopt(changing, plans[1])
     changing.update(batch[5_000:])
     fresh = se.Evaluator(["worse"], promotion=EARLY, drift=None)
     fresh.update(batch[5_000:])

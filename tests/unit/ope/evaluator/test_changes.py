@@ -146,9 +146,7 @@ def test_a_candidate_that_returns_starts_from_zero() -> None:
     changing = Evaluator.from_config(config("early", "late"))
     changing.update(events(200))
     changing.change_candidates(config("early"))
-    again = changing.change_candidates(config("early", "late"))
-    assert again is not None
-    changing.activate(again)
+    adopt(changing, config("early", "late"))
     changing.update(events(10))
     assert counts(changing.report()) == {"logging": (210, 0), "early": (210, 0), "late": (10, 0)}
 

@@ -13,6 +13,7 @@ from streameval import Evaluator, EventBatch
 from streameval.common.arrays import Array
 from streameval.ope.evaluator.summaries import PartitionedEvaluator, Summariser
 from streameval.ope.report import UnitEstimate
+from support.changes import adopt
 
 DAY, EVENTS = 86_400.0, 5_000
 DAYS: dict[str, Any] = {"max": 100, "per_unit": "24h"}
@@ -127,9 +128,7 @@ def test_candidates_that_come_late_have_numbers_after_a_whole_window() -> None:
     columns = columns_of(4)
     batch, evaluator = EventBatch.from_arrays(**columns), evaluator_of(candidates=("new",))
     evaluator.update(batch[:2_000])  # in the second day
-    late = evaluator.change_candidates(evaluator_of().config)
-    assert late is not None
-    evaluator.activate(late)
+    adopt(evaluator, evaluator_of().config)
     evaluator.update(batch[2_000:3_600])
     rows = {row.policy: row for row in evaluator.report().per_unit}
     assert (rows["old"].value, rows["old"].units) == (None, rows["new"].units)

@@ -14,6 +14,7 @@ import streameval as se
 from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.report import Report
+from support.changes import adopt
 
 PROPENSITIES = np.array([0.55, 0.15, 0.15, 0.15])
 TARGETS = {"second": [0.2, 0.7, 0.1, 0.0], "third": [0.2, 0.0, 0.7, 0.1], "same": [0.55, 0.15, 0.15, 0.15]}
@@ -153,12 +154,6 @@ def config(*candidates: str, **options: Any) -> EvaluatorConfig:
     return se.Evaluator(candidates, **{"promotion": EARLY, **options}).config
 
 
-def join(changing: Evaluator, new: EvaluatorConfig) -> None:
-    late = changing.apply_config(new)
-    if late is not None:
-        changing.activate(late)
-
-
 def ranks(changing: Evaluator) -> dict[str, int]:
     return dict(changing.config.candidate_order)
 
@@ -166,11 +161,11 @@ def ranks(changing: Evaluator) -> dict[str, int]:
 def test_every_candidate_ever_added_has_its_own_share_of_the_error() -> None:
     changing = Evaluator.from_config(config("second"))
     changing.update(log(300))
-    join(changing, config("second", "third"))
+    adopt(changing, config("second", "third"))
     assert ranks(changing) == {"second": 1, "third": 2}
-    join(changing, config("third"))
+    adopt(changing, config("third"))
     changing = Evaluator.from_state(msgspec.msgpack.decode(msgspec.msgpack.encode(changing.state())))
-    join(changing, config("third", "same", "second"))
+    adopt(changing, config("third", "same", "second"))
     assert ranks(changing) == {"third": 2, "same": 3, "second": 4}
     assert changing.config.errors.min() == pytest.approx(0.05 * 6 / np.pi**2 / 16)
 
@@ -180,7 +175,7 @@ def test_a_longer_hold_restarts_the_hold_and_loses_no_evidence() -> None:
     changing.update(batch[:6_000])
     before = decisions(changing.report())["second", "sea"]
     assert before.promotable
-    join(changing, config("second", promotion=replace(EARLY, hold=5)))
+    adopt(changing, config("second", promotion=replace(EARLY, hold=5)))
     after = decisions(changing.report())["second", "sea"]
     assert (after.promotable, after.held) == (False, 0)
     assert (after.lift, after.lower, after.events) == (before.lift, before.lower, 6_000)
@@ -191,7 +186,7 @@ def test_a_longer_hold_restarts_the_hold_and_loses_no_evidence() -> None:
 def test_an_added_rule_starts_with_the_change_and_a_removed_one_is_not_shown() -> None:
     changing, batch = Evaluator.from_config(config("second", promotion="paired")), log(8_000)
     changing.update(batch[:6_000])
-    join(changing, config("second", promotion=["bsea"]))
+    adopt(changing, config("second", promotion=["bsea"]))
     changing.update(batch[6_000:])
     (decision,) = changing.report().promotion
     assert (decision.rule, decision.events) == ("bsea", 2_000)
@@ -204,7 +199,7 @@ def test_decisions_may_use_a_lift_that_is_added() -> None:
     nothing = decisions(changing.report())["second", "paired"]
     assert nothing.lift is None
     assert nothing.reason.startswith("no lift can decide: add the average mixture, with an estimator such as ")
-    join(changing, config("second", estimators=[se.StratifiedIPS()], averages=[se.Cumulative(), se.Mixture()]))
+    adopt(changing, config("second", estimators=[se.StratifiedIPS()], averages=[se.Cumulative(), se.Mixture()]))
     changing.update(batch[1_000:])
     decision = decisions(changing.report())["second", "paired"]
     assert decision.lift is not None

@@ -18,6 +18,7 @@ from streameval.events.origin import fingerprints
 from streameval.ope.evaluator.estimated_propensity import FOR_ESTIMATES, EstimatedPropensity
 from streameval.ope.evaluator.propensities import ChoiceCounts, LoggedChoices
 from support import parts
+from support.changes import adopt
 from support.logged_choices import (
     ACTIONS,
     BY_COUNTRY,
@@ -305,9 +306,7 @@ def evaluator_with_late_candidate(batch: EventBatch, start: int, before: Any, af
     """Return an evaluator of the events that gets a candidate after the event `start`."""
     changing = Evaluator.from_config(Evaluator(before, **options).config)
     changing.update(batch[:start])
-    added = changing.change_candidates(Evaluator(after, **options).config)
-    assert added is not None
-    changing.activate(added)
+    adopt(changing, Evaluator(after, **options).config)
     changing.update(batch[start:])
     return changing
 

@@ -12,6 +12,7 @@ from streameval.common.arrays import Array
 from streameval.errors import InputError
 from streameval.events.segments import SegmentColumns
 from streameval.ope.report import Report, SegmentEstimate
+from support.changes import adopt
 
 EVENTS = 2_350
 COUNTRIES = np.array(["de", "fr", "jp", "br", ""])
@@ -137,9 +138,7 @@ def test_a_removed_candidate_leaves_the_others_and_a_late_one_starts_from_zero(l
     config = Evaluator(CANDIDATES, segments=SEGMENTS).config
     changing = Evaluator.from_config(config)
     changing.update(log[:1_000])
-    late = changing.change_candidates(Evaluator(["two", "named"], segments=SEGMENTS).config)
-    assert late is not None
-    changing.activate(late)
+    adopt(changing, Evaluator(["two", "named"], segments=SEGMENTS).config)
     changing.update(log[1_000:])
     report = changing.report()
     expected = evaluated(log).report()

@@ -20,6 +20,7 @@ from streameval.ope.policies import policy_file
 from streameval.ope.report import Report
 from streameval.ope.reward_models import Ridge, Tabular
 from streameval.ope.reward_models.base import LoggedActions
+from support.changes import adopt
 from support.learning import ACTIONS, log
 
 EVERY, KEEP = 600, 2
@@ -184,9 +185,7 @@ def test_versions_of_a_policy_that_is_reset_are_forgotten() -> None:
 def test_a_candidate_that_is_added_later_has_versions_after_its_own_events() -> None:
     changing = Evaluator.from_config(config(candidates={"even": "uniform"}).for_policies(["even"]))
     changing.update(log(250))
-    late = changing.change_candidates(config(candidates={"even": "uniform"}))
-    assert late is not None
-    changing.activate(late)
+    adopt(changing, config(candidates={"even": "uniform"}))
     fed(changing, log(700), 700)
     # the candidate learns from whole blocks, and starts with the unfinished one
     assert counts(changing.report()) == {"logging": 950, "even": 950, "apprentice": 750, "frozen-1": 150}

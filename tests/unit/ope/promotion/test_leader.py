@@ -13,6 +13,7 @@ from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.evaluator.summaries import PartitionedEvaluator
 from streameval.ope.promotion import leader
 from streameval.ope.report import Contender, Report
+from support.changes import adopt
 from support.summaries import one_process, summarised
 
 SHARES = {"best": 0.9, "twin": 0.9, "equal": 0.9, "sparse": 0.9, "poor": 0.3}
@@ -27,9 +28,7 @@ def test_many_late_candidates_end_the_comparison_until_few_are_left() -> None:
     some, batch = evaluator("best", "poor"), log(1_000)
     some.update(batch)
     many = dict.fromkeys(("best", "poor", *map(str, range(leader.MOST_CANDIDATES + 1))), "logged")
-    late = some.change_candidates(evaluator(*many).config)
-    assert late is not None
-    some.activate(late)
+    adopt(some, evaluator(*many).config)
     some.update(log(8_000))
     assert some.report().contenders == ()
     assert some.change_candidates(evaluator("best", "poor").config) is None
@@ -131,9 +130,7 @@ def test_a_late_candidate_is_compared_on_the_events_since_its_start() -> None:
     found = evaluator("best", "poor")
     found.update(log(20_000))
     (_, before) = found.report().contenders
-    late = found.change_candidates(evaluator("best", "poor", "equal").config)
-    assert late is not None
-    found.activate(late)
+    adopt(found, evaluator("best", "poor", "equal").config)
     (_, after) = found.report().contenders
     assert (after.policy, after.lift, after.beaten) == ("poor", before.lift, True)
     found.update(log(4_000))

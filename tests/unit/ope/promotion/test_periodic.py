@@ -12,6 +12,7 @@ import streameval as se
 from streameval.ope.core import BlockLift, Lift
 from streameval.ope.promotion.rules import Periodic, RuleContext
 from streameval.ope.promotion.sums import RewardSums, Times
+from support.changes import adopt
 from support.promotion import LENIENT
 
 Array = NDArray[np.float64]
@@ -394,9 +395,7 @@ def test_new_candidates_start_their_own_periods() -> None:
     config = found.config
     found = se.Evaluator.from_config(config.for_policies(["first"]))
     found.update(log(range(30), lambda hour: 0.6))
-    late = found.change_candidates(config)
-    assert late is not None
-    found.activate(late)
+    adopt(found, config)
     found.update(log(range(30, 60), lambda hour: 0.6))
     rows = decisions(found)
     assert rows["first", "periodic"].promotable
