@@ -208,21 +208,23 @@ def decode_columns(
     kept = np.flatnonzero(_whole_rows(fields, len(all_rows)))
     if len(kept) < len(all_rows):
         fields = {key: column.take(pa.array(kept)) for key, column in fields.items()}
-    own = None if probabilities is None else probabilities.T.take(kept, axis=1).T
-    batch, is_valid = _batch(fields, decoder, len(kept), own)
+        probabilities = None if probabilities is None else probabilities.T.take(kept, axis=1).T
+    batch, is_valid = _batch(fields, decoder, len(kept), probabilities)
     if decoder.estimated:
         batch = batch.without_propensities()
     if decoder.segments:
         batch = replace(batch, segments=_segments(fields, layout, decoder, len(kept)))
     batch = decoder.clipped(batch)
     is_valid[list(decoder.faults(batch))] = False
-    batch, kept = batch.take(is_valid).trimmed(), kept[is_valid]
+    if not is_valid.all():
+        batch, kept = batch.take(is_valid), kept[is_valid]
+        fields = {key: column.filter(pa.array(is_valid)) for key, column in fields.items()}
     identity = None
     if decoder.identified:
-        identity = fingerprints(_identifiers(fields, "event_id", is_valid) or [""] * len(kept))
-    batch = replace(batch, origin=replace(origin.take(kept), identity=identity))
+        identity = fingerprints(_identifiers(fields, "event_id") or [""] * len(kept))
+    batch = replace(batch.trimmed(), origin=replace(origin.take(kept), identity=identity))
     if decoder.named:
-        batch = replace(batch, actions=ActionNames.from_actions(_identifiers(fields, "action", is_valid)))
+        batch = replace(batch, actions=_action_names(fields))
     if len(kept) == len(all_rows):
         return layout.without_placeholders(batch)
     others = np.delete(all_rows, kept)
@@ -423,12 +425,16 @@ def _action_sets(fields: Fields, policies: Sequence[str]) -> tuple[ActionSets, M
 # --- Arrays ---
 
 
-def _identifiers(fields: Fields, field: str, rows: Mask | None = None) -> list[Any]:
+def _identifiers(fields: Fields, field: str) -> list[Any]:
     """Return the strings or integers of a field, None for null. Return no values if there is no such field."""
-    column = fields.get((field, None))
-    if column is None:
-        return []
-    return list((column if rows is None else column.filter(pa.array(rows))).to_pylist())
+    return list(fields[field, None].to_pylist()) if (field, None) in fields else []
+
+
+def _action_names(fields: Fields) -> ActionNames:
+    """Return the names of the logged actions, each read once."""
+    column = fields["action", None].dictionary_encode()
+    names = ActionNames.from_actions(column.dictionary.to_pylist())
+    return replace(names, chosen=names.chosen[column.indices.to_numpy()])
 
 
 def _floats(column: Column) -> Array:

@@ -475,9 +475,9 @@ def accumulate(
     s: cython.double
     x: cython.double
     y: cython.double
-    for b in range(blocks.shape[0]):
-        for p in range(state.shape[0]):
-            pf = p if factor.shape[1] > 1 else 0
+    for p in range(state.shape[0]):
+        pf = p if factor.shape[1] > 1 else 0
+        for b in range(blocks.shape[0]):
             for e in range(state.shape[1]):
                 ef = e if factor.shape[2] > 1 else 0
                 f = factor[b, pf, ef]

@@ -211,7 +211,8 @@ def _continued(before: Array, new: Array) -> Array:
 
 
 def _kept(every: Array, count: int) -> Array:
-    return np.ascontiguousarray(every[len(every) - count :].swapaxes(0, 1))
+    """Return a copy of the last blocks, block after block in memory, as the next call of `_continued` takes them."""
+    return every[len(every) - count :].copy().swapaxes(0, 1)
 
 
 class Past(msgspec.Struct):
