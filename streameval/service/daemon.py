@@ -44,6 +44,7 @@ log = structlog.get_logger("streameval")
 POLL_TIMEOUT_SECONDS = 0.5  # also the longest wait for an orderly stop while no events arrive
 STALL_SECONDS = 60.0  # without a turn of the loop, after which the daemon is unhealthy
 REPORT_INTERVAL_SECONDS = 60.0  # a Report is made again without new events, since it may have become stale
+REPORT_SECONDS = 0.05  # a Report that takes longer is made less often in proportion
 MAX_WITHHELD = 10_000  # messages that wait while the clock of this machine seems to be behind
 MOSTLY_AHEAD = "nearly all events are dated ahead of this machine's clock and count as events of now: check that clock"
 NO_EVENTS = "the source has ended, and no message was an event or was rejected: check that it is the right one"
@@ -67,8 +68,9 @@ Reporting = TypeVar("Reporting", bound=Evaluator)
 class DaemonLoop(ABC, Generic[Reporting]):
     """Read a source into an evaluator, and publish the status as `published`, which any thread may read.
 
-    A Report is made at most once per `publish_interval`, when the source has no more events, and at the end. When the
-    source is exhausted (a file at its end), the daemon serves its last Report until it is stopped.
+    A Report is made at most once per `publish_interval`, when the source has no more events, and at the end. One that
+    takes long is made less often. When the source is exhausted (a file at its end), the daemon serves its last Report
+    until it is stopped.
 
     Args:
         source: Where messages are read.
@@ -117,6 +119,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
         self._stopping = False
         self._turned = time.monotonic()
         self._published_at = self._reported_at = self._folded_at = -math.inf
+        self._report_took = 0.0  # seconds
         self._to_publish: SourceStatus | None = None  # the status of the source for the Report of the next turn
         self._unreported = True  # an empty Report is one too: readiness does not wait for the first event
         self._reached: bool | None = None
@@ -210,7 +213,8 @@ class DaemonLoop(ABC, Generic[Reporting]):
             if records or self._pipeline.by_time:
                 self._take(records)
             if records:
-                if time.monotonic() >= self._published_at + self._publish_interval:
+                interval = self._publish_interval * max(1.0, self._report_took / REPORT_SECONDS)
+                if time.monotonic() >= self._published_at + interval:
                     self._publish_soon()
             elif self._publish().exhausted and self._stop_when_exhausted and not self._backfills:
                 return
@@ -332,8 +336,9 @@ class DaemonLoop(ABC, Generic[Reporting]):
         due = self._unreported or at >= self._reported_at + REPORT_INTERVAL_SECONDS
         if due and (status.reached or self._accepted):
             self._evaluator.fold_pending()
+            started = time.monotonic()
             report = self._evaluator.report(at, None if buffered is None else buffered.unmatched_share)
-            self._unreported, self._reported_at = False, at
+            self._unreported, self._reported_at, self._report_took = False, at, time.monotonic() - started
         self.published = DaemonStatus(
             source=status,
             at=at,

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -50,6 +51,30 @@ def test_a_busy_source_is_reported_at_the_first_batch_and_at_the_end_not_at_ever
     assert recorder.reports == 2
     assert daemon.published.report is not None
     assert daemon.published.report.events.accepted == 500
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(0.01, 12), (0.5, 4)])
+def test_a_report_that_takes_long_is_made_less_often(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, most: int
+) -> None:
+    elapsed = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: elapsed)
+
+    class Slow(Recorder):
+        def report(self, now: float | None = None, unmatched_share: float | None = None) -> Report:
+            nonlocal elapsed
+            elapsed += seconds
+            return super().report(now, unmatched_share)
+
+    def polls() -> Iterator[Any]:
+        nonlocal elapsed
+        while elapsed < 10.0:
+            elapsed += 0.1
+            yield [records(b"1")]
+
+    slow = Slow()
+    Daemon(ListSource(polls()), NumberFormat(), slow, stop_when_exhausted=True, clock=lambda: 100.0).run()
+    assert most - 2 <= slow.reports <= most
 
 
 def test_many_pending_blocks_and_a_report_hold_up_different_turns() -> None:
