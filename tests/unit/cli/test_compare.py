@@ -339,8 +339,6 @@ def test_names_of_columns_and_the_range_of_the_reward(log: dict[str, Any]) -> No
     [
         (lambda log: {"reward": [5, *log["reward"][1:]]}, {}, "1 of 6,000 events have a reward above reward.max"),
         (lambda log: {"propensity": [2.0] * 50 + log["propensity"][50:]}, {}, "50 of 6,000 events were rejected"),
-        (lambda log: {"new": [None] * 3_000 + log["new"][3_000:]}, {}, "policies.new: 3,000 of 6,000 events have no"),
-        (lambda log: {"new": [1.0] * EVENTS}, {}, "new fails the trust check mean_weight"),
         (
             lambda log: {name: [log[name][row] for row in np.argsort(log["action"])] for name in log},
             {},
@@ -352,11 +350,6 @@ def test_names_of_columns_and_the_range_of_the_reward(log: dict[str, Any]) -> No
             {"propensity": "estimated"},
             "new fails the trust check missing_share: 16.7% of the events of window lack its probability, over 10%\n"
             "hint: give more events, or log the propensities: 1,000 events have none",
-        ),
-        (
-            lambda log: {},
-            {"segments": {"country": {"values": ["us"]}}},
-            "no event has one of the values of the segment 'country'",
         ),
         (
             lambda log: {},

@@ -451,12 +451,7 @@ def test_weights_of_zero_alone_leave_snips_unknown_and_ips_zero() -> None:
         ({"confidence": 1.0}, "confidence"),
         ({"confidence": 0.0}, "confidence"),
         ({"block": 0}, "block"),
-        ({"candidates": ["a", "a"]}, "a"),
-        ({"candidates": ["logging"]}, "logging"),
-        ({"candidates": "challenger"}, "list"),
         ({"estimators": []}, "estimator"),
-        ({"estimators": [IPS(), IPS()]}, "ips"),
-        ({"averages": [Window(tau=5), Window(tau=6)]}, "window"),
     ],
     ids=str,
 )
