@@ -22,7 +22,15 @@ from msgspec import structs
 
 from streameval.common.arrays import Array, Mask
 from streameval.errors import InputError
-from streameval.events.action_sets import ActionNames, ActionSets, Features, Index, cumulative_offsets, reconcile
+from streameval.events.action_sets import (
+    ActionNames,
+    ActionSets,
+    Features,
+    Index,
+    RawFields,
+    cumulative_offsets,
+    reconcile,
+)
 from streameval.events.arguments import is_series, number_hint, remedy_of
 from streameval.events.batch import EventBatch, RewardBatch
 from streameval.events.decoder import JsonDecoder, RewardDecoder
@@ -104,7 +112,7 @@ def table_of(frame: Any) -> Any:
         raise InputError(f"the frame cannot become an Arrow table: {error}", hint=hint) from error
 
 
-def table_columns(table: Any, layout: TableLayout) -> tuple[list[Column], Callable[[Index], list[Row]]]:
+def table_columns(table: Any, layout: TableLayout) -> tuple[list[Column], Callable[[Index], list[dict[str, Any]]]]:
     """Return one array per field of the layout, and a function that returns some rows as Python values."""
     columns = [_json_array(table.column(field.column)) for field in layout.fields]
     return columns, partial(_python_rows, columns, layout)
@@ -129,7 +137,7 @@ def json_rows(table: Any, read: Container[str], indices: Index | None = None) ->
     return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
 
 
-def deferred_rows(table: Any, layout: TableLayout) -> Callable[[Index], list[Row]] | None:
+def deferred_rows(table: Any, layout: TableLayout) -> Callable[[Index], Sequence[Row]] | None:
     """Return a function that returns some rows with their raw fields, None if the layout has none."""
     deferred = layout.deferred
     if deferred is None:
@@ -138,7 +146,7 @@ def deferred_rows(table: Any, layout: TableLayout) -> Callable[[Index], list[Row
     return lambda indices: table_columns(kept, deferred)[1](indices)
 
 
-def _python_rows(columns: Sequence[Column], layout: TableLayout, indices: Index) -> list[Row]:
+def _python_rows(columns: Sequence[Column], layout: TableLayout, indices: Index) -> list[dict[str, Any]]:
     sparse = [field.field in SPARSE for field in layout.fields]
     rows = pa.array(indices)
     values = [json_values(column.take(rows), is_sparse) for column, is_sparse in zip(columns, sparse, strict=True)]
@@ -225,6 +233,8 @@ def decode_columns(
     batch = replace(batch.trimmed(), origin=replace(origin.take(kept), identity=identity))
     if decoder.named:
         batch = replace(batch, actions=_action_names(fields))
+    if decoder.scores is not None:
+        batch = replace(batch, raw_fields=_raw_fields(columns, layout, decoder.scores, kept))
     if len(kept) == len(all_rows):
         return layout.without_placeholders(batch)
     others = np.delete(all_rows, kept)
@@ -386,6 +396,15 @@ def _segments(fields: Fields, layout: TableLayout, decoder: JsonDecoder, count: 
 
     columns = {field.name: values(field) for field in decoder.segments}
     return SegmentColumns.from_columns(columns, count)
+
+
+def _raw_fields(columns: Sequence[Column], layout: TableLayout, scores: Sequence[str], rows: Index) -> RawFields:
+    """Return the fields of some rows as Python values."""
+    names = ("context", "actions", *scores)
+    places = [place for place, field in enumerate(layout.fields) if field.field in (*names, "action")]
+    part = replace(layout, fields=[layout.fields[place] for place in places])
+    events = _python_rows([columns[place] for place in places], part, rows)
+    return RawFields([{name: event.get(name) for name in names} for event in events])
 
 
 def _action_sets(fields: Fields, policies: Sequence[str]) -> tuple[ActionSets, Mask]:

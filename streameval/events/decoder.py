@@ -163,8 +163,8 @@ class JsonDecoder:
 
     @property
     def reads_columns(self) -> bool:
-        """Return whether tables are decoded by columns, because no field is needed as a Python object."""
-        return self.policies is not None and self.scores is None and issubclass(self.form, Event)
+        """Return whether tables are decoded by columns, as the policies are known."""
+        return self.policies is not None and issubclass(self.form, Event)
 
     def decode_batch(self, values: Iterable[bytes | None], origin: Origin | None = None) -> EventBatch:
         """Decode messages into columns, and reject messages that are not events.

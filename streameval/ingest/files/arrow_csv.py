@@ -13,7 +13,6 @@ import pyarrow.csv
 
 from streameval.events.diagnosis import DECODE_ERRORS
 from streameval.events.records import read_cell
-from streameval.events.segments import label_of
 from streameval.events.tables import IDENTIFIERS, TableLayout, to_seconds
 
 LIST_TYPES: dict[str, tuple[Any, msgspec.json.Decoder[Any]]] = {
@@ -79,18 +78,18 @@ def _parse_cells(cells: Any, field: str) -> Any:
         return cells.cast(pa.float64())
     except pa.ArrowInvalid:
         if field != "timestamp":
-            return _labels(cells, field)
+            return _values(cells, field)
     moments = [None if cell is None else to_seconds(read_cell(cell, field)) for cell in cells.to_pylist()]
     return pa.array([moment if isinstance(moment, float) else None for moment in moments], pa.float64())
 
 
-def _labels(cells: Any, field: str) -> Any:
-    """Return truth values, or text as segments need it. No other field has text, so that its rows are read alone."""
-    try:
-        return cells.cast(pa.bool_())
-    except pa.ArrowInvalid:
-        codes = cells.dictionary_encode()
-    values = [read_cell(cell, field) for cell in codes.dictionary.to_pylist()]
-    if any(isinstance(value, list | dict) for value in values):
-        raise pa.ArrowInvalid(f"{field} has objects")
-    return pa.array([None if value is None else label_of(value) for value in values], pa.string()).take(codes.indices)
+def _values(cells: Any, field: str) -> Any:
+    """Return text or truth values, if all cells are of one of them.
+
+    Raises:
+        ArrowInvalid, DECODE_ERRORS: They are not.
+    """
+    kinds = {type(read_cell(cell, field)) for cell in cells.unique().drop_null().to_pylist()}
+    if kinds not in ({str}, {bool}):
+        raise pa.ArrowInvalid(f"{field} has values of several types")
+    return cells if kinds == {str} else cells.cast(pa.bool_())

@@ -479,19 +479,22 @@ def test_pyarrow_and_the_standard_library_read_the_same_events(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, size: int
 ) -> None:
     path = tmp_path_factory.mktemp("csv") / "log.csv"
-    good = ["1", "007", "0.5", "1", "0.25"]
+    good = ["1", "007", "0.5", "1", "0.25", "de"]
     rows = data.draw(
-        st.lists(st.tuples(st.integers(0, 4), st.sampled_from(CELLS)) | st.sampled_from(BROKEN), max_size=30)
+        st.lists(st.tuples(st.integers(0, 5), st.sampled_from(CELLS)) | st.sampled_from(BROKEN), max_size=30)
     )
     with path.open("w", newline="", errors="surrogateescape") as file:
         writer = csv.writer(file)
-        writer.writerow(["timestamp", "action", "propensity", "reward", "challenger"])
+        writer.writerow(["timestamp", "action", "propensity", "reward", "challenger", "page"])
         for row in rows:
             if isinstance(row, str):
                 file.write(row + "\n")
             else:
                 writer.writerow([*good[: row[0]], row[1], *good[row[0] + 1 :]])
-    decoder = JsonDecoder(["challenger"], reward_range=(0.0, 1.0), identified=True, named=True)
+    options: dict[str, Any] = data.draw(
+        st.sampled_from([{}, {"segments": [SegmentField("page", "page")]}, {"scores": ["page", "context"]}])
+    )
+    decoder = JsonDecoder(["challenger"], reward_range=(0.0, 1.0), identified=True, named=True, **options)
 
     def read() -> list[EventBatch]:
         return list(read_table(str(path), "csv", ColumnNames(), decoder, lambda read, total: None, batch_rows=size))
