@@ -118,6 +118,18 @@ def test_rewards_of_other_topics_are_those_of_json(decoder: RewardDecoder, bad: 
     assert len(found) >= 3
 
 
+@pytest.mark.parametrize("absent", [{}, {"policies": None}])
+def test_the_numbers_of_many_policies_are_those_of_json(absent: dict[str, Any]) -> None:
+    names = [f"policy {number}" for number in range(150)]
+    trees = [EVENT | {"policies": dict.fromkeys(names[row:], 0.5) | {names[row]: None}} for row in range(4)]
+    trees += [EVENT | {"policies": trees[0]["policies"], "propensity": 2.0}, EVENT | {"policies": {}} | absent]
+    found = decoded(JsonDecoder(names), [arrow_message(trees)])
+    expected = JsonDecoder(names).decode_batch([json.dumps(tree).encode() for tree in trees])
+    assert_same_events(found, expected)
+    assert [one.reason for one in found.rejected] == [one.reason for one in expected.rejected]
+    assert len(expected.rejected) == 1
+
+
 def test_rankings_and_rewards_are_those_of_json() -> None:
     pages = [
         {"event_id": f"e-{n}", "timestamp": n, "ranking": {"shown": ["a", "b"], "clicked": ["b"][: n % 2]},
