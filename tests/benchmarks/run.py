@@ -21,6 +21,7 @@ import msgspec
 import structlog
 import typer
 from measuring import Benchmark, Result, Spread, measure
+from published import RESULTS
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -31,6 +32,7 @@ HERE = Path(__file__).parent
 STORED = HERE / "results.json"
 NAMES = (
     "loop",
+    "road",
     "growth",
     "decoding",
     "features",
@@ -82,6 +84,14 @@ def show(title: str, result: Result) -> None:
     console.print(works, ratios)
 
 
+def show_published() -> None:
+    """Print what the makers of other software have published. It was measured on other machines."""
+    table = Table("published, other machines and events", "us an event", "where")
+    for result in RESULTS:
+        table.add_row(result.name, f"{result.microseconds:.3g}", result.place)
+    Console(width=None if sys.stdout.isatty() else 250).print(table)
+
+
 def worse(result: Result, stored: Result) -> list[str]:
     """Return the ratios and sizes that are a fifth worse than the stored ones, in words."""
 
@@ -124,6 +134,8 @@ def main(
             failed += worse(result, before[name])
         if store is not None:
             store.write_bytes(msgspec.json.format(msgspec.json.encode({**stored(store), name: result})) + b"\n")
+    if "peers" in (names or NAMES):
+        show_published()
     if failed:
         print("\n".join(["a fifth worse than stored:", *failed]), file=sys.stderr)
         raise typer.Exit(1)
