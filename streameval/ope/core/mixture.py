@@ -208,7 +208,7 @@ class Mixture(Average):
         past.fold(state.values.past, path.steps, bank.shared, np.full((len(sums), 1, 1), fading))
         if bank.policies < 2:
             return None
-        blocks, rows, squares, signed = _lifts(sums, layout, values)
+        blocks, rows, squares, signed, own = _lifts(sums, layout, values)
         weight = sums.rows[:, 1:, layout.row((layout.apart, ONE, ONE)), None]
         totals = np.ascontiguousarray(np.concatenate([weight, rows[..., 1]], axis=-1))
         flat = np.ascontiguousarray(rows.reshape(*rows.shape[:2], -1))
@@ -224,9 +224,9 @@ class Mixture(Average):
         events = np.repeat(sums.rows[:, 1:, layout.events_row(True), None], bank.columns, axis=-1)
         variance = sampling.reshape(shape) * effects.reshape(shape)
         noise = term_variance * effects
-        parts = rows[..., 0], rows[..., 6], rows[..., 1], noise, np.zeros_like(noise)
-        own = BlockLift(*(part.reshape(shape) for part in parts))
-        return Lift(value.reshape(shape), variance, spread.reshape(shape), events.reshape(shape), own)
+        parts = rows[..., 0], rows[..., 6], rows[..., 1], noise, np.zeros_like(noise), own
+        alone = BlockLift(*(part.reshape(shape) for part in parts))
+        return Lift(value.reshape(shape), variance, spread.reshape(shape), events.reshape(shape), alone)
 
     def _fold(self, whole: MixtureState, state: Decays, blocks: _Blocks, bank: Bank, is_lift: bool) -> Array:
         """Fold blocks into decays of the whole state, and return the path of `kernel.mix`."""
@@ -434,11 +434,12 @@ def _values(sums: BlockSums, layout: Layout) -> _Blocks:
     )
 
 
-def _lifts(sums: BlockSums, layout: Layout, values: Array) -> tuple[_Blocks, Array, Array, Array | None]:
+def _lifts(sums: BlockSums, layout: Layout, values: Array) -> tuple[_Blocks, Array, Array, Array | None, Array]:
     """Return what the mixture of lifts takes in, and the rows and signed sums of whole differences.
 
     The linearised difference of a ratio is unknown until both mean weights are. Only ratios leave such a block out. The
     third part is the sums of squared weights of the blocks that means have, and of those that ratios have [B, P, 2].
+    The last part is the sums of candidates' own terms, as means of their events times the weight [B, P, E].
 
     Args:
         sums: the sums of the blocks
@@ -462,11 +463,15 @@ def _lifts(sums: BlockSums, layout: Layout, values: Array) -> tuple[_Blocks, Arr
     known_weight = np.where(is_known, weight[..., None], 0.0)
     terms = np.stack([known_weight, parts[..., 0], known_weight, parts[..., 1], parts[..., 0], known_weight], axis=-1)
     whole = np.empty((*weight.shape, len(layout.columns), 9))
+    table = layout.moment_table
+    alone = ratio(rows[..., table[:, MomentRow.U]], rows[..., table[:, MomentRow.WEIGHT]]) * weight[..., None]
     first = 0
     for index, (column, own) in enumerate(zip(layout.columns, layout.components, strict=True)):
         difference = layout.difference(column)
         if difference is None:
-            both = parts[..., first, :]
+            both, sums_of = parts[..., first, :], rows[..., layout.rows(layout.ratio_products(own[0])[:3])]
+            own_form = np.concatenate([values[:, 1:, first, :1], forms[first][..., 1:3]], axis=-1)
+            alone[..., index] = np.where(is_known[..., first], (own_form * sums_of).sum(axis=-1), 0.0)
             nonzero = np.where(both[..., 0] != 0, rows[..., layout.events_row(True)], 0.0)
         else:
             both = rows[..., layout.rows(layout.difference_products(difference))]
@@ -485,7 +490,7 @@ def _lifts(sums: BlockSums, layout: Layout, values: Array) -> tuple[_Blocks, Arr
     signed = None if sums.signed_differences is None else _signed(sums, layout, forms, is_known)
     ratios_known = is_known[..., list(forms)].all(axis=-1)
     both_squares = np.stack([squares, np.where(ratios_known, squares, 0.0)], axis=-1)
-    return blocks, whole, both_squares, signed
+    return blocks, whole, both_squares, signed, np.nan_to_num(alone)
 
 
 def _form(values: Array) -> Array:

@@ -33,6 +33,7 @@ class BlockLift(NamedTuple):
         total: the weighted sum of differences. Ratios are linearised with what was known before the block.
         noise: the variance of the difference of one event, with the design effect, NaN if unknown
         shared: the variance of an error that all blocks share, such as the error of a learned examination curve
+        own: the weighted sum of the candidate's own terms
     """
 
     weight: Array
@@ -40,6 +41,7 @@ class BlockLift(NamedTuple):
     total: Array
     noise: Array
     shared: Array
+    own: Array
 
 
 class Lift(NamedTuple):
@@ -54,7 +56,9 @@ class Lift(NamedTuple):
         drift_square: the squared error from drift, which does not fall. An average reports the squared disagreement of
             its decays. For rules see `promotion.lift.add_errors`.
         events: the number of events that both policies have, in the block, or for rules so far
-        block: the difference of the events of each block alone
+        block: the difference of the events of each block alone, for a ratio of rewards the one of its numerator, with
+            the noise of the ratio times the squared denominator
+        divisor: for a ratio of rewards, the difference of its denominator
         switched: for rules, whether it is another lift than in the block before
     """
 
@@ -64,6 +68,7 @@ class Lift(NamedTuple):
     events: Array
     block: BlockLift | None = None
     switched: Mask | None = None
+    divisor: BlockLift | None = None
 
     def select_blocks(self, kept: Mask) -> Lift:
         """Return the first four numbers after some of the blocks."""

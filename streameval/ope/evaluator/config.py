@@ -237,7 +237,7 @@ class EvaluatorConfig:
             yield Problem(path, expecting(expected, f"'{name}'"), hint)
 
     def _ratio_problems(self) -> Iterator[Problem]:
-        """Yield what sums up lifts of blocks or events, which a ratio has none of, next to a ratio that decides."""
+        """Yield what sums up lifts of events, which a ratio has none of, next to a ratio that decides."""
         judged = [self.rewards[index].name for index in self.judged_ratios]
         rules = () if not judged or self.promotion is None else self.promotion.rules
         for rule in rules:
@@ -245,7 +245,7 @@ class EvaluatorConfig:
                 message = expecting(
                     f"a rule that judges by the lift alone, for the ratio {judged[0]}", f"'{rule.label}'"
                 )
-                hint = "write promotion: paired, or promotion: off"
+                hint = "write promotion: periodic or paired, or promotion: off"
                 yield Problem(("promotion", "rule"), message, hint)
         ratios = [reward.name for reward in self.rewards if reward.is_ratio]
         if ratios and all(isinstance(average, AdaptiveDecay | AdaptiveWindow) for average in self.averages.values()):

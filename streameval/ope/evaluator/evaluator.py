@@ -658,24 +658,32 @@ class Evaluator:
         judged = self.config.judged_ratios
         return [
             [
-                self._ratio_lift(index, pair, lifts[pair][index]) if index in judged else lifts[pair][index]
+                self._ratio_lift(index, pair, lifts[pair]) if index in judged else lifts[pair][index]
                 for pair in self.promotion_lifts
             ]
             for index in range(len(self.config.rewards))
         ]
 
-    def _ratio_lift(self, index: int, pair: Pair, path: Lift) -> Lift:
-        """Return the lift of a ratio after the last block, from the states of its parts and of their sum."""
+    def _ratio_lift(self, index: int, pair: Pair, paths: Sequence[Lift]) -> Lift:
+        """Return the lift of a ratio after the last block, from the states of its parts and of their sum.
+
+        Args:
+            index: the ratio
+            pair: the estimator and the average
+            paths: the lift of each reward after the block
+        """
         estimator, average = pair
         whole, state = next(both for both in zip(self._grids, self._state.grids, strict=True) if pair in both[0].pairs)
-        parts = (whole.select_reward(state, part) for part in self._parts_of(index))
+        indices = self._parts_of(index)
+        parts = (whole.select_reward(state, part) for part in indices)
         readings = [
             reading
             for grid, alone in parts
             for _, _, reading, _ in grid.read(alone, None, self.config.errors, [average])
         ]
         _, weight = self.config.rewards[index].of.values()
-        return ratios.lift_after(readings, weight, [column.label for column in whole.columns], estimator, path)
+        columns, three = [column.label for column in whole.columns], [paths[part] for part in indices]
+        return ratios.lift_after(readings, weight, columns, estimator, three)
 
     def _parts_of(self, index: int) -> list[int]:
         """Return the indices of the numerator, the denominator and the weighted sum of a ratio."""

@@ -330,8 +330,8 @@ class Grid:
         first, count = [column.label for column in self.columns].index(pair[0]), len(self.columns)
         lifts = []
         for by_average in reward_lifts:
-            every, rows = by_average.get(pair[1]), np.full((9, len(kept), len(self.candidates) - 1), np.nan)
-            rows[4:7] = rows[8] = 0.0
+            every, rows = by_average.get(pair[1]), np.full((10, len(kept), len(self.candidates) - 1), np.nan)
+            rows[4:7] = rows[8:] = 0.0
             if every is not None:
                 for index, columns in enumerate((*every[:4], *(every.block or ()))):
                     rows[index, kept] = columns.reshape(len(columns), -1, count)[..., first]

@@ -192,7 +192,9 @@ def _lifts(readings: Sequence[Reading], lifts: Sequence[Reading], own: Variances
     }
 
 
-def lift_after(readings: Sequence[Reading], weight: float, columns: Sequence[str], label: str, path: Lift) -> Lift:
+def lift_after(
+    readings: Sequence[Reading], weight: float, columns: Sequence[str], label: str, paths: Sequence[Lift]
+) -> Lift:
     """Return the lift of a ratio after a block, for rules that judge by the lift alone.
 
     Args:
@@ -200,16 +202,22 @@ def lift_after(readings: Sequence[Reading], weight: float, columns: Sequence[str
         weight: the weight of the denominator in the sum
         columns: labels of the columns of a policy
         label: the column of the estimator
-        path: the lift of the sum after the block. The ratio has the same events
+        paths: the lifts of the three after the block. The ratio has the events of the sum
     """
     estimators = len(columns)
     own = Variances.from_readings(readings, weight)
     numbers = _lifts(readings, [reading.lift(estimators) for reading in readings], own, 1.0)
     unknown = np.where(_is_known(readings), 0.0, np.nan)  # which a sum hands on
     unknown = unknown[estimators:] + _for_candidates(unknown, estimators)
-    rows = ((numbers[name] + unknown).reshape(-1, estimators) for name in ("lift", *FOR_RULES))
-    value, variance, spread = (np.where(np.isnan(path.events), np.nan, row[:, columns.index(label)]) for row in rows)
-    return Lift(value, variance, spread, path.events)
+    above, below, path = paths
+    deviation = numbers["lift_deviation"] * readings[1].value[estimators:]
+    named = [numbers[name] for name in ("lift", *FOR_RULES)]
+    rows = ((row + unknown).reshape(-1, estimators) for row in (*named, deviation))
+    value, variance, spread, deviation = (
+        np.where(np.isnan(path.events), np.nan, row[:, columns.index(label)]) for row in rows
+    )
+    block = above.block and above.block._replace(noise=deviation**2)
+    return Lift(value, variance, spread, path.events, block, divisor=below.block)
 
 
 def _for_candidates(rows: Array, estimators: int) -> Array:

@@ -563,10 +563,8 @@ class PromotionMonitor:
         )
         by, switched = lift.choose(np.stack(recent), state.by)
         value, variance, drift, events = _chosen(followed, by)
-        deciding = Lift(value, variance, drift, events, switched=switched)
-        blocks = [path.block for path in lifts if path.block is not None]
-        if len(blocks) == len(lifts):
-            deciding = deciding._replace(block=BlockLift(*_chosen([np.stack(block) for block in blocks], by)))
+        block, divisor = (_chosen_block([getattr(path, name) for path in lifts], by) for name in ("block", "divisor"))
+        deciding = Lift(value, variance, drift, events, block, switched, divisor)
         return deciding, by[-1], switched, dict(zip(self.lifts, after, strict=True))
 
     def resume(self, state: MonitorState) -> MonitorState:
@@ -700,6 +698,12 @@ def _chosen(paths: Sequence[Array], by: Integers) -> Array:
     """
     indices = np.broadcast_to(np.maximum(by, 0), (1, *paths[0].shape))
     return np.asarray(np.take_along_axis(np.stack(paths), indices, axis=0)[0])
+
+
+def _chosen_block(blocks: Sequence[BlockLift | None], by: Integers) -> BlockLift | None:
+    """Return the blocks of the deciding lift, None if a lift has none."""
+    known = [np.stack(block) for block in blocks if block is not None]
+    return BlockLift(*_chosen(known, by)) if len(known) == len(blocks) else None
 
 
 def transitions(monitor: PromotionMonitor, state: MonitorState) -> tuple[Transition, ...]:

@@ -40,7 +40,7 @@ class RuleContext(NamedTuple):
             limit, None for other events
         candidates: the number of candidates ever added, or the size of the family
         rewards: the number of rewards by which a candidate may be worse, which share the error
-        is_ratio: whether the reward is a ratio, so that blocks and events have no lift
+        is_ratio: whether the reward is a ratio, so that events have no lift
     """
 
     margin: float
@@ -109,7 +109,7 @@ class PromotionRule(Component):
 
     Attributes:
         needs_lift: whether the rule reads the lift on a mixture
-        judges_by_lift: whether it reads nothing else
+        judges_by_lift: whether it reads nothing else, except for the times of blocks
         assumes_independence: whether its guarantee needs events that are independent given the past
         needs_time: whether it cannot decide about events without timestamps
         needs_hold: whether it must pass at some block ends in a row. A rule that looks seldom need not.

@@ -22,6 +22,7 @@ from streameval.ope.core import BlockLift, Lift
 from streameval.ope.promotion.rules import phases
 from streameval.ope.promotion.rules.base import Judgement, PromotionRule, RuleContext
 from streameval.ope.promotion.rules.phases import DAY_PHASES, Bucket, Limits, Period, Table, Verdict
+from streameval.ope.promotion.rules.ratio_blocks import SUMS, linearised
 from streameval.ope.promotion.sums import RewardSums
 from streameval.ope.report import DAY, WEEK, Profile
 
@@ -60,8 +61,9 @@ class PeriodicState(Struct, frozen=True, eq=False):
         candidates: the largest number of candidates ever added [P]
         missing: fading numbers of blocks, and of blocks without timestamps [P, 2]
         number: the number of the unfinished bucket since 1970, NaN before the first event of a policy [P]
-        bucket: the numbers of the unfinished bucket, see `BlockLift` [P, 5]
+        bucket: the numbers of the unfinished bucket, see `Bucket` [P, 5]
         tables: the table of each period
+        parts: for a ratio of rewards, the sums of both rewards, see `ratio_blocks` [P, 5]
     """
 
     clock: Array
@@ -70,6 +72,7 @@ class PeriodicState(Struct, frozen=True, eq=False):
     number: Array
     bucket: Array
     tables: list[Table]
+    parts: Array | None = None
 
 
 @dataclass(frozen=True, kw_only=True, config=strict)
@@ -91,6 +94,8 @@ class Periodic(PromotionRule):
     alone: take `7d` if weekends are known to differ. How much weeks differ is not known before the second one. Until
     then, the days of the first week tell it, by how much those of Monday to Friday and those of the weekend differ.
 
+    Of a ratio of two rewards, L is the difference of the ratios of a whole period (`ratio_blocks`).
+
     The constants were found by simulation (`phases`). The rule is calibrated and not proven.
 
     Args:
@@ -101,6 +106,7 @@ class Periodic(PromotionRule):
     """
 
     needs_lift: ClassVar[bool] = True
+    judges_by_lift: ClassVar[bool] = True
     needs_time: ClassVar[bool] = True
     needs_hold: ClassVar[bool] = False
     remembers_lift: ClassVar[bool] = True
@@ -150,7 +156,9 @@ class Periodic(PromotionRule):
         path = _Path(self.periods, memory, context, len(lift.value))
         if sums.times is not None:
             path.count_missing(sums.times.missing, math.exp(-context.block / MISSING_MEMORY))
-            if lift.block is not None:
+            if lift.block is not None and lift.divisor is not None:
+                path.follow_ratio(lift.block, lift.divisor, sums.times.reached, lift.switched)
+            elif lift.block is not None:
                 path.follow(lift.block, sums.times.reached, lift.switched)
         numbers = path.numbers
         promotable = numbers["promotable"] > 0
@@ -300,7 +308,7 @@ class _Path:
         known = max(context.candidates, int(memory.candidates.max(initial=1)))
         self._limits = Limits(_scale(context), context.margin, min(context.margin, 0.0), known)
         self._clock, self._number, self._bucket = memory.clock[1:], memory.number[1:], memory.bucket[1:]
-        self._missing = memory.missing
+        self._missing, self._parts = memory.missing, memory.parts
         self._tables = [_rows(table, slice(1, None)) for table in memory.tables]
         self.numbers = {name: np.full((blocks, len(context.errors)), np.nan) for name in NUMBERS}
         self._write(slice(0, blocks))
@@ -313,7 +321,7 @@ class _Path:
         own = {"clock": self._clock, "candidates": counts, "number": self._number, "bucket": self._bucket}
         columns = {name: _after_production(getattr(before, name), column) for name, column in own.items()}
         tables = [_paired(_after_production, *pair) for pair in zip(before.tables, self._tables, strict=True)]
-        return PeriodicState(**columns, missing=self._missing, tables=tables)
+        return PeriodicState(**columns, missing=self._missing, tables=tables, parts=self._parts)
 
     def count_missing(self, missing: Array, fading: float) -> None:
         """Count the events without timestamps, given their share in each block [blocks]."""
@@ -321,6 +329,23 @@ class _Path:
         path = decayed_path(self._missing, steps, fading)
         self._missing = path[-1]
         self.numbers["untimed"] = ratio(path[..., 1], path[..., 0])[:, 1:]
+
+    def follow_ratio(self, above: BlockLift, below: BlockLift, clock: Array, switched: Mask | None) -> None:
+        """Follow blocks of a ratio, linearised around what the table of the first period remembers.
+
+        Args:
+            above: the numerator, with the noise of the ratio
+            below: the denominator
+            clock: as in `follow`
+            switched: as in `follow`
+        """
+        before = np.zeros((1 + len(self._clock), SUMS)) if self._parts is None else self._parts
+        period, now = self._periods[0], np.fmax.reduce(self._clock, initial=-np.inf)
+        reached = np.maximum.accumulate(np.concatenate([[now], clock]))
+        steps = np.where(np.isfinite(reached[:-1]), np.diff(np.nan_to_num(reached)), 0.0)
+        block, sums = linearised(above, below, before[1:], np.exp(-steps / (period.memory * period.seconds)))
+        self._parts = _after_production(before, sums)
+        self.follow(block, clock, switched)
 
     def follow(self, block: BlockLift, clock: Array, switched: Mask | None) -> None:
         """Follow the blocks.
@@ -396,14 +421,14 @@ class _Path:
         sums = np.stack([present * part for part in block[:3]], axis=-1)
         has_noise = (present * block.weight > 0) & ~np.isnan(block.noise)
         newest = len(numbers) - 1 - np.argmax(has_noise[::-1], axis=0)
-        noises = [np.take_along_axis(column, newest[None], axis=0)[0] for column in block[3:]]
+        noises = [np.take_along_axis(column, newest[None], axis=0)[0] for column in (block.noise, block.shared)]
         noise = np.where(has_noise.any(axis=0), noises, self._bucket[:, 3:].T)
         sums = np.cumsum(np.concatenate([self._bucket[None, :, :3], sums]), axis=0)[-1]
         self._bucket = np.column_stack([sums, *noise])
         starts = np.isnan(self._number) & (self._bucket[:, 0] > 0)
         self._number = np.where(starts, front, self._number)
         for index in np.flatnonzero(is_timed & is_late).tolist():
-            late = Bucket(*(np.where(np.isnan(self._number), 0.0, column[index]) for column in block))
+            late = Bucket(*(np.where(np.isnan(self._number), 0.0, column[index]) for column in block[:5]))
             self._tables = [
                 phases.add_late(table, int(numbers[index] % period.phases), late)
                 for table, period in zip(self._tables, self._periods, strict=True)

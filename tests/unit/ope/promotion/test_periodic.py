@@ -37,7 +37,7 @@ class Blocks:
 
     def judged(self, rule: Periodic, memory: Any = None, context: RuleContext = CONTEXT) -> tuple[Any, Any]:
         weight, shape = self.events, self.lifts.shape
-        block = BlockLift(weight, weight, weight * self.lifts, np.full(shape, NOISE), np.zeros(shape))
+        block = BlockLift(weight, weight, weight * self.lifts, np.full(shape, NOISE), *np.zeros((2, *shape)))
         events = np.cumsum(weight, axis=0)
         lift = Lift(self.lifts, np.ones(shape), np.zeros(shape), events, block, self.switched)
         times = Times(np.where(np.isnan(self.times), -np.inf, self.times), self.missing)
@@ -57,6 +57,25 @@ def sentence(judgement: Any, candidate: int, rule: Periodic, margin: float = 0.0
 
 
 DAILY = Periodic(period="24h")
+
+
+def test_the_lift_of_a_ratio_is_the_one_of_its_whole_day() -> None:
+    hours, shape = np.arange(72), (72, 1)
+    rate, price = 0.3 + 0.2 * np.sin(hours * np.pi / 12), 20.0 + 8.0 * np.cos((hours - 5) * np.pi / 12)
+    clicks = np.stack([rate, rate * (1.2 + 0.4 * np.sin(hours * np.pi / 12))])
+    paid = clicks * price
+    zeros, weight = np.zeros(shape), np.full(shape, float(BLOCK))
+    above, below = (
+        BlockLift(weight, weight, BLOCK * (own - base)[:, None], zeros + NOISE, zeros, BLOCK * own[:, None])
+        for base, own in (paid, clicks)
+    )
+    times = Times(MIDNIGHT + HOUR * (hours + 0.5), np.zeros(72))
+    lift = Lift(zeros, zeros, zeros, zeros, above, zeros > 0, below)
+    context = CONTEXT._replace(errors=np.full(1, 0.05))
+    judgement, _ = DAILY.judge(DAILY.start(1), RewardSums(None, times=times), lift, context)  # type: ignore[arg-type]
+    days = paid[:, :24].sum(axis=1) / clicks[:, :24].sum(axis=1)
+    assert days[1] - days[0] > 0.5  # in each hour both policies earn the same per click
+    assert judgement.lift[-1, 0] == pytest.approx(days[1] - days[0], abs=0.05)
 
 
 def test_a_candidate_is_promotable_after_two_whole_days() -> None:
