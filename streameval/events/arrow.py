@@ -502,6 +502,8 @@ def _json_array(column: Any) -> Column:
 def _json_type(kind: Any, dictionary: Callable[[Any, Any], Any] = lambda indices, values: values) -> Any:
     """Return a type with text in place of bytes, floats of decimals, and without views, which `take` does not support.
 
+    Lists of a fixed size become lists of any size.
+
     Args:
         kind: the type of a column
         dictionary: return what to do with a dictionary, from the types of indices and values. By default the values.
@@ -516,6 +518,8 @@ def _json_type(kind: Any, dictionary: Callable[[Any, Any], Any] = lambda indices
         return pa.map_(pa.string(), json_type(kind.item_type))
     if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind) or types.is_string_view(kind):
         return pa.large_string()
+    if types.is_fixed_size_list(kind):
+        return pa.large_list(json_type(kind.value_type))
     if _is_list(kind):
         items = json_type(kind.value_type)
         return kind if items == kind.value_type else pa.large_list(items)

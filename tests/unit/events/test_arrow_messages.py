@@ -88,6 +88,20 @@ def test_events_of_every_form_are_those_of_json(kind: str, size: int) -> None:
     np.testing.assert_array_equal(found.origin.row, np.arange(200) % size)
 
 
+def test_lists_of_a_fixed_size_are_those_of_json() -> None:
+    lists = {"actions": ["a", "b"], "propensities": [0.25, 0.75], "features": [[1.0, 0.5], [2.0, 0.25]]}
+    rows = [EVENT | {"event_id": f"e-{number}", "propensity": None, **lists} for number in range(4)]
+    rows[2] |= {"propensities": [0.5, 0.75]}
+    pairs = pa.list_(pa.float64(), 2)
+    kinds = {"actions": pa.list_(pa.string(), 2), "propensities": pairs, "features": pa.list_(pairs, 2)}
+    columns = {name: pa.array([row[name] for row in rows], kinds.get(name)) for name in rows[0]}
+    found = decoded(JsonDecoder(["new"], identified=True), [arrow(columns)])
+    origin = Origin.from_parts("", [(0, range(4))])
+    expected = JsonDecoder(["new"], identified=True).decode_batch([json.dumps(row).encode() for row in rows], origin)
+    assert_same_events(found, expected)
+    assert [one.reason for one in found.rejected] == [one.reason for one in expected.rejected] == ["distribution_sum"]
+
+
 FURTHER = [RewardField("revenue", "revenue", 0.0, 9.0), RewardField("stay", "reward_id", 0.0, 9.0)]
 
 
