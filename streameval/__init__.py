@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         CABDR,
         DM,
         DR,
+        DRPI,
         IIPS,
         IPS,
         RIPS,
@@ -89,7 +90,7 @@ if TYPE_CHECKING:
 __all__ = ["ConfigError", "InputError", "SourceError", "StateError", "StreamevalError"]
 __all__ += ["Evaluator", "Estimate", "EventBatch", "EventLogger", "Report", "compare", "read_events"]
 __all__ += ["CAB", "CABDR", "ClippedIPS", "ControlVariate", "DM", "DR", "IPS", "SNIPS", "StaticBlend", "Switch"]
-__all__ += ["IIPS", "PseudoInverse", "RIPS", "StratifiedDR", "StratifiedIPS", "WeightedPseudoInverse"]
+__all__ += ["DRPI", "IIPS", "PseudoInverse", "RIPS", "StratifiedDR", "StratifiedIPS", "WeightedPseudoInverse"]
 __all__ += ["WeightedIIPS", "WeightedRIPS"]
 __all__ += ["ClickCAB", "ClickInterpol", "ClickIPS", "ClickSNIPS", "ClickStaticBlend", "ClickSwitch", "ClippedClickIPS"]
 __all__ += ["Ranking", "ScoredIPS", "ScoredSNIPS"]

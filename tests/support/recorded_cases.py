@@ -519,8 +519,9 @@ def slates(feed: Feed) -> Reports:
     for name, (columns, candidates) in feed.chosen(forms).items():
         evaluator = se.Evaluator(
             candidates,
-            [*SLATES, se.IPS(), se.SNIPS()],
+            [*SLATES, se.DRPI(), se.IPS(), se.SNIPS()],
             EVERY_AVERAGE,
+            reward_model=se.Tabular(),
             intervals={"window": "normal", "faded": "empirical_bernstein"},
             promotion=se.Promotion(("paired", "sea"), min_events=500, hold=2, trust=NO_LIMIT),
         )
@@ -530,7 +531,8 @@ def slates(feed: Feed) -> Reports:
 
 def listed_slates(feed: Feed) -> Reports:
     """Cover messages with the list of all slates, mixed with slates and events of other forms."""
-    evaluator = se.Evaluator(["top"], [*SLATES, se.IPS()], EVERY_AVERAGE, promotion=EAGER)
+    estimators = [*SLATES, se.DRPI(), se.IPS()]
+    evaluator = se.Evaluator(["top"], estimators, EVERY_AVERAGE, promotion=EAGER, reward_model=se.Tabular())
     with written(logs.listed_messages(13, 1_530)) as path:
         for events in se.read_events(path, policies=["top"], batch_size=400):
             evaluator = feed.update(evaluator, events)

@@ -76,7 +76,10 @@ CASES: dict[str, tuple[EvaluatorConfig, se.EventBatch]] = {
         ),
         batch(logs.with_segments(logs.plain(9, EVENTS), 10)),
     ),
-    "slates": (case(["tilted", "any"], [se.PseudoInverse(), se.IPS()]), batch(logs.slots(11, EVENTS))),
+    "slates": (
+        case(["tilted", "any"], [se.PseudoInverse(), se.DRPI(), se.IPS()], reward_model=se.Tabular()),
+        batch(logs.slots(11, EVENTS)),
+    ),
     "slots": (
         case(["tilted", "any"], [se.IIPS(), se.RIPS(), se.IPS()]),
         batch(logs.with_units(logs.rewarded_slots(12, EVENTS), 13)),

@@ -21,6 +21,7 @@ from streameval.ope.estimators.importance import SNIPS, ControlVariate, Stratifi
 from streameval.ope.estimators.interpolated import CAB, CABDR, DM, DR, IPS, ClippedIPS, StaticBlend, Switch
 from streameval.ope.estimators.scored import ScoredIPS, ScoredSNIPS
 from streameval.ope.estimators.slates import (
+    DRPI,
     IIPS,
     RIPS,
     PseudoInverse,
@@ -31,7 +32,7 @@ from streameval.ope.estimators.slates import (
 
 _Interpolated = IPS | ClippedIPS | DM | DR | StaticBlend | Switch | CAB | CABDR
 _Weighted = SNIPS | ControlVariate | StratifiedIPS | StratifiedDR
-_Slates = PseudoInverse | WeightedPseudoInverse | IIPS | RIPS | WeightedIIPS | WeightedRIPS
+_Slates = PseudoInverse | WeightedPseudoInverse | DRPI | IIPS | RIPS | WeightedIIPS | WeightedRIPS
 _Outcomes = ScoredIPS | ScoredSNIPS
 _Clicks = ClickIPS | ClippedClickIPS | ClickSNIPS | ClickCAB | ClickSwitch | ClickStaticBlend | ClickInterpol
 _Other = _Slates | _Outcomes | _Clicks
@@ -42,5 +43,5 @@ __all__ += ["CAB", "CABDR", "DM", "DR", "IPS", "ClippedIPS", "StaticBlend", "Swi
 __all__ += ["ClickCAB", "ClickEstimator", "ClickIPS", "ClickSNIPS", "ClippedClickIPS"]
 __all__ += ["ClickInterpol", "ClickStaticBlend", "ClickSwitch"]
 __all__ += ["SNIPS", "ControlVariate", "StratifiedDR", "StratifiedIPS"]
-__all__ += ["IIPS", "RIPS", "ScoredIPS", "ScoredSNIPS", "PseudoInverse", "WeightedPseudoInverse"]
+__all__ += ["DRPI", "IIPS", "RIPS", "ScoredIPS", "ScoredSNIPS", "PseudoInverse", "WeightedPseudoInverse"]
 __all__ += ["WeightedIIPS", "WeightedRIPS"]

@@ -17,7 +17,7 @@ from streameval.common.arrays import Array
 from streameval.common.component import strict
 from streameval.ope.estimators.base import Estimator, Range, TermRange, Terms
 from streameval.ope.estimators.importance import MeansState, SelfNormalised, WeightedReward, controlled_range
-from streameval.ope.evidence.actions import Requirements
+from streameval.ope.evidence.actions import MODELLED_SLATES, Requirements
 from streameval.ope.evidence.evidence import Evidence
 from streameval.ope.evidence.slate_weights import SLOTS_SHOWN
 
@@ -81,6 +81,48 @@ class WeightedPseudoInverse(SelfNormalised):
         """Return the range of `snips` for weights that may be negative as well."""
         terms = super().term_range(reward_range, max_weight)
         return terms._replace(width=2 * terms.width)
+
+
+@dataclass(frozen=True, config=strict)
+class DRPI(Estimator):
+    """Average `sum over slots j and actions a of q_j(a) f_j(a) + G (r - sum over j of f_j(s_j))`: doubly robust `r G`.
+
+    `G` is the weight of `pseudo_inverse`, q the candidate's probabilities in the slots, and `f_j(a)` what the reward
+    model says, before it saw the event, about the part of the action in the reward of the slate. The estimate is
+    unbiased if that of `pseudo_inverse` is, whatever the model says, and has less noise if the model explains rewards.
+    Events need the candidate's full distribution in each slot. An event that is not a slate has the term of `dr`.
+
+    The model learns from each of the first 20 slots as from an event with the reward of the slate. Its horizons count
+    slots, and 20 for each event. Where it expects a reward outside the range, terms may leave their range too.
+
+    In the example a coin fills each of two slots. The candidate shows these actions with probability .8 and .2. The
+    model says that the actions shown have the parts .4 and .1, and the others 0:
+
+    >>> from streameval.events import EventBatch
+    >>> coin, new = [[[0.5, 0.5], [0.5, 0.5]]], {"new": [[[0.8, 0.2], [0.2, 0.8]]]}
+    >>> batch = EventBatch.from_arrays(reward=[1], action=[[0, 0]], propensities=coin, policies=new)
+    >>> whole = Evidence.from_batch(batch, ["new"], 1)
+    >>> evidence, _ = whole.with_forms(batch, ["new"], ["slots"], parts=np.array([0.4, 0.0, 0.1, 0.0]))
+    >>> DRPI().terms(evidence.forms["slots"], None)[0].numerator.round(9)  # .34 + 1 (1 - .5)
+    array([[0.84]])
+
+    Source: Dudik, Langford & Li, ICML 2011, with the weights of Swaminathan et al., NeurIPS 2017.
+    """
+
+    needs: ClassVar[Requirements] = MODELLED_SLATES
+    kind: Literal["dr_pi"] = field(default="dr_pi", kw_only=True, repr=False)
+
+    def terms(self, evidence: Evidence, state: Any) -> tuple[Terms, Any]:
+        if evidence.correction is None:  # no model predicts
+            return Terms(evidence.weighted_reward), state
+        return Terms(evidence.weighted_reward + np.nan_to_num(evidence.correction)), state
+
+    def term_range(self, reward_range: Range, max_weight: Array) -> TermRange:
+        """Return the range of the expected reward, plus a correction of up to the reward range times `G`."""
+        low, high = reward_range
+        least, most = min(low, 0.0), max(high, 0.0)
+        width = (most - least) + 2 * max_weight * (high - low)
+        return TermRange.between((least, most), (low - high, high - low), max_weight, width, controlled=False)
 
 
 @dataclass(frozen=True, config=strict)

@@ -11,7 +11,7 @@ from streameval.common.text import counted
 from streameval.events import EventBatch
 from streameval.events.origin import NO_IDENTITY
 from streameval.ope.evaluator.config import EvaluatorConfig
-from streameval.ope.evidence.actions import REWARDED, Actions, Requirement, Requirements, field_of
+from streameval.ope.evidence.actions import FORMS, REWARDED, Actions, Requirement, Requirements, field_of
 from streameval.ope.policies.logged import LOGGING, target_probabilities
 
 PER_UNIT = ("per_unit",)
@@ -73,7 +73,11 @@ def missing_fields(config: EvaluatorConfig, batch: EventBatch) -> list[MissingFi
         outcomes[batch.scored.owner] = True
     fields: tuple[Requirement, ...] = ("target", "logging", "features", *REWARDED, "scored")
     for need in fields:
-        wanting = tuple(estimator.label for estimator in estimators if need in config.needs_of(estimator))
+        wanting = tuple(
+            estimator.label
+            for estimator in estimators
+            if need in (estimator.needs if estimator.needs & {*FORMS} else config.needs_of(estimator))
+        )
         without = present if actions is None else present & ~actions.completeness({need})
         if need in REWARDED:
             without = present & unrewarded[:, None]

@@ -268,7 +268,8 @@ class Summariser(Evaluator):
 
 def _items(config: EvaluatorConfig) -> int:
     """Return the number of examples that a reward model learns from, for each event."""
-    return 1 if config.ranking is None else online.ITEMS
+    slots = online.SLOTS if weighing.models_slates(config) else 1
+    return slots if config.ranking is None else online.ITEMS
 
 
 class PartitionState(msgspec.Struct):

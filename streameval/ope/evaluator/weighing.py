@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import structs
 
 from streameval.common.arrays import Array, Mask
-from streameval.events import EventBatch
+from streameval.events import ActionSets, EventBatch
 from streameval.ope.core.past import start_signs, unit_signs
 from streameval.ope.evaluator import rooms
 from streameval.ope.evaluator.config import EvaluatorConfig
@@ -20,7 +20,7 @@ from streameval.ope.evaluator.rewards import clipped_check, fold
 from streameval.ope.evaluator.room import Incomplete
 from streameval.ope.evaluator.state import EvaluatorState, EventState
 from streameval.ope.evidence import largest_weights
-from streameval.ope.evidence.actions import FORMS, Form, Requirement
+from streameval.ope.evidence.actions import FORMS, MODELLED_SLATES, Form, Requirement
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT, Evidence, SlateSums, start_recent, start_slates
 from streameval.ope.evidence.examination import ExaminationState, LearnedCurve, LearnedExamination, variances
 from streameval.ope.policies.coded import Faults
@@ -29,7 +29,7 @@ from streameval.ope.promotion import Lift, PromotionMonitor, repeat_for_policies
 from streameval.ope.report import TrustCheck
 from streameval.ope.reward_models import online
 from streameval.ope.reward_models.base import LoggedActions
-from streameval.ope.reward_models.online import ModelState
+from streameval.ope.reward_models.online import ModelState, Predicted
 
 
 def start(config: EvaluatorConfig, grids: Sequence[Grid], monitor: PromotionMonitor | None) -> EvaluatorState:
@@ -78,7 +78,7 @@ class Completed(NamedTuple):
     events: EventBatch
     faults: Faults
     after: EvaluatorState
-    goal: tuple[Array, ModelState] | None
+    goal: Predicted | None
     curve: FoldedCurve | None
 
 
@@ -152,7 +152,7 @@ def predicts(config: EvaluatorConfig, grids: Sequence[Grid]) -> bool:
 
 def _predict(
     config: EvaluatorConfig, before: EvaluatorState, events: EventBatch, index: int, kept: Mask | None = None
-) -> tuple[Array, ModelState]:
+) -> Predicted:
     """Return the reward that the model expects of each action, and the state of the model after these events.
 
     Args:
@@ -162,17 +162,26 @@ def _predict(
         index: index of the reward
         kept: [blocks]. Blocks to learn from, all by default, as in `online.fold`.
     """
-    if events.action_sets is None:
-        return np.zeros(0), before.predictions[index]
+    if events.action_sets is None and not models_slates(config):
+        return Predicted(np.zeros(0), before.predictions[index])
     reward = _reward_of(config, events, index)
     is_known, usable = ~np.isnan(reward), events.sampling_probability >= 1 / LARGEST_WEIGHT
     weight = np.where(is_known & usable, 1 / np.where(usable, events.sampling_probability, 1.0), 0.0)
     limits = config.rewards[index].range
     log = LoggedActions(
-        events.action_sets, np.where(is_known, reward, 0.0), weight, config.block, limits, events.raw_fields
+        events.action_sets or ActionSets.none(len(events), len(events.policies)),
+        *(np.where(is_known, reward, 0.0), weight, config.block, limits, events.raw_fields),
     )
+    model, own = config.reward_model, before.predictions[index]
+    if models_slates(config):
+        return online.fold_slots(model, own, log, events.slates)
     every = np.ones(log.blocks, dtype=bool)
-    return online.fold(config.reward_model, before.predictions[index], log, every if kept is None else kept)
+    return Predicted(*online.fold(model, own, log, every if kept is None else kept))
+
+
+def models_slates(config: EvaluatorConfig) -> bool:
+    """Return whether the reward model learns from the slots of slates."""
+    return any(estimator.needs >= MODELLED_SLATES for estimator in config.estimators.values())
 
 
 def keeps_raw_fields(config: EvaluatorConfig, grids: Sequence[Grid]) -> bool:
@@ -218,7 +227,7 @@ def weighed(
     grids: Sequence[Grid],
     before: EvaluatorState,
     events: EventBatch,
-    goal: tuple[Array, ModelState] | None = None,
+    goal: Predicted | None = None,
     folded: FoldedCurve | None = None,
 ) -> Weighed:
     """Return the evidence of these events for each reward. `Completed` describes `goal`, and `folded` as `curve`."""
@@ -228,14 +237,16 @@ def weighed(
         every = [shared.with_reward(_reward_of(config, events, index)) for index in range(len(config.rewards))]
     rewards, slates, learned = [], [], []
     for index, evidence in enumerate(every):
-        seen, predictions = _with_predictions(config, grids, evidence, index, before, events, None if index else goal)
+        seen, predictions, parts = _with_predictions(
+            config, grids, evidence, index, before, events, None if index else goal
+        )
         learned.append(predictions)
         sums = None
         if forms(grids):
             reward_events = (
                 events if not index or events.slates is None else events.of_reward(config.rewards[index].name)
             )
-            seen, sums = seen.with_forms(reward_events, config.policies, forms(grids))
+            seen, sums = seen.with_forms(reward_events, config.policies, forms(grids), parts)
         rewards.append(seen)
         slates.append(sums)
     whole = replace(rewards[0], sample_weight=shared.sample_weight)
@@ -277,17 +288,17 @@ def _with_predictions(
     index: int,
     before: EvaluatorState,
     events: EventBatch,
-    predicted: tuple[Array, ModelState] | None,
-) -> tuple[Evidence, ModelState]:
-    """Return the evidence of one reward with its predictions, and the state of the reward model after it."""
+    predicted: Predicted | None,
+) -> tuple[Evidence, ModelState, Array | None]:
+    """Return the evidence of one reward with its predictions, the state of the reward model, and parts of slots."""
     own = before.predictions[index]
     if needs(grids, "prediction") and events.rankings is not None:
-        return online.fold_relevance(config.reward_model, own, evidence, events.rankings, events.raw_fields)
+        return *online.fold_relevance(config.reward_model, own, evidence, events.rankings, events.raw_fields), None
     if predicted is not None or needs(grids, "prediction"):
         if predicted is None:
             predicted = _predict(config, before, events, index, _predicted_blocks(grids, evidence))
-        return evidence.with_predictions(predicted[0]), predicted[1]
-    return evidence, own
+        return evidence.with_predictions(predicted.actions), predicted.state, predicted.slots
+    return evidence, own, None
 
 
 def _predicted_blocks(grids: Sequence[Grid], evidence: Evidence) -> Mask:

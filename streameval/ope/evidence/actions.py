@@ -27,6 +27,8 @@ Requirements: TypeAlias = Set[Requirement]
 
 NOTHING: Requirements = frozenset()
 FORMS: tuple[Form, ...] = get_args(Form)
+MODELLED_SLATES: Requirements = frozenset({"slots", "prediction"})
+"""Needs of estimators with a reward model of slates."""
 REWARDED: tuple[Form, ...] = ("slot_rewards", "cascade")
 """Forms that need the rewards of slots."""
 

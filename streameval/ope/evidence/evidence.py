@@ -23,6 +23,7 @@ from streameval.ope.evidence.slate_weights import (
     lift_sums,
     mean_lifts,
     mean_ratios,
+    modelled_rewards,
     ratio_sums,
     slot_gains,
     slot_terms,
@@ -193,6 +194,8 @@ class Evidence:
         signs: rademacher signs of the units of the events, None while no event has had a unit [n, 64]
         clicks: the clicks on rankings, None for other events
         slots: the weights of the slots of slates that have rewards, None without any
+        correction: the reward that a model expects of the policy, minus the weight times what it expects of the slate,
+            0 for the logging policy, NaN without full distributions, None without a model [n, P]
         cache: the arrays of `compute_once`
     """
 
@@ -211,6 +214,7 @@ class Evidence:
     signs: Array | None = None
     clicks: Clicks | None = None
     slots: SlotWeights | None = None
+    correction: Array | None = None
     cache: dict[tuple[str, int], tuple[Array, Array, Array]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -377,9 +381,16 @@ class Evidence:
         return np.stack([self.block_sums(None), self.block_sums(weight**2), both, distance], axis=-1)
 
     def with_forms(
-        self, batch: EventBatch, policies: Sequence[str], forms: Collection[Form]
+        self, batch: EventBatch, policies: Sequence[str], forms: Collection[Form], parts: Array | None = None
     ) -> tuple[Evidence, SlateSums]:
-        """Add the evidence of slates slot by slot in `forms`, and return their sums too."""
+        """Add the evidence of slates slot by slot in `forms`, and return their sums too.
+
+        Args:
+            batch: the events
+            policies: production first
+            forms: the forms
+            parts: the part that each action of each slot has in the reward by a model, None without a model [rows]
+        """
         gains = slot_gains(batch, policies) if "slots" in forms and batch.slates is not None else None
         by_form, lifts = {form: self._form_evidence(batch, policies, form, gains) for form in forms}, None
         if "slots" in by_form:
@@ -391,6 +402,8 @@ class Evidence:
                 self.reward,
                 self.blocks,
             )
+            if parts is not None:
+                by_form["slots"] = by_form["slots"]._corrected(batch, policies, parts)
         recent = {form: form_evidence.recent_steps() for form, form_evidence in by_form.items()}
         ratios = ratio_sums(batch, policies, self.event_weight, self.block)
         return replace(self, forms=by_form), SlateSums(recent, ratios, lifts)
@@ -424,6 +437,20 @@ class Evidence:
             heaviest=fill_slates(heaviest, self.importance_weight),
             slots=slots,
         )
+
+    def _corrected(self, batch: EventBatch, policies: Sequence[str], parts: Array) -> Evidence:
+        """Add what a reward model says of slates slot by slot, and of other events."""
+        correction = np.full(self.importance_weight.shape, np.nan)
+        if self.actions is not None:
+            logged = self.actions.logged_values(self.actions.prediction)[:, None]
+            model = self.actions.expected_reward - self.importance_weight * logged
+            correction = np.where(self.actions.targets_known, model, np.nan)
+        if batch.slates is not None:
+            expected, shown = modelled_rewards(batch, policies, parts)
+            of_slates = expected - self.importance_weight * shown[:, None]
+            correction = np.where((batch.slates.sizes > 0)[:, None], of_slates, correction)
+        correction[:, [policy == LOGGING for policy in policies]] = 0.0
+        return replace(self, correction=np.asfortranarray(correction))
 
     def _outcome_evidence(self, batch: EventBatch, policies: Sequence[str]) -> Evidence:
         """Weigh scored outcomes by one over the propensity, with 0 for outcomes that were not revealed.
@@ -484,7 +511,11 @@ class Evidence:
             return self
         for form in FORMS:
             if form in needs:
-                return self.forms.get(form, self)
+                weighed = self.forms.get(form, self)
+                if "prediction" not in needs or weighed.correction is None:
+                    return weighed
+                lacks = np.isnan(weighed.correction)
+                return replace(weighed, sample_weight=np.where(lacks, 0.0, weighed.sample_weight))
         is_complete: Mask
         if self.clicks is not None:
             is_complete = self.clicks.completeness(needs)
@@ -503,7 +534,15 @@ class Evidence:
             return self
         events = np.flatnonzero(np.repeat(is_selected, self.block))
         event_columns = ("reward", "event_weight", "timestamp", "signs")
-        names = ("importance_weight", "sample_weight", "unsupported", "weighted", "heaviest", *event_columns)
+        names = (
+            "importance_weight",
+            "sample_weight",
+            "unsupported",
+            "weighted",
+            "heaviest",
+            "correction",
+            *event_columns,
+        )
         before = ((name, getattr(self, name)) for name in names)
         columns: dict[str, Any] = {  # contiguous over events
             name: None if column is None else column.T[..., events].T for name, column in before

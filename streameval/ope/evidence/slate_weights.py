@@ -120,6 +120,27 @@ def slot_terms(
     return weighted, mean, largest, SlotWeights(slates, weights)
 
 
+def modelled_rewards(batch: EventBatch, policies: Sequence[str], parts: Array) -> tuple[Array, Array]:
+    """Return the reward that a model expects of each policy [n, P], NaN if not known, and of the slate shown [n].
+
+    Args:
+        batch: the events
+        policies: their names. For the logging policy the expectation is NaN.
+        parts: the part that each row of `slates.actions` has in the reward of its slate [rows]
+    """
+    slates = batch.slates
+    assert slates is not None
+    unknown = np.full(len(parts), np.nan)
+    named = (
+        unknown if policy == LOGGING else slates.actions.probabilities[:, batch.policies.index(policy)]
+        for policy in policies
+    )
+    owner = slates.owner[slates.actions.owner]
+    sums = [np.bincount(owner, column * parts, len(batch)) for column in (*named, slates.shown)]
+    has_lists = slates.largest((slates.actions.sizes == 0).astype(float)[:, None])[:, 0] == 0
+    return np.where(has_lists[:, None], np.stack(sums[:-1]).T, np.nan), sums[-1].astype(float)
+
+
 def _ranking_gains(slates: SlateColumns) -> Array:
     slots = slates.sizes[slates.owner][:, None]
     actions = slates.actions.sizes[:, None]

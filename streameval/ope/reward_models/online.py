@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -15,6 +15,7 @@ from streameval.errors import StateError
 from streameval.events import ActionSets, RawFields
 from streameval.events.action_sets import Features, Index, cumulative_offsets
 from streameval.events.rankings import Rankings
+from streameval.events.slates import SlateColumns
 from streameval.ope.evidence.evidence import Evidence, fading_of
 from streameval.ope.reward_models import AnyRewardModel
 from streameval.ope.reward_models.base import LoggedActions
@@ -35,6 +36,20 @@ class RewardModelAccuracy(msgspec.Struct, frozen=True):
     squared_error: float | None
     baseline_squared_error: float | None
     failures: Mapping[str, int] = {}
+
+
+class Predicted(NamedTuple):
+    """Hold predictions of rewards.
+
+    Attributes:
+        actions: of each row of the action sets [rows]
+        state: the state of the model after these events
+        slots: the part that each row of `slates.actions` has in the reward of a slate [rows], None if not predicted
+    """
+
+    actions: Array
+    state: ModelState
+    slots: Array | None = None
 
 
 class ModelState(msgspec.Struct, frozen=True, eq=False):
@@ -67,12 +82,65 @@ def fold(model: AnyRewardModel, state: ModelState, log: LoggedActions, is_select
         prediction[rows], after = fold(model, state, log.select_blocks(is_selected), is_selected[is_selected])
         return prediction, after
     prediction, learned = model.fold(state.model, log)
+    errors = _fold_errors(state.errors, log.logged_values(prediction), log.reward, _weights(model, log), log.block)
+    return prediction, ModelState(learned, errors)
+
+
+def _weights(model: AnyRewardModel, log: LoggedActions) -> Array:
+    """Return the weights of events, 0 without the inputs of the model [n]."""
     has_inputs: Mask = log.sets.index >= 0
     if "features" in model.needs:
         has_inputs = has_inputs & (log.sets.widths > 0)
-    weight = np.where(has_inputs, log.weight, 0.0)
-    errors = _fold_errors(state.errors, log.logged_values(prediction), log.reward, weight, log.block)
-    return prediction, ModelState(learned, errors)
+    return np.where(has_inputs, log.weight, 0.0)
+
+
+SLOTS = 20
+"""Number of slots of a slate, the first ones, that a model learns from and predicts."""
+
+
+def fold_slots(model: AnyRewardModel, state: ModelState, log: LoggedActions, slates: SlateColumns | None) -> Predicted:
+    """Predict events that may be slates, and return the state after them.
+
+    Each slot of a slate is an event with the reward of the slate, so that the model m learns `E[r | the slot shows a]`.
+    The part of the action in the reward of a slate with l slots is `m(a) - (1 - 1 / l) R`, with the mean reward R of
+    the blocks before, if slots are filled independently and rewards are sums over slots.
+    """
+    events, blocks = len(log.reward), log.blocks
+    source, pick, kept = [log.sets], np.full((events, SLOTS), events), np.zeros(0, dtype=np.int64)
+    pick[:, 0] = np.arange(events)
+    if slates is not None:
+        kept = np.flatnonzero(slates.position < SLOTS)
+        pick = np.where(pick == events, events + len(slates.reward), pick)
+        pick[slates.owner[kept], slates.position[kept]] = events + kept
+        source.append(slates.actions)
+    source.append(ActionSets.none(1, log.sets.probabilities.shape[1]))
+    sets = ActionSets.joined(source, [len(part.index) for part in source]).take(pick.ravel())
+    reward, weight = np.repeat(log.reward, SLOTS), np.where(sets.index >= 0, np.repeat(log.weight, SLOTS), 0.0)
+    sizes = [0] * events if slates is None else slates.sizes.tolist()
+    names = None if log.raw_fields is None else _names_of_slots(log.raw_fields, sizes)
+    slots = LoggedActions(sets, reward, weight, log.block * SLOTS, log.reward_range, names)
+    prediction, after = fold(model, state, slots, np.ones(blocks, dtype=bool))
+    is_slot = pick.ravel()[sets.owner] >= events
+    if slates is None:
+        return Predicted(prediction, after, np.zeros(0))
+    parts = np.zeros(len(slates.actions.propensities))
+    rows = slates.position[slates.actions.owner] < SLOTS
+    path = _mean_path(state.errors, reward, _weights(model, slots), slots.block)
+    mean = np.nan_to_num(ratio(path[:-1, 1], path[:-1, 0]))[np.arange(events) * blocks // events]
+    owner = slates.owner[slates.actions.owner]
+    parts[rows] = prediction[is_slot]
+    parts -= ((1 - 1 / np.maximum(slates.sizes, 1)) * mean)[owner] * rows
+    return Predicted(prediction[~is_slot], after, parts)
+
+
+def _names_of_slots(raw_fields: RawFields, sizes: Sequence[int]) -> RawFields:
+    """Return the fields of each slot, for events with these numbers of slots, 0 for other events."""
+    values: list[Mapping[str, Any]] = []
+    for fields, size in zip(raw_fields.values, sizes, strict=True):
+        lists = fields.get("slots") or [None] * size
+        own = [{**fields, "actions": names} for names in lists[:SLOTS]] if size else [fields]
+        values += own + [{}] * (SLOTS - len(own))
+    return RawFields(values)
 
 
 ITEMS = 50
@@ -146,15 +214,19 @@ def apply_delta(model: AnyRewardModel, state: ModelState, delta: ModelState, eve
 
 def _fold_errors(sums: Array, predicted: Array, reward: Array, weight: Array, block: int) -> Array:
     """Return the sums of errors after these events [n], with a weight of 0 if the model had no prediction."""
-    blocks = max(1, len(reward) // block)
-    fading = fading_of(block)
-    logged = np.stack([weight, weight * reward], axis=1).reshape(blocks, -1, 2).sum(axis=1)
-    path = np.concatenate([sums[None, :2], decayed_path(sums[:2], logged, fading)])
+    blocks, fading = max(1, len(reward) // block), fading_of(block)
+    path = _mean_path(sums, reward, weight, block)
     mean = np.repeat(ratio(path[:-1, 1], path[:-1, 0]), len(reward) // blocks)
     compared = np.where(np.isnan(mean), 0.0, weight)
     errors = np.stack([np.ones_like(reward), (reward - predicted) ** 2, (reward - np.nan_to_num(mean)) ** 2], axis=1)
     added = (compared[:, None] * errors).reshape(blocks, -1, 3).sum(axis=1)
     return np.concatenate([path[-1], decayed_path(sums[2:], added, fading)[-1]])
+
+
+def _mean_path(sums: Array, reward: Array, weight: Array, block: int) -> Array:
+    """Return decayed sums of 1 and of the reward before the first block and after each block [1 + blocks, 2]."""
+    logged = np.stack([weight, weight * reward], axis=1).reshape(max(1, len(reward) // block), -1, 2).sum(axis=1)
+    return np.concatenate([sums[None, :2], decayed_path(sums[:2], logged, fading_of(block))])
 
 
 def read(model: AnyRewardModel, state: ModelState) -> RewardModelAccuracy:

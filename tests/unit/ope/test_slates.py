@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from streameval import (
     DM,
+    DRPI,
     IPS,
     SNIPS,
     AdaptiveDecay,
@@ -32,6 +33,7 @@ from streameval import (
 )
 from streameval.events import JsonDecoder
 from streameval.events.slates import SlateColumns
+from streameval.ope.evidence import Evidence
 from streameval.ope.evidence.evidence import SlateSums, fading_of, start_slates
 from streameval.ope.evidence.slate_weights import SLOTS_SHOWN, ratio_sums, slate_weights
 from support.messages import message
@@ -191,6 +193,86 @@ def test_listed_slates_have_the_weights_of_the_definition(target: Array, data: s
     actual = slate_weights(batch, [POLICY])[:, 0]
     assert actual == pytest.approx(defined(rankings, shares, target), rel=1e-6, abs=1e-6)
     assert batch.propensity == pytest.approx(shares)
+
+
+@pytest.mark.parametrize("way", ["factored", "uniform_ranking", "plackett_luce", "listed"])
+def test_with_any_model_the_doubly_robust_pseudo_inverse_has_the_value_as_expectation(way: str) -> None:
+    rng, names = np.random.default_rng(7), range(4)
+    slates = list(product(names, repeat=2) if way == "factored" else permutations(names, 2))
+    logging, target, worth = rng.dirichlet(np.ones(4), 2), rng.dirichlet(np.ones(4), 2), rng.random((2, 4)) / 2
+    fields: dict[str, Any] = {} if way == "listed" else {"slate_logging": way}
+    share = np.full(len(slates), 1 / len(slates))
+    if way == "factored":
+        share = np.array([math.prod(logging[j, a] for j, a in enumerate(slate)) for slate in slates])
+    elif way == "plackett_luce":
+        fields["scores"] = np.log(logging[0]).tolist()
+        share = np.array([logging[0, i] * logging[0, k] / (1 - logging[0, i]) for i, k in slates])
+    elif way == "listed":
+        share = rng.dirichlet(np.ones(len(slates)))
+        fields = {"slates": list(map(list, slates)), "slate_propensities": share.tolist()}
+    if way != "factored":  # marginals of distributions over rankings, which a product of marginals is not
+        mixture = rng.dirichlet(np.ones(12))
+        target = np.array([np.bincount(np.array(slates)[:, j], mixture, 4) for j in (0, 1)])
+    batch = batch_of(
+        slate_message(
+            slots=make_slots(slate, target, logging if way == "factored" else None),
+            reward=worth[[0, 1], list(slate)].sum(),
+            **fields,
+        )
+        for slate in slates
+    )
+    whole, model = Evidence.from_batch(batch, [POLICY], len(batch)), rng.normal(size=8)
+    seen, _ = whole.with_forms(batch, [POLICY], ["slots"], np.tile(model, len(slates)))
+    terms = DRPI().terms(seen.restricted_to(DRPI().needs), None)[0].numerator[:, 0]
+    assert share @ terms == pytest.approx((worth * target).sum(), rel=1e-6)
+    plain = PseudoInverse().terms(seen.restricted_to(PseudoInverse().needs), None)[0].numerator[:, 0]
+    exact, _ = whole.with_forms(batch, [POLICY], ["slots"], np.tile(worth.ravel(), len(slates)))
+    best = DRPI().terms(exact.restricted_to(DRPI().needs), None)[0].numerator[:, 0]
+    assert best == pytest.approx((worth * target).sum(), rel=1e-6)  # a true model leaves no noise
+    assert np.ptp(plain) > 0.1
+
+
+def test_the_model_of_slates_takes_out_noise_and_the_interval_covers() -> None:
+    rng, shape = np.random.default_rng(6), (3_000, 4, 5)
+    features = rng.normal(size=(*shape, 3))
+    worth = np.tanh(features @ np.array([1.0, -0.5, 0.3])) * 0.12
+    action, target = rng.integers(0, 5, shape[:2]), np.exp(15 * worth)
+    target /= target.sum(axis=2, keepdims=True)
+    earned = np.take_along_axis(worth, action[..., None], axis=2).sum(axis=(1, 2))
+    batch = EventBatch.from_arrays(
+        reward=0.5 + earned + rng.uniform(-0.02, 0.02, len(earned)),
+        action=action,
+        propensities=np.full(shape, 0.2),
+        features=features,
+        policies={POLICY: target},
+    )
+    evaluator = Evaluator([POLICY], [*BOTH, DRPI()], [Cumulative()], intervals={"cumulative": "normal"})
+    evaluator.update(batch)
+    report = evaluator.report()
+    plain, weighted, corrected = (
+        report.get(POLICY, name, "cumulative") for name in ("pseudo_inverse", "weighted_pseudo_inverse", "dr_pi")
+    )
+    truth = 0.5 + (worth * target).sum() / len(earned)
+    assert corrected.lower < truth < corrected.upper
+    assert corrected.upper - corrected.lower < 0.5 * (plain.upper - plain.lower)
+    assert abs(corrected.value - truth) < abs(weighted.value - truth) + 0.005
+    production = report.get("logging", "dr_pi", "cumulative").value
+    assert production == close(report.get("logging", "pseudo_inverse", "cumulative").value)
+
+
+def test_a_slate_without_full_distributions_is_missing_for_the_model_of_slates_alone() -> None:
+    whole = {"actions": [0, 1], "propensities": [0.5, 0.5], "policies": {POLICY: [0.8, 0.2]}}
+    messages = [
+        slate_message(slots=[coin(0), coin(0) | whole]),
+        slate_message(slots=[coin(0) | whole] * 2),
+        message(1, propensity=0.5, policies={POLICY: 0.8}),
+    ]
+    evaluator = Evaluator([POLICY], [PseudoInverse(), DRPI()], [Cumulative()], drift=None, promotion=None)
+    evaluator.update(batch_of(messages))
+    assert values(evaluator) == {
+        "pseudo_inverse/cumulative": close((2.2 + 2.2 + 1.6) / 3),
+        "dr_pi/cumulative": close(2.2),
+    }
 
 
 def test_listed_slates_of_different_shapes_have_the_weight_of_each_alone() -> None:
