@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from streameval.ope.learning.learned_ranker import LearnedRanker
     from streameval.ope.learning.linear_bandit import LinearBandit
     from streameval.ope.learning.of_reward_model import OfRewardModel
+    from streameval.ope.learning.of_slot_rewards import OfSlotRewards
     from streameval.ope.policies.coded import EpsilonGreedy, First, Logged, Softmax, Uniform
     from streameval.ope.policies.external import PythonPolicy
     from streameval.ope.policies.python import Decisions
@@ -97,7 +98,7 @@ __all__ += ["Ranking", "ScoredIPS", "ScoredSNIPS"]
 __all__ += ["AdaptiveDecay", "AdaptiveWindow", "Cumulative", "Decay", "Mixture", "Window"]
 __all__ += ["ConfidenceSequence", "DriftAware", "EmpiricalBernstein", "EmpiricalLikelihood", "Interval", "Normal"]
 __all__ += ["Decisions", "EpsilonGreedy", "First", "Logged", "PythonPolicy", "Softmax", "Uniform"]
-__all__ += ["Learned", "LearnedRanker", "LinearBandit", "OfRewardModel"]
+__all__ += ["Learned", "LearnedRanker", "LinearBandit", "OfRewardModel", "OfSlotRewards"]
 __all__ += ["Promotion", "Trust"]
 __all__ += ["PythonModel", "Ridge", "RiverModel", "Tabular"]
 __all__.sort()
@@ -114,7 +115,7 @@ _HOMES = (
     ),
     *("ope.estimators", "ope.evidence", "ope.intervals", "ope.promotion", "ope.report", "ope.evaluator.evaluator"),
     *("cli.compare", "ingest.files.reading", "ope.learning.learned", "ope.learning.learned_ranker"),
-    *("ope.learning.linear_bandit", "ope.learning.of_reward_model"),
+    *("ope.learning.linear_bandit", "ope.learning.of_reward_model", "ope.learning.of_slot_rewards"),
 )
 """A name is imported from the first of these modules that has it."""
 

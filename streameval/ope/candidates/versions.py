@@ -125,6 +125,10 @@ class FrozenPolicy(LearningPolicy):
         return self.policy.ranks_pages
 
     @property
+    def fills_slots(self) -> bool:
+        return self.policy.fills_slots
+
+    @property
     def keeps_learning(self) -> bool:
         return False
 

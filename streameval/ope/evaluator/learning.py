@@ -17,6 +17,7 @@ from streameval.ope.core.state import Company
 from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.room import Incomplete, Owned, Present, Room
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT
+from streameval.ope.evidence.slate_weights import slot_duals
 from streameval.ope.learning.adam import LinearPolicy
 from streameval.ope.policies import own_choices
 from streameval.ope.policies.base import Answer, LearningPolicy, Log
@@ -60,7 +61,10 @@ def complete(config: EvaluatorConfig, state: State, incomplete: Incomplete) -> t
     reward = np.where(usable, events.reward, np.nan)
     limits = config.rewards[0].range
     pages = events.rankings, incomplete.looks, incomplete.signal
-    log = Log(sets, propensity, reward, 1 / sampling, config.block, None, events.raw_fields, limits, *pages)
+    fillers = [policy for policy in config.learned_policies.values() if policy.fills_slots]
+    is_learned = events.slates is not None and any(policy.keeps_learning for policy in fillers)
+    slates = events.slates if fillers else None, slot_duals(events) if is_learned else None
+    log = Log(sets, propensity, reward, 1 / sampling, config.block, None, events.raw_fields, limits, *pages, *slates)
     if incomplete.prediction is not None:
         log = _with_prediction(config, log, incomplete.prediction)
     answers, after, unlearned = {}, {}, Faults()
@@ -75,7 +79,14 @@ def complete(config: EvaluatorConfig, state: State, incomplete: Incomplete) -> t
     if events.rankings is not None:
         filled, faults = _ranked(events, events.rankings, answers)
     else:
-        filled, faults = fill(events, {name: partial(_answered, sets, answer) for name, answer in answers.items()})
+        slots = None if events.slates is None else events.slates.actions
+        answered = {
+            name: slots if slots is not None and policy.fills_slots else sets
+            for name, policy in config.learned_policies.items()
+        }
+        filled, faults = fill(
+            events, {name: partial(_answered, answered[name], answer) for name, answer in answers.items()}
+        )
     faults = {name: by_event | unlearned[name] for name, by_event in faults.items()}
     return incomplete._replace(events=filled, faults=incomplete.faults | faults), after
 
@@ -96,10 +107,10 @@ def _predicted_by(config: EvaluatorConfig, own: State, events: EventBatch) -> Ar
 
 
 def _answered(logged: ActionSets, answer: Answer, sets: ActionSets, _raw_fields: RawFields) -> Answer:
-    """Return the answer for these action sets, or none for the slots of slates, which are other sets."""
+    """Return the answer for these action sets, or none for others: of slots, or of events that are no slates."""
     if len(sets.index) == len(logged.index) and np.array_equal(sets.offsets, logged.offsets):
         return answer
-    fault = Fault("missing_field", "actions: a policy that learns chooses single actions, and this is a slate")
+    fault = Fault("missing_field", "actions: this policy learns to choose others, either single actions or slates")
     return np.full(len(sets.propensities), np.nan), dict.fromkeys(range(len(sets.index)), fault)
 
 

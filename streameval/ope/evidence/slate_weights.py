@@ -54,8 +54,8 @@ def slot_gains(batch: EventBatch, policies: Sequence[str]) -> Array:
         gains = slates.probabilities / slates.propensity[:, None] - 1.0
     for logging, gains_of in (
         (UNIFORM_RANKING, _ranking_gains),
-        (LISTED, _listed_gains),
-        (PLACKETT_LUCE, _drawn_gains),
+        (LISTED, lambda some: _dual_gains(some, _listed_duals(some))),
+        (PLACKETT_LUCE, lambda some: _dual_gains(some, _drawn_duals(some))),
     ):
         events = np.flatnonzero(slates.logging == logging)
         if len(events):
@@ -177,35 +177,61 @@ def _ranking_gain(
 
 def _expected_matches(slates: SlateColumns) -> Array:
     """Return for each slot the probability that each policy shows any of the slate's actions there [S, P]."""
-    owner = slates.owner[slates.actions.owner]
-    items = slates.actions.items
-    assert items is not None
-    keys = owner * (items.max(initial=0) + 1) + items
-    shown = np.flatnonzero(np.isin(keys, keys[slates.actions.logged[1]]))
+    shown = _rows_of_shown(slates)
     slot, count = slates.actions.owner[shown], len(slates.propensity)
     columns = [np.bincount(slot, weights=column[shown], minlength=count) for column in slates.actions.probabilities.T]
     return np.array(columns, dtype=np.float64).reshape(-1, count).T
 
 
-def _listed_gains(slates: SlateColumns) -> Array:
-    """Return the parts of slots of slates with a listed logging distribution, computing events of one shape at once."""
-    rows_of_event = np.diff(slates.actions.offsets[slates.offsets])
-    gains = np.empty_like(slates.probabilities)
+def _rows_of_shown(slates: SlateColumns) -> Index:
+    """Return the rows of `actions` in all slots whose actions the slate shows in any slot."""
+    owner = slates.owner[slates.actions.owner]
+    items = slates.actions.items
+    assert items is not None
+    keys = owner * (items.max(initial=0) + 1) + items
+    return np.flatnonzero(np.isin(keys, keys[slates.actions.logged[1]]))
+
+
+def _listed_duals(slates: SlateColumns) -> Array:
+    """Return `Gamma^+ 1_s` of slates with a listed distribution, computing events of one shape at once [rows]."""
+    starts, rows_of_event = slates.actions.offsets[slates.offsets[:-1]], np.diff(slates.actions.offsets[slates.offsets])
+    duals = np.empty(len(slates.actions.propensities))
     shapes = np.stack([rows_of_event, slates.sizes], axis=1)
     for shape in np.unique(shapes, axis=0):
         events = np.flatnonzero((shapes == shape).all(axis=1))
         chunk_size = max(1, MAX_ENTRIES // int(shape[0]) ** 2)
         for chunk in np.split(events, np.arange(chunk_size, len(events), chunk_size)):
-            chunk_slates = slates.take(chunk)
-            shown = chunk_slates.shown.reshape(len(chunk), -1, 1)
-            dual = _dual(_covariance(chunk_slates, *shape), shown)
-            gains[owned_rows(slates.offsets, chunk)[0]] = _dual_gains(chunk_slates, dual)
-    return gains
+            some = slates.take(chunk)
+            dual = _dual(_covariance(some, *shape), some.shown.reshape(len(chunk), -1, 1))
+            duals[starts[chunk][:, None] + np.arange(shape[0])] = dual[..., 0]
+    return duals
 
 
-def _drawn_gains(slates: SlateColumns) -> Array:
-    """Return the parts of slots of rankings that were drawn by scores, with one `Gamma` for equal scores."""
-    gains = np.empty_like(slates.probabilities)
+def slot_duals(batch: EventBatch) -> Array:
+    """Return `Gamma^+ 1_s` for each row of `slates.actions`, so that `G` is the policy's sum of it [rows]."""
+    slates = batch.slates
+    assert slates is not None
+    sets, shown = slates.actions, slates.shown
+    slots, actions = slates.sizes[slates.owner[sets.owner]], sets.sizes[sets.owner]
+    duals = shown / slates.propensity[sets.owner] - 1.0 + 1.0 / slots
+    ranked = (slates.logging == UNIFORM_RANKING)[slates.owner[sets.owner]]
+    if ranked.any():
+        others = np.where(slots == actions, np.inf, actions - slots)
+        is_shown = np.zeros(len(shown))
+        is_shown[_rows_of_shown(slates)] = 1.0
+        any_slot = actions * (actions - 1) / (slots * others) - (actions - 1) / slots
+        constant = (1.0 - slots * (actions - 1) / others) / slots
+        duals[ranked] = ((actions - 1) * shown + any_slot * is_shown + constant)[ranked]
+    for logging, duals_of in ((LISTED, _listed_duals), (PLACKETT_LUCE, _drawn_duals)):
+        events = np.flatnonzero(slates.logging == logging)
+        if len(events):
+            duals[np.isin(slates.owner[sets.owner], events)] = duals_of(slates.take(events))
+    return np.asarray(duals)
+
+
+def _drawn_duals(slates: SlateColumns) -> Array:
+    """Return `Gamma^+ 1_s` of rankings that were drawn by scores, with one `Gamma` for equal scores [rows]."""
+    duals = np.empty(len(slates.actions.propensities))
     for events, rows, weights, which, slots in slates.drawn_by_scores():
         single, joint = draws(weights, slots, pairs=True)
         assert joint is not None
@@ -216,12 +242,14 @@ def _drawn_gains(slates: SlateColumns) -> Array:
         some = slates.take(events)
         order, shown = slates.canonical(rows), np.zeros((len(events), size))
         np.put_along_axis(shown, order, some.shown.reshape(shown.shape), axis=1)
-        for index, one in enumerate(gamma):
-            equal = which == index
-            shown[equal] = _dual(one, shown[equal].T).T
-        dual = np.take_along_axis(shown, order, axis=1)
-        gains[owned_rows(slates.offsets, events)[0]] = _dual_gains(some, dual)
-    return gains
+        if 2 * len(gamma) > len(events):
+            shown = _dual(gamma[which], shown[..., None])[..., 0]
+        else:
+            by_scores = np.split(np.argsort(which, kind="stable"), np.cumsum(np.bincount(which))[:-1])
+            for one, equal in zip(gamma, by_scores, strict=True):
+                shown[equal] = _dual(one, shown[equal].T).T
+        duals[rows] = np.take_along_axis(shown, order, axis=1)
+    return duals
 
 
 def _dual(gamma: Array, shown: Array) -> Array:
@@ -238,10 +266,10 @@ def _dual(gamma: Array, shown: Array) -> Array:
     return np.asarray(dual)
 
 
-def _dual_gains(slates: SlateColumns, dual: Array) -> Array:
-    """Return the parts of the slots of events with `Gamma^+ 1_s` [n, rows] [S, P]."""
+def _dual_gains(slates: SlateColumns, duals: Array) -> Array:
+    """Return the parts of slots from `Gamma^+ 1_s` [rows] [S, P]."""
     differences = np.ascontiguousarray(slates.actions.probabilities.T) - slates.marginals
-    return np.asarray(np.add.reduceat(differences * dual.ravel(), slates.actions.offsets[:-1], axis=1).T)
+    return np.asarray(np.add.reduceat(differences * duals, slates.actions.offsets[:-1], axis=1).T)
 
 
 def _covariance(slates: SlateColumns, rows: int, slots: int) -> Array:

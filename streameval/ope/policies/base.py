@@ -10,6 +10,7 @@ from streameval.common.arrays import Array, State
 from streameval.common.component import Configurable
 from streameval.events import ActionSets, Fault, RawFields
 from streameval.events.rankings import Rankings
+from streameval.events.slates import SlateColumns
 
 Answer: TypeAlias = tuple[Array, dict[int, Fault]]
 """A distribution over the rows of action sets, or ranks of the rows of pages; the reason for each event without."""
@@ -47,6 +48,8 @@ class Log(NamedTuple):
         rankings: the pages, None if the events are decisions
         looks: the probability of a look at each item of the pages, NaN if it is unknown [rows of the pages]
         signal: 1 for a click and 0 without one, minus the noise [rows of the pages]
+        slates: the slates, None without any
+        duals: `Gamma^+ 1_s` of the slates, None if no policy needs it [rows of the slates]
     """
 
     sets: ActionSets
@@ -60,6 +63,8 @@ class Log(NamedTuple):
     rankings: Rankings | None = None
     looks: Array | None = None
     signal: Array | None = None
+    slates: SlateColumns | None = None
+    duals: Array | None = None
 
     def take(self, events: slice) -> Log:
         """Return consecutive decisions. Pages have no place in them."""
@@ -132,6 +137,11 @@ class LearningPolicy(metaclass=Configurable):
     @property
     def ranks_pages(self) -> bool:
         """Tell whether it ranks the items of pages. Other policies give distributions over actions."""
+        return False
+
+    @property
+    def fills_slots(self) -> bool:
+        """Tell whether it fills the slots of slates. Other policies choose single actions or rank pages."""
         return False
 
     @property
