@@ -63,9 +63,9 @@ from streameval.ope.promotion import (
 from streameval.ope.report import Estimate, EventCounts, NewVersion, Report, Transition
 from streameval.ope.reward_models import AnyRewardModel, online
 
-BLOCKS_AT_ONCE, FEWEST_AT_ONCE = 240, 5
+BLOCKS_AT_ONCE, FEWEST_AT_ONCE = 240, 2
 """Whole blocks folded together, at most and at least: enough to keep numpy busy."""
-PARTS_AT_ONCE = 4_000
+PARTS_AT_ONCE = 6_000
 """Blocks times policies folded together, within these limits: few enough to fit the cache of the processor."""
 
 
