@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ REACHED, MISSED, NEUTRAL = "#2a7f4f", "#b3541e", "#4a5a78"
 PUBLISHED = "#8a6d9a"
 ROAD_HEIGHT, ROW_HEIGHT = 6.0, 0.27
 """Inches."""
+APART = 1.25
+"""Smallest ratio of the heights of two labels."""
 FROM_BROKER = {
     "confluent, batches": "v",
     "kafka-python, batches": "^",
@@ -31,11 +34,10 @@ def draw(results: Mapping[str, Result], path: Path) -> None:
     """Draw the road, and the ratios of all benchmarks. A bar reaches from the lowest to the highest value."""
     rows = [(f"{name}: {label}", ratio) for name, result in results.items() for label, ratio in result.ratios.items()]
     heights = (ROAD_HEIGHT, ROW_HEIGHT * len(rows) + 0.6)
-    figure, axes = pyplot.subplots(
-        2, figsize=(11, sum(heights) + 0.6), height_ratios=heights, layout="constrained", squeeze=True
-    )
-    draw_road(axes[0], results)
-    draw_ratios(axes[1], rows)
+    figure = pyplot.figure(figsize=(11, sum(heights)), layout="constrained")
+    upper, lower = figure.subfigures(2, height_ratios=heights)
+    draw_road(upper.subplots(), results)
+    draw_ratios(lower.subplots(), rows)
     figure.savefig(path, dpi=110)
 
 
@@ -58,12 +60,15 @@ def draw_road(axes: Any, results: Mapping[str, Result]) -> None:
         "vw-estimators, 10 candidates": peers["vw-estimators, Gaussian"],
     }
     published = {f"{result.name} (published)": result.microseconds for result in RESULTS}
-    for label, value in (lines | published).items():
-        color = PUBLISHED if label in published else NEUTRAL
+    place = 0.0
+    for label, value in sorted((lines | published).items(), key=itemgetter(1)):
+        color, place = PUBLISHED if label in published else NEUTRAL, max(value, APART * place)
         axes.axhline(value, color=color, linewidth=0.8, alpha=0.7)
-        axes.text(14_000, value, f"{label}: {value:.3g}", color=color, fontsize=7, va="center")
+        axes.text(14_000, place, f"{label}: {value:.3g}", color=color, fontsize=7, va="center")
     axes.set(xscale="log", yscale="log", xlabel="candidates", ylabel="us of processor time an event")
     axes.set_xlim(0.8, 13_000)
+    sizes = [results["road"].megabytes[road.state(count)].median for count in counts]
+    axes.set_xticks(counts, [f"{count:,}\n{size:,g} MB of state" for count, size in zip(counts, sizes, strict=True)])
     axes.grid(alpha=0.3)
     axes.legend(fontsize=7, loc="upper left")
     axes.set_title("The road of an event. Published results come from other machines and jobs", fontsize=9, loc="left")

@@ -12,8 +12,8 @@ from streameval.common.text import counted
 from streameval.events.arrow_messages import ArrowDecoder
 from streameval.events.tables import ColumnNames
 
-SIZES = {1: 40_000, 10: 40_000, 100: 10_000, 1_000: 2_000, 10_000: 500}
-"""Numbers of candidates, and events for each."""
+SIZES = {1: 1, 10: 1, 100: 4, 1_000: 20, 10_000: 80}
+"""Numbers of candidates, and how many times fewer events each has."""
 NUMBERS_IN_MESSAGE, MOST_IN_MESSAGE = 100_000, 500
 """Probabilities in a message of Arrow, which then has less than a megabyte, and its largest number of events."""
 NUMBERS_IN_POLL = 200_000
@@ -29,6 +29,11 @@ def decoding(form: str, count: int) -> str:
 def evaluation(count: int) -> str:
     """Return the name of the work of evaluating so many candidates."""
     return f"evaluation, {counted(count, 'candidate')}"
+
+
+def state(count: int) -> str:
+    """Return the name of the size of the state of so many candidates."""
+    return f"state of {counted(count, 'candidate')}"
 
 
 def works_of(count: int, events: int) -> tuple[dict[str, Work], Evaluator]:
@@ -47,8 +52,8 @@ def works_of(count: int, events: int) -> tuple[dict[str, Work], Evaluator]:
 
 def benchmark(events: int = 40_000) -> Benchmark:
     works, sizes = {YARDSTICK: parsing(compact(events))}, {}
-    for count, most in SIZES.items():
-        own, evaluator = works_of(count, min(events, most))
+    for count, fewer in SIZES.items():
+        own, evaluator = works_of(count, events // fewer)
         works |= own
         sizes[f"state of {counted(count, 'candidate')}"] = (
             lambda evaluator=evaluator: evaluator.full_bytes / 1e6,
