@@ -38,7 +38,7 @@ def draw(results: Mapping[str, Result], path: Path) -> None:
     upper, lower = figure.subfigures(2, height_ratios=heights)
     draw_road(upper.subplots(), results)
     draw_ratios(lower.subplots(), rows)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=90)
 
 
 def draw_road(axes: Any, results: Mapping[str, Result]) -> None:
