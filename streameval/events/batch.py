@@ -48,7 +48,7 @@ from streameval.events.origin import NO_IDENTITY, Identity, Origin, fingerprints
 from streameval.events.rankings import Rankings, ranking_rules, rankings_from_arrays
 from streameval.events.schema import Identifier
 from streameval.events.segments import SegmentColumns
-from streameval.events.slates import SlateColumns
+from streameval.events.slates import NAMED_LOGGING, SlateColumns
 from streameval.events.validation import (
     BrokenRule,
     Fault,
@@ -458,6 +458,10 @@ class EventBatch(Batch):
             rewards=further_rewards,
             segments=segmented,
         )
+        ways = ["plackett_luce"] if scores is not None else [*NAMED_LOGGING]
+        if slate_logging not in ways:
+            with_scores = " with scores" if scores is not None else ""
+            raise ValueError(f"slate_logging: expected {' or '.join(ways)}{with_scores}, found {slate_logging!r}")
         drawn = None
         if slate_logging == "plackett_luce":
             drawn, propensities = scores_of_rankings(action, scores, [propensity, propensities])

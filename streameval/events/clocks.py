@@ -21,10 +21,19 @@ import numpy as np
 
 from streameval.common.arrays import Array
 
-MAX_SPREAD = 20.0
-"""Largest difference between the scores of the best and of the l-th best action, for l slots: more needs more nodes."""
 ALIASING = 1e-13  # a coefficient has this share of the one that is a whole circle higher
 NEGLIGIBLE = 1e-14  # probability that slots are still empty after the last node
+
+
+def max_spread(actions: int, slots: int) -> float:
+    """Return how far the scores of the best and of the l-th best action may differ, for l slots.
+
+    More needs more nodes. Within this limit the pairs of a ranking take a second at most on one core.
+
+    >>> max_spread(20, 10), max_spread(100, 10)
+    (20.0, 5.0)
+    """
+    return min(20.0, 10_000 / (slots * actions) - 5.0)
 
 
 def clock_draws(weights: Array, slots: int, pairs: bool = False) -> tuple[Array, Array | None]:

@@ -28,9 +28,9 @@ from streameval.events.schema import NAN, Event, PolicyCell, Slot
 from streameval.events.slates import (
     FACTORED,
     LISTED,
+    NAMED_LOGGING,
     PLACKETT_LUCE,
     RANKINGS,
-    UNIFORM_RANKING,
     ListedSlates,
     SlateColumns,
     as_one_action,
@@ -282,8 +282,7 @@ def _logging(event: Any) -> int:
         return FACTORED
     if event.slates is not None:
         return LISTED
-    ways = {"uniform_ranking": UNIFORM_RANKING, "plackett_luce": PLACKETT_LUCE}
-    return ways.get(event.slate_logging, FACTORED)
+    return NAMED_LOGGING[event.slate_logging or "factored"]
 
 
 def _items(event: Any) -> Iterable[int]:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from streameval.common.arrays import Array
+from streameval.common.text import counted
 from streameval.events.action_sets import ActionNames, ActionSets, Features, Index, cumulative_offsets, reconcile
 from streameval.events.arguments import number_hint
 from streameval.events.further_rewards import FurtherRewards
@@ -19,9 +20,8 @@ from streameval.events.origin import Identity, name_fingerprints
 from streameval.events.schema import Identifier
 from streameval.events.slates import (
     FACTORED,
-    PLACKETT_LUCE,
+    NAMED_LOGGING,
     RANKINGS,
-    UNIFORM_RANKING,
     ListedSlates,
     SlateColumns,
     as_one_action,
@@ -106,6 +106,8 @@ def scores_of_rankings(
     if scores is None or len(shape) != 2 or any(other is not None for other in others):
         raise ValueError("plackett_luce: give `action` [n, l] and `scores` [n, A], from which propensities follow")
     table = column("scores", scores, shape[0], None)
+    if not 0 < shape[1] <= table.shape[1]:
+        raise ValueError(f"action: {counted(shape[1], 'slot')} for a ranking of {counted(table.shape[1], 'action')}")
     highest = -np.sort(-table, axis=1)[:, : shape[1]]
     with np.errstate(invalid="ignore"):
         lowest = (table.min(axis=1), highest[:, -1]) if highest.size else ()
@@ -307,7 +309,7 @@ def _slates(
     if sets is not None:
         items = np.arange(len(sets.propensities)) - np.repeat(sets.offsets[:-1], sets.sizes)
         shown = np.sort(sets.index.reshape(shape), axis=1)
-        logging = {"uniform_ranking": UNIFORM_RANKING, "plackett_luce": PLACKETT_LUCE}.get(slate_logging, FACTORED)
+        logging = NAMED_LOGGING[slate_logging]
         if logging in RANKINGS and ((sets.sizes < slots).any() or (shown[:, 1:] == shown[:, :-1]).any()):
             raise ValueError("action: a ranking shows no action twice")
     return SlateColumns(

@@ -20,6 +20,8 @@ FACTORED, UNIFORM_RANKING, LISTED, PLACKETT_LUCE = 0, 1, 2, 3
 """Ways to fill the slots of an event: independently, by a uniformly drawn ranking, by one of a list of slates, or by a
 ranking drawn by scores."""
 RANKINGS = (UNIFORM_RANKING, PLACKETT_LUCE)
+NAMED_LOGGING = {"factored": FACTORED, "uniform_ranking": UNIFORM_RANKING, "plackett_luce": PLACKETT_LUCE}
+"""Ways that events name in `slate_logging`."""
 
 MAX_PREFIXES = 10_000  # sets of actions that may fill the slots before another: above, probabilities are integrals
 MAX_DRAWN_NUMBERS = 4_000_000  # held in memory together for rankings drawn by scores
@@ -100,6 +102,11 @@ class SlateColumns(Ragged):
         shown[self.actions.logged[1]] = 1.0
         return shown
 
+    @property
+    def are_drawn_by_scores(self) -> Mask:
+        """Return whether each slate is a ranking that was drawn by scores [n]."""
+        return np.asarray(self.logging == PLACKETT_LUCE)
+
     def listed_rows(self) -> tuple[Index, Index]:
         """Return the rows of `actions` that the listed slates show, slot by slot, and the slate of each."""
         slates = np.repeat(np.arange(len(self.listed.probability)), self.sizes[self.listed.owner])
@@ -126,7 +133,7 @@ class SlateColumns(Ragged):
             The events, their rows of `actions` [events, rows], the different weights of actions [different, actions] in
             the order of `items`, the index of the weights of each event, and their number of slots.
         """
-        drawn = np.flatnonzero(self.logging == PLACKETT_LUCE)
+        drawn = np.flatnonzero(self.are_drawn_by_scores)
         starts, scores = self.actions.offsets[self.offsets[:-1]], self.actions.scores
         if not len(drawn) or scores is None:
             return

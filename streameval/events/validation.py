@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from streameval.common.arrays import Array, Mask
 from streameval.common.text import counted
 from streameval.events.action_sets import ActionSets, Ragged, ScoredOutcomes
-from streameval.events.clocks import MAX_SPREAD
+from streameval.events.clocks import max_spread
 from streameval.events.schema import (
     MAX_TIMESTAMP,
     NOISE,
@@ -222,11 +222,11 @@ def score_mismatches(scores: Any, slots: int, actions: int) -> Iterator[str]:
         yield f"scores: {counted(len(scores), 'entry')} for {counted(actions, 'action')}"
     elif not all(-1e300 < score < 1e300 for score in scores) or max(scores) - min(scores) > MAX_SCORE_DIFFERENCE:
         yield f"scores: differ by more than {MAX_SCORE_DIFFERENCE}, which leaves no chance to some actions"
-    elif slots * actions <= MAX_DRAWN_ACTIONS and not has_few_prefixes(actions, slots):
-        spread = max(scores) - sorted(scores)[-slots]
-        if spread > MAX_SPREAD:
+    elif slots <= actions and slots * actions <= MAX_DRAWN_ACTIONS and not has_few_prefixes(actions, slots):
+        spread, limit = max(scores) - sorted(scores)[-slots], max_spread(actions, slots)
+        if spread > limit:
             yield (
-                f"scores: the {slots} highest differ by {spread:.10g}, more than {MAX_SPREAD:.10g} "
+                f"scores: the {slots} highest differ by {spread:.10g}, more than {limit:.4g} "
                 f"in a ranking of {slots} of {actions} actions"
             )
     if slots * actions > MAX_DRAWN_ACTIONS:

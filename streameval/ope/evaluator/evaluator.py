@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import replace
 from typing import Any, NamedTuple, Self, TypeAlias
@@ -145,6 +145,8 @@ class Evaluator:
     """
 
     _log: UnusableLog | None = None  # what Python code is warned of; parts of the program warn by themselves
+
+    on_fold: Callable[[], None] | None = None  # called between folds, which may take long
 
     def __init__(
         self,
@@ -592,9 +594,13 @@ class Evaluator:
     def _process_pending(self, unit: int) -> None:
         """Fold the pending events in multiples of `unit` events. The rest stays pending."""
         events = EventBatch.concat(self._pending)
-        whole = len(events) // unit * unit
-        for first in range(0, whole, self._batch_events):
-            self._fold(events[first : min(first + self._batch_events, whole)])
+        whole, at_once = len(events) // unit * unit, self._batch_events
+        if events.slates is not None and events.slates.are_drawn_by_scores.any():  # an event may take a second
+            at_once = self.config.block
+        for first in range(0, whole, at_once):
+            self._fold(events[first : min(first + at_once, whole)])
+            if self.on_fold is not None:
+                self.on_fold()
         self._pending = [events[whole:]] if whole < len(events) else []
         self._pending_events = len(events) - whole
 

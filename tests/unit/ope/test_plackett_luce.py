@@ -211,10 +211,22 @@ def test_arrays_of_scores_make_the_events_of_messages() -> None:
         ({"scores": None}, "plackett_luce: give `action`"),
         ({"propensity": np.full((n, 2), 0.5)}, "plackett_luce: give `action`"),
         ({"scores": np.where(np.arange(n)[:, None] == 3, np.nan, log["scores"])}, "row 3: malformed: scores: differ"),
+        ({"slate_logging": "factored"}, "slate_logging: expected plackett_luce with scores, found 'factored'"),
+        ({"scores": None, "slate_logging": "Plackett_Luce"}, "slate_logging: expected factored or uniform_ranking or"),
+        ({"scores": log["scores"][:, :1]}, "action: 2 slots for a ranking of 1 action"),
         ({"action": np.zeros((n, 2), dtype=int)}, "a ranking shows no action twice"),
     ):
         with pytest.raises(ValueError, match=reason):
             EventBatch.from_arrays(**log | fault)
+
+
+def test_rankings_drawn_by_scores_are_evaluated_block_by_block_as_an_event_may_take_long() -> None:
+    batch = batch_of(*[slate((1, 0), np.array([0.0, 1.0]), np.full((2, 2), 0.5)) for _ in range(450)])
+    evaluator, folded = Evaluator([POLICY], [PseudoInverse()], [Cumulative()]), list[int]()
+    evaluator.on_fold = lambda: folded.append(1)
+    evaluator.update(batch)
+    evaluator.fold_pending()
+    assert len(folded) == 4
 
 
 def test_slates_of_different_shapes_and_kinds_have_the_weight_of_each_alone() -> None:
@@ -263,7 +275,7 @@ def test_faulty_scores_are_rejected_with_the_reason() -> None:
     assert [detail(scores=[0, 1, score]) for score in (600, -500, 10**305)] == [too_far] * 3
     many, rows = np.repeat([21.0, 0.5, 0.0, -300.0], 10), np.full((15, 40), 1 / 40)
     (rejected,) = JsonDecoder([POLICY]).decode_batch([slate(tuple(range(15)), many, rows)]).rejected
-    assert rejected.detail == "scores: the 15 highest differ by 20.5, more than 20 in a ranking of 15 of 40 actions"
+    assert rejected.detail == "scores: the 15 highest differ by 20.5, more than 11.67 in a ranking of 15 of 40 actions"
     twice = slate((0, 0), np.zeros(3), target)
     assert JsonDecoder([POLICY]).decode_batch([twice]).rejected[0].detail.endswith("is shown twice in a ranking")
 
