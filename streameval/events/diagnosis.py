@@ -72,7 +72,7 @@ class Diagnosis:
     ) -> None:
         self._form, self._policies, self._event_of = form, policies, event_of
         self._is_cell = is_cell or _is_probability
-        self._fields = read_fields(form)
+        self._fields, self._slot_fields = read_fields(form), _fields_of_slots(form)
 
     def decode_message(self, value: bytes, error: Exception) -> Any:
         """Return the decoded struct, or the `Fault` of a message that the decoder refused with `error`."""
@@ -99,7 +99,13 @@ class Diagnosis:
             fields = self._without_nulls({field: tree[field] for field in self._fields if field in tree})
             slots, scored = fields.get("slots"), fields.get("scored")
             if isinstance(slots, list):
-                fields["slots"] = [self._without_nulls(slot) if isinstance(slot, dict) else slot for slot in slots]
+                kept = self._slot_fields
+                fields["slots"] = [
+                    self._without_nulls({name: slot[name] for name in kept if name in slot})
+                    if isinstance(slot, dict)
+                    else slot
+                    for slot in slots
+                ]
             if isinstance(scored, dict):
                 fields["scored"] = self._without_nulls(scored)
             for fault in _bad_values(fields if is_json else tree):
@@ -188,6 +194,17 @@ def explain(error: Exception) -> str:
 def read_fields(form: type[msgspec.Struct]) -> tuple[str, ...]:
     """Return the names of the fields of a struct type, without the ones that stay raw JSON."""
     return tuple(field.encode_name for field in msgspec.structs.fields(form) if not _is_raw(field.type))
+
+
+def _fields_of_slots(form: type[msgspec.Struct]) -> tuple[str, ...]:
+    """Return the names of the fields of slots, as `read_fields`, empty for forms without slots."""
+    annotations = [field.type for field in msgspec.structs.fields(form) if field.encode_name == "slots"]
+    while annotations:
+        annotation = annotations.pop()
+        if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+            return read_fields(annotation)
+        annotations += get_args(annotation)
+    return ()
 
 
 def _is_raw(annotation: Any) -> bool:

@@ -44,7 +44,7 @@ log = structlog.get_logger("streameval")
 POLL_TIMEOUT_SECONDS = 0.5  # also the longest wait for an orderly stop while no events arrive
 STALL_SECONDS = 60.0  # without a turn of the loop, after which the daemon is unhealthy
 REPORT_INTERVAL_SECONDS = 60.0  # a Report is made again without new events, since it may have become stale
-REPORT_SECONDS = 0.05  # a Report that takes longer is made less often in proportion
+REPORT_SECONDS = 0.05  # a Report that takes more processor time is made less often in proportion
 MAX_WITHHELD = 10_000  # messages that wait while the clock of this machine seems to be behind
 MOSTLY_AHEAD = "nearly all events are dated ahead of this machine's clock and count as events of now: check that clock"
 NO_EVENTS = "the source has ended, and no message was an event or was rejected: check that it is the right one"
@@ -69,8 +69,8 @@ class DaemonLoop(ABC, Generic[Reporting]):
     """Read a source into an evaluator, and publish the status as `published`, which any thread may read.
 
     A Report is made at most once per `publish_interval`, when the source has no more events, and at the end. One that
-    takes long is made less often. When the source is exhausted (a file at its end), the daemon serves its last Report
-    until it is stopped.
+    takes long is made less often, but at least once a minute. When the source is exhausted (a file at its end), the
+    daemon serves its last Report until it is stopped.
 
     Args:
         source: Where messages are read.
@@ -117,9 +117,9 @@ class DaemonLoop(ABC, Generic[Reporting]):
         self.pushes: PushStatus | None = None  # a thread that pushes metrics counts here
         self._supervisor = Supervisor()
         self._stopping = False
-        self._turned = time.monotonic()
-        self._published_at = self._reported_at = self._folded_at = -math.inf
-        self._report_took = 0.0  # seconds
+        self._turned = self._alive_at = time.monotonic()
+        evaluator.on_fold = self._beat
+        self._published_at = self._reported_at = self._folded_at = self._next_report_at = -math.inf
         self._to_publish: SourceStatus | None = None  # the status of the source for the Report of the next turn
         self._unreported = True  # an empty Report is one too: readiness does not wait for the first event
         self._reached: bool | None = None
@@ -176,12 +176,12 @@ class DaemonLoop(ABC, Generic[Reporting]):
 
     @property
     def stalled_for(self) -> float:
-        """Return the seconds since the last turn of the loop started."""
-        return time.monotonic() - self._turned
+        """Return the seconds since the last turn of the loop started, or blocks of events were evaluated in it."""
+        return time.monotonic() - self._alive_at
 
     @property
     def healthy(self) -> bool:
-        """Return whether the loop has turned within the last `STALL_SECONDS`."""
+        """Return whether the loop has gone on within the last `STALL_SECONDS`."""
         return self.stalled_for < STALL_SECONDS
 
     @property
@@ -200,7 +200,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
         self._supervisor.tell("READY=1")
         while not self._stopping:
             self._turned = time.monotonic()
-            self._supervisor.turned()
+            self._beat()
             self._reload_when_asked()
             self._backfill(min_events=2 * taken)
             if self._snapshots is not None:
@@ -213,15 +213,18 @@ class DaemonLoop(ABC, Generic[Reporting]):
             if records or self._pipeline.by_time:
                 self._take(records)
             if records:
-                interval = self._publish_interval * max(1.0, self._report_took / REPORT_SECONDS)
-                if time.monotonic() >= self._published_at + interval:
+                if time.monotonic() >= self._published_at + self._publish_interval:
                     self._publish_soon()
             elif self._publish().exhausted and self._stop_when_exhausted and not self._backfills:
                 return
             unread = self._source.status().lag if records else 0
             if unread is not None and unread < FEW_UNREAD:
-                time.sleep(max(0.0, MIN_TURN_SECONDS - self.stalled_for))
+                time.sleep(max(0.0, self._turned + MIN_TURN_SECONDS - time.monotonic()))
         self._publish()
+
+    def _beat(self) -> None:
+        self._alive_at = time.monotonic()
+        self._supervisor.turned()
 
     def _reload_when_asked(self) -> None:
         if not self._asked or self._reload is None:
@@ -238,7 +241,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
         else:
             self._reloaded = ReloadStatus(requests, succeeded_at=self._clock())
             self._pipeline.events = change.events
-            self._unreported = True
+            self._unreported, self._next_report_at = True, -math.inf
             self._backfills += [change.backfill] if change.backfill else []
         self._supervisor.tell("READY=1")
 
@@ -250,7 +253,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
         for backfill in () if self._withheld else tuple(self._backfills):
             if backfill.slice(self._pipeline, self._source.status(), min_events):
                 self._backfills.remove(backfill)
-                self._unreported = True
+                self._unreported, self._next_report_at = True, -math.inf
 
     @abstractmethod
     def _take(self, records: list[Records]) -> None:
@@ -333,12 +336,16 @@ class DaemonLoop(ABC, Generic[Reporting]):
         failure = failure or self._withheld_because or self._reason_stalled(status)
         at, buffered = self._clock(), self._pipeline.buffered()
         report = self.published.report
-        due = self._unreported or at >= self._reported_at + REPORT_INTERVAL_SECONDS
+        may_report = self._stopping or status.exhausted or time.monotonic() >= self._next_report_at
+        due = (self._unreported and may_report) or at >= self._reported_at + REPORT_INTERVAL_SECONDS
         if due and (status.reached or self._accepted):
             self._evaluator.fold_pending()
-            started = time.monotonic()
+            started = time.thread_time()
             report = self._evaluator.report(at, None if buffered is None else buffered.unmatched_share)
-            self._unreported, self._reported_at, self._report_took = False, at, time.monotonic() - started
+            self._unreported, self._reported_at = False, at
+            slowness = (time.thread_time() - started) / REPORT_SECONDS
+            wait = min(self._publish_interval * slowness, REPORT_INTERVAL_SECONDS) if slowness > 1 else 0.0
+            self._next_report_at = time.monotonic() + wait
         self.published = DaemonStatus(
             source=status,
             at=at,

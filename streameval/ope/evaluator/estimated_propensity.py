@@ -25,7 +25,10 @@ def _by_label(marginals: object) -> object:
     """Return the shares by the text of values, which may be numbers."""
     if not isinstance(marginals, Mapping):
         return marginals
-    return {label_of(value): share for value, share in marginals.items()}
+    shares = {label_of(value): share for value, share in marginals.items()}
+    if "" in shares or len(shares) < len(marginals):
+        raise ValueError("expected texts, whole numbers or truth values, each of them once")
+    return shares
 
 
 @dataclass(frozen=True, config=strict)

@@ -235,8 +235,9 @@ def rates(
     for value, probability in zip(values, model.marginals.values(), strict=True):
         marginal[context == value] = probability
     revealed = (chosen + model.shrinkage * share) / (outcomes * marginal + model.shrinkage)
-    is_hidden = choices.action == HIDDEN
+    is_hidden, is_revealed = choices.action == HIDDEN, choices.action == REVEALED
     revealed = np.where(np.append(is_hidden, is_hidden[choices.owner]), share, np.minimum(revealed, 1.0))
+    revealed[~np.append(is_hidden | is_revealed, (is_hidden | is_revealed)[choices.owner])] = 0.0  # of other choices
     return np.where(actions == HIDDEN, 1.0 - np.roll(revealed, 1), revealed)
 
 
@@ -377,11 +378,12 @@ def _predicted(
     every, number = np.concatenate([choices.asked, choices.options]), len(choices.action)
     chosen, possible = state.actions.counts(np.full_like(every, NO_IDENTITY), every)
     share = np.nan_to_num(ratio(chosen, possible))
-    outcomes = float(state.actions.counts(np.full(2, NO_IDENTITY), np.array([REVEALED, HIDDEN]))[0].sum())
+    known = state.actions.counts(np.full(2, NO_IDENTITY), np.array([REVEALED, HIDDEN]))[0]
+    outcomes, needed = float(known.sum()), np.where(choices.action == REVEALED, known.min(), chosen[:number])
     (estimated, option_shares), (overall, _) = map(
         choices.shares, (rates(settings.model, state.model, choices, share, outcomes), share)
     )
-    is_known = (choices.action != NO_IDENTITY) & (chosen[:number] >= FEWEST_LEARNED) & (estimated >= settings.floor)
+    is_known = (choices.action != NO_IDENTITY) & (needed >= FEWEST_LEARNED) & (estimated >= settings.floor)
     return np.where(is_known & (state.events >= settings.warm_up), estimated, np.nan), option_shares, overall
 
 

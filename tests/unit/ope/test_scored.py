@@ -218,11 +218,34 @@ def test_estimates_take_the_place_of_logged_propensities_of_outcomes() -> None:
     assert reports[0].events.accepted == 1_100
 
 
+@pytest.mark.parametrize("is_shown", [True, False])
+def test_outcomes_are_unknown_until_some_were_revealed_and_some_were_hidden(is_shown: bool) -> None:
+    """Without hidden outcomes, each one would seem to be revealed for certain."""
+    messages, facts = ratings(1_100, "by context")
+    alike = [message for message, fact in zip(messages, facts, strict=True) if fact[1] == is_shown]
+    made = evaluator(propensity={"kind": "estimated", "warm_up": 1}, estimators=[ScoredSNIPS()], reward_range=(-3, 0))
+    made.update(made.config.decoder().decode_batch(alike))
+    report = made.report()
+    assert [row.missing for row in report.policies] == [len(alike)] * 2
+    assert report.get("production", "scored_snips", "cumulative").value is None
+
+
+def test_marginals_tell_nothing_about_choices_of_actions() -> None:
+    fields = {"propensity": None, "policies": {"new": 0.5}, "country": "x"}
+    messages = [message(number, action=str(number % 2), **fields) for number in range(1_000)]
+    table = {"kind": "tabular", "by": ["country"], "marginals": {"x": 0.5, "y": 0.5}}
+    made = Evaluator(["new"], propensity={"kind": "estimated", "warm_up": 1, "model": table}, drift=None)
+    made.update(made.config.decoder().decode_batch(messages))
+    assert made.report().propensity_model.unknown == 1_000
+
+
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
         ({"by": ["rating", "country"], "marginals": MARGINALS}, "one field"),
         ({"by": ["rating"], "marginals": {1: 0.5, 2: 0.3}}, "must sum to 1, found 0.8"),
+        ({"by": ["rating"], "marginals": {0.5: 0.5, 1: 0.5}}, "expected texts, whole numbers or truth values"),
+        ({"by": ["rating"], "marginals": {"1": 0.5, 1: 0.5}}, "each of them once"),
     ],
 )
 def test_marginals_are_shares_of_the_values_of_one_field(model: dict[str, Any], reason: str) -> None:

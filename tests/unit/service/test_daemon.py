@@ -58,7 +58,8 @@ def test_a_report_that_takes_long_is_made_less_often(
     monkeypatch: pytest.MonkeyPatch, seconds: float, most: int
 ) -> None:
     elapsed = 0.0
-    monkeypatch.setattr(time, "monotonic", lambda: elapsed)
+    for clock in ("monotonic", "thread_time"):
+        monkeypatch.setattr(time, clock, lambda: elapsed)
 
     class Slow(Recorder):
         def report(self, now: float | None = None, unmatched_share: float | None = None) -> Report:
@@ -282,6 +283,24 @@ def test_a_loop_that_hangs_is_not_healthy(monkeypatch: pytest.MonkeyPatch) -> No
         wait_until(lambda: not daemon.healthy)
         hanging = False
         wait_until(lambda: daemon.healthy)
+
+
+def test_a_turn_that_evaluates_blocks_one_after_the_other_is_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    elapsed, stalled = 0.0, list[float]()
+    monkeypatch.setattr(time, "monotonic", lambda: elapsed)
+
+    class Slow(Recorder):
+        def update(self, batch: EventBatch) -> None:
+            nonlocal elapsed
+            super().update(batch)
+            for _ in batch.reward:
+                elapsed += 20.0
+                stalled.append(daemon.stalled_for)
+                self.on_fold()
+
+    daemon = Daemon(ListSource([[records(*[b"1"] * 10)]]), NumberFormat(), Slow(), stop_when_exhausted=True)
+    daemon.run()
+    assert stalled == [20.0] * 10
 
 
 def test_events_out_of_order_are_logged_with_a_sufficient_lateness() -> None:
