@@ -200,6 +200,13 @@ def test_separate_rewards_are_not_rewards_of_slots() -> None:
     batch = batch_of(slate_message(slot(1), slot(0), reward=...), rewarded=False)
     assert batch.slates is not None
     assert np.isnan(batch.slates.reward).all()
+    for cell in ("n/a", 0.8):  # which the fast decoder refuses, or not
+        (values,) = (
+            JsonDecoder([POLICY], rewarded=False)
+            .decode_batch([slate_message(slot(1.0, policies={POLICY: cell}))])
+            .slates.reward
+        )
+        assert math.isnan(values)
 
 
 def test_faulty_rewards_of_slots_are_rejected_with_the_reason() -> None:
