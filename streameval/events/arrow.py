@@ -222,10 +222,12 @@ def decode_columns(
         batch = batch.without_propensities()
     if decoder.segments:
         batch = replace(batch, segments=_segments(fields, layout, decoder, len(kept)))
+    whole, counted = batch, decoder.clipped_events
     batch = decoder.clipped(batch)
     is_valid[list(decoder.faults(batch))] = False
     if not is_valid.all():
-        batch, kept = batch.take(is_valid), kept[is_valid]
+        decoder.clipped_events = counted  # the other rows are clipped alone
+        batch, kept = decoder.clipped(whole.take(is_valid)), kept[is_valid]
         fields = {key: column.filter(pa.array(is_valid)) for key, column in fields.items()}
     identity = None
     if decoder.identified:

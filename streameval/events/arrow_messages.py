@@ -38,7 +38,8 @@ FILE_HEADER = 8
 MESSAGE_HEADER, DICTIONARY_DATA, BATCH_COMPRESSION = 2, 1, 3
 """Places of fields in Arrow's Message.fbs: `Message.header`, `DictionaryBatch.data` and `RecordBatch.compression`."""
 MAX_EVENTS, MAX_BYTES = 100_000, 2**28
-"""Events of a message, and bytes of its values. A few bytes can stand for more than memory holds."""
+"""Events of a message, bytes of its values, and bytes of the numbers that its events have for all policies. A few bytes
+can stand for more than memory holds."""
 MIN_BYTES_OF_EVENT, MAX_GROWTH = 8, 64
 """A message has that many bytes for each event, and its values take at most that many times its bytes."""
 LISTED_FROM = 100
@@ -47,7 +48,7 @@ and a thousand of them take three times as long as all else."""
 MAX_SCHEMAS = 100
 """Schemas with a layout that is remembered."""
 MIXED: Mapping[str, frozenset[type]] = {
-    **dict.fromkeys(IDENTIFIERS, frozenset()),
+    **dict.fromkeys((*IDENTIFIERS, "reward_id"), frozenset()),
     "event_id": frozenset({str, int}),
     "timestamp": frozenset({str, int, float}),
     "propensity": frozenset({int, float}),
@@ -138,7 +139,8 @@ class ArrowDecoder:
 
     def _tables(self, values: Sequence[Message], indices: Index, origin: Origin) -> Iterator[Part]:
         """Decode Arrow messages. Messages with equal schemas are decoded together."""
-        read = [_read(value or b"", self._known_schema) for value in values]
+        policies = len(self.decoder.policies or ())
+        read = [_read(value or b"", self._known_schema, policies) for value in values]
         pairs = zip(indices.tolist(), read, strict=True)
         for _, group in groupby(pairs, key=lambda pair: (pair[1].schema, pair[1].names)):
             numbers, contents = zip(*group, strict=True)
@@ -272,13 +274,15 @@ class ArrowDecoder:
         return flat
 
     def _new_layout(self, table: Any) -> TableLayout | None:
-        """Return what `_layout` remembers. Maps and lists of policies are decoded like JSON."""
+        """Return what `_layout` remembers. Maps, lists of policies and structs for values are decoded like JSON."""
         names, policies = dict.fromkeys(self._flat(table.slice(0, 0)).column_names), dict(self._columns.policies)
         for policy in self.decoder.policies or ():
             if f"policies.{policy}" in names:
                 policies.setdefault(policy, f"policies.{policy}")
         columns = self._columns.model_copy(update={"policies": policies})
-        if "policies" in names:
+        wanted = TableLayout.from_records(self._columns, self.decoder).fields
+        values = {field.column for field in wanted if field.entry is None}.intersection(table.column_names)
+        if "policies" in names or columns.event_id not in names or not values <= names.keys():
             return None
         with suppress(InputError):  # rows name what they lack
             return TableLayout.from_names("the message", list(names), columns, self.decoder, json_context=True)
@@ -313,12 +317,13 @@ class _Content(NamedTuple):
     table: Any = None
 
 
-def _read(message: bytes, known_schema: Callable[[Any], _Schema]) -> _Content:
+def _read(message: bytes, known_schema: Callable[[Any], _Schema], policies: int) -> _Content:
     """Read an Arrow message, and check that its values lie inside of it and fit in memory.
 
     Args:
         message: a stream or file
         known_schema: return what is read of messages with a schema
+        policies: how many policies have a number in each event
     """
     events, begin = 1, FILE_HEADER if message.startswith(ARROW_FILE) else 0  # a file holds a stream
     try:
@@ -334,7 +339,8 @@ def _read(message: bytes, known_schema: Callable[[Any], _Schema]) -> _Content:
         source.seek(start if known.kept is None else begin)
         if known.kept is not None:
             batches = pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(included_fields=known.kept))
-        table = pa.Table.from_batches(_checked(batches, known.expanding, len(message)), batches.schema)
+        checked = _checked(batches, known.expanding, len(message), policies)
+        table = pa.Table.from_batches(checked, batches.schema)
         if promised and table.num_rows != int(promised):
             raise ValueError(f"it has {table.num_rows} of {counted(int(promised), 'event')}")
         end = ARROW_FILE if message.startswith(ARROW_FILE) else END
@@ -383,13 +389,14 @@ def _table_at(metadata: memoryview, position: int) -> int:
     return position + int.from_bytes(metadata[position : position + 4], "little")
 
 
-def _checked(batches: Iterable[Any], expanding: Sequence[int], length: int) -> Iterator[Any]:
+def _checked(batches: Iterable[Any], expanding: Sequence[int], length: int, policies: int) -> Iterator[Any]:
     """Yield batches with values that lie inside of their message and fit in memory.
 
     Args:
         batches: the batches of a message
         expanding: its columns that may expand
         length: its bytes
+        policies: how many policies have a number in each event
 
     Raises:
         ValueError: A batch is damaged, or too large.
@@ -403,6 +410,8 @@ def _checked(batches: Iterable[Any], expanding: Sequence[int], length: int) -> I
             size += _expanded_bytes(column) if place in expanding else column.nbytes
         if events > max_events or size > max_bytes:
             raise ValueError(f"it has more than {max_events:,} events or {max_bytes:,} bytes of values")
+        if 8 * events * policies > MAX_BYTES:
+            raise ValueError(f"its {events:,} events are too many for {policies:,} policies: send fewer")
         yield batch
 
 
@@ -562,23 +571,59 @@ def _written(name: str, values: Sequence[Any]) -> Any:
     present = [value for value in values if value is not None]
     if name == "context":
         return pa.array([None if value is None else json.encode(value).decode() for value in values], pa.string())
+    if name == "policies":
+        return _written_policies(values, present)
     kinds = set(map(type, present))
     if (len(kinds) > 1 or bool in kinds) and kinds - MIXED.get(name, kinds):
         raise TypeError(f"{name} has values of the types {', '.join(sorted(kind.__name__ for kind in kinds))}")
     if name in IDENTIFIERS and str in kinds:
         texts = pa.array([None if value is None else str(value) for value in values], pa.string())
         return texts if name == "event_id" else texts.dictionary_encode()
-    if name == "policies" and all(_is_number(cell) for cells in present for cell in cells.values()):
-        policies = sorted({policy for cells in present for policy in cells})
-        return pa.array(values, pa.struct([(policy, pa.float64()) for policy in policies]))
     if name == "timestamp" and not all(map(_is_number, present)):
         return pa.array([None if value is None else to_seconds(value) for value in values], pa.float64())
-    if bool in kinds:  # rewards may be true
+    if name == "reward" and len(kinds) > 1:  # it may be true
         values = [float(value) if isinstance(value, bool) else value for value in values]
-    are_numbers = name not in (*IDENTIFIERS, "reward_id") and all(
-        value is None or _is_number(value) for value in values
-    )
-    return pa.array(values, pa.float64() if are_numbers else None)
+    are_numbers = name not in (*IDENTIFIERS, "reward_id") and all(map(_is_number, values))
+    return _plain_array(name, values, pa.float64() if are_numbers else None)
+
+
+def _written_policies(values: Sequence[Any], present: Sequence[Any]) -> Any:
+    """Return the column of `policies`. A boolean is no probability, and counts as missing like in JSON.
+
+    Args:
+        values: the value of each event
+        present: all values but None
+    """
+    if not all(isinstance(cells, Mapping) for cells in present):
+        raise TypeError("policies has a value that is no mapping")
+    if bool in set(map(type, chain.from_iterable(cells.values() for cells in present))):
+        values = [
+            cells and {policy: None if isinstance(cell, bool) else cell for policy, cell in cells.items()}
+            for cells in values
+        ]
+        present = [cells for cells in values if cells is not None]
+    if not all(_is_number(cell) for cells in present for cell in cells.values()):
+        return _plain_array("policies", values)
+    policies = sorted({policy for cells in present for policy in cells})
+    return pa.array(values, pa.struct([(policy, pa.float64()) for policy in policies]))
+
+
+def _plain_array(name: str, values: Sequence[Any], kind: Any = None) -> Any:
+    """Return a column, unless Arrow would turn booleans into numbers."""
+    if _has_booleans_among_numbers(values):
+        raise TypeError(f"{name} has booleans among numbers")
+    return pa.array(values, kind)
+
+
+def _has_booleans_among_numbers(values: Iterable[Any]) -> bool:
+    """Return whether values, also in lists and by name in mappings, are both booleans and numbers in one column."""
+    some = list(values)
+    kinds = set(map(type, some))
+    mappings = [value for value in some if type(value) is dict] if dict in kinds else []
+    parts = [[value[name] for value in mappings if name in value] for name in set(chain.from_iterable(mappings))]
+    if list in kinds:
+        parts.append(list(chain.from_iterable(value for value in some if type(value) is list)))
+    return (bool in kinds and bool(kinds & {int, float})) or any(map(_has_booleans_among_numbers, parts))
 
 
 def _is_listed(policies: Any) -> bool:

@@ -144,6 +144,37 @@ def test_the_numbers_of_many_policies_are_those_of_json(absent: dict[str, Any]) 
     assert len(expected.rejected) == 1
 
 
+@pytest.mark.parametrize("cells", [[True, 0.5, None], [0.5, False, 0.25], [True, True, True]])
+def test_booleans_are_no_probabilities_and_rewards_by_themselves_or_among_numbers(cells: Sequence[Any]) -> None:
+    rows = [EVENT | {"reward": cell, "policies": {"new": cell}} for cell in cells]
+    for decoder in (JsonDecoder(["new"]), RewardDecoder(), RewardDecoder(policies=["new"])):
+        found = decoded(decoder, [arrow_message(rows)])
+        expected = decoded(decoder, [json.dumps(row).encode() for row in rows])
+        assert [one.reason for one in found.rejected] == [one.reason for one in expected.rejected]
+        np.testing.assert_equal(found.reward, expected.reward)
+        if isinstance(found, EventBatch):
+            np.testing.assert_equal(found.probabilities, expected.probabilities)
+        else:
+            np.testing.assert_equal(*(batch.further and batch.further.values for batch in (found, expected)))
+
+
+def test_a_number_that_is_clipped_counts_once() -> None:
+    rows = [EVENT | {"propensity": propensity, "reward": 1.0 + 2**-52} for propensity in (0.5, 2.0, 0.5)]
+    decoder = JsonDecoder(["new"], reward_range=(0.0, 1.0))
+    assert len(decoded(decoder, [arrow_message(rows)])) == 2
+    assert decoder.clipped_events == 3
+
+
+def test_small_messages_of_many_events_are_refused_if_their_policies_fill_memory() -> None:
+    """Events have a number for each policy, also for policies that their message lacks."""
+    names = [f"p{number}" for number in range(10_000)]
+    rows = events(500)
+    found = decoded(JsonDecoder(names), [arrow(rows)])
+    assert found.probabilities.shape == (500, 10_000)
+    (detail,) = {one.detail for one in decoded(JsonDecoder(names), [arrow(events(4_000))]).rejected}
+    assert detail.endswith("its 4,000 events are too many for 10,000 policies: send fewer")
+
+
 def test_rankings_and_rewards_are_those_of_json() -> None:
     pages = [
         {"event_id": f"e-{n}", "timestamp": n, "ranking": {"shown": ["a", "b"], "clicked": ["b"][: n % 2]},
@@ -256,13 +287,25 @@ def test_a_bad_row_is_rejected_alone() -> None:
     ]
 
 
-def test_rows_without_a_required_column_name_it() -> None:
+@pytest.mark.parametrize("field", ["timestamp", "event_id"])
+def test_rows_without_a_required_column_name_it(field: str) -> None:
     table = events(2)
-    del table["timestamp"]
+    del table[field]
     found = decoded(JsonDecoder(["new"]), [arrow(table)])
-    assert [one.detail for one in found.rejected] == [
-        f"event {row} of its message: timestamp: missing" for row in (1, 2)
-    ]
+    assert [one.detail for one in found.rejected] == [f"event {row} of its message: {field}: missing" for row in (1, 2)]
+
+
+@pytest.mark.parametrize("field", ["event_id", "unit", "logging_policy", "sampling_probability", "features"])
+def test_structs_in_place_of_values_are_malformed(field: str) -> None:
+    found = decoded(JsonDecoder(["new"]), [arrow(events(2, **{field: [{"id": 1}] * 2}))])
+    assert [(one.reason, f"{field}: expected" in one.detail) for one in found.rejected] == [("malformed", True)] * 2
+
+
+def test_structs_that_models_read_are_whole() -> None:
+    fields = {"context": {"country": "de"}, "user": {"age": 3}}
+    columns = events(2, **{name: [value] * 2 for name, value in fields.items()})
+    found = decoded(JsonDecoder(["new"], scores=["context", "user"]), [arrow(columns)])
+    assert [{name: row[name] for name in fields} for row in found.raw_fields.values] == [fields] * 2
 
 
 @pytest.mark.parametrize("count", [1, 500])
@@ -413,14 +456,19 @@ def test_names_of_policies_must_be_one_for_each_number(names: bytes) -> None:
         ("action", ["a", True]),
         ("unit", [7, "a"]),
         ("event_id", ["a", 2.5]),
+        ("reward_id", [1, 2.5]),
         ("propensity", [0.5, True]),
         ("timestamp", [1, True]),
         ("sampling_probability", [0.5, True]),
+        ("member", [0.5, True]),
+        ("features", [[[0.5, True]], [[1.0]]]),
+        ("slots", [[{"propensity": 0.5}, {"propensity": True}], None]),
+        ("policies", [{"new": 0.5}, "new"]),
     ],
 )
 def test_values_of_several_types_are_not_written_as_one(field: str, values: Sequence[Any]) -> None:
     """JSON keeps them apart, so that an action 3 never becomes "3"."""
-    with pytest.raises(ValueError, match=f"the events are no table: {field} has values of the types"):
+    with pytest.raises(ValueError, match=f"the events are no table: {field} has (a )?(values of the types|boo|value)"):
         arrow_message([EVENT | {field: value} for value in values])
 
 
@@ -460,6 +508,8 @@ def test_further_rewards_and_segments_are_those_of_json(of_structs: bool, source
     rows[2] |= {"reward": None}
     rows[0] |= {"reward": None, "revenue": None}
     rows[5] |= {"revenue": 11.0, "propensity": 2.0}
+    for n, row in enumerate(rows):
+        row |= {"member": n % 2 == 0, "user": {"is_new": n % 3 == 0, "age": n}}
     config = Config.model_validate(
         {
             "source": {"kind": "kafka", "topic": "t", "format": {"kind": "arrow"}, **source},
@@ -469,6 +519,8 @@ def test_further_rewards_and_segments_are_those_of_json(of_structs: bool, source
                 "country": {"field": "context.country", "values": ["de"]},
                 "age": {"field": "context.user.age", "most": 3},
                 "all": {"field": "context", "values": ["de"]},
+                "member": {"values": [True, False]},
+                "user.is_new": {"values": [True]},
             },
         }
     )
