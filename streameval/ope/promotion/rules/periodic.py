@@ -15,14 +15,14 @@ from msgspec import Struct
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
-from streameval.common.arrays import Array, Mask, decayed_path, ratio
+from streameval.common.arrays import Array, Mask, decayed_path, ratio, running_max
 from streameval.common.component import strict
 from streameval.common.text import counted, duration_text, format_duration, parse_duration, significant
 from streameval.ope.core import BlockLift, Lift
 from streameval.ope.promotion.rules import phases
 from streameval.ope.promotion.rules.base import Judgement, PromotionRule, RuleContext
 from streameval.ope.promotion.rules.phases import DAY_PHASES, Bucket, Limits, Period, Table, Verdict
-from streameval.ope.promotion.rules.ratio_blocks import SUMS, linearised
+from streameval.ope.promotion.rules.ratio_blocks import COLUMNS, linearised
 from streameval.ope.promotion.sums import RewardSums
 from streameval.ope.report import DAY, WEEK, Profile
 
@@ -63,7 +63,7 @@ class PeriodicState(Struct, frozen=True, eq=False):
         number: the number of the unfinished bucket since 1970, NaN before the first event of a policy [P]
         bucket: the numbers of the unfinished bucket, see `Bucket` [P, 5]
         tables: the table of each period
-        parts: for a ratio of rewards, the sums of both rewards, see `ratio_blocks` [P, 5]
+        parts: for a ratio of rewards, the sums of both rewards, see `ratio_blocks` [P, 11]
     """
 
     clock: Array
@@ -94,7 +94,9 @@ class Periodic(PromotionRule):
     alone: take `7d` if weekends are known to differ. How much weeks differ is not known before the second one. Until
     then, the days of the first week tell it, by how much those of Monday to Friday and those of the weekend differ.
 
-    Of a ratio of two rewards, L is the difference of the ratios of a whole period (`ratio_blocks`).
+    Of a ratio of two rewards, L is the difference of the ratios of a whole period. The first day of a candidate, or the
+    first `period`, sets what ratios are compared around and does not count, so decisions come a day later
+    (`ratio_blocks`).
 
     The constants were found by simulation (`phases`). The rule is calibrated and not proven.
 
@@ -331,7 +333,7 @@ class _Path:
         self.numbers["untimed"] = ratio(path[..., 1], path[..., 0])[:, 1:]
 
     def follow_ratio(self, above: BlockLift, below: BlockLift, clock: Array, switched: Mask | None) -> None:
-        """Follow blocks of a ratio, linearised around what the table of the first period remembers.
+        """Follow blocks of a ratio, linearised around the past periods of the first table.
 
         Args:
             above: the numerator, with the noise of the ratio
@@ -339,11 +341,9 @@ class _Path:
             clock: as in `follow`
             switched: as in `follow`
         """
-        before = np.zeros((1 + len(self._clock), SUMS)) if self._parts is None else self._parts
-        period, now = self._periods[0], np.fmax.reduce(self._clock, initial=-np.inf)
-        reached = np.maximum.accumulate(np.concatenate([[now], clock]))
-        steps = np.where(np.isfinite(reached[:-1]), np.diff(np.nan_to_num(reached)), 0.0)
-        block, sums = linearised(above, below, before[1:], np.exp(-steps / (period.memory * period.seconds)))
+        before = np.zeros((1 + len(self._clock), COLUMNS)) if self._parts is None else self._parts
+        times = running_max(np.fmax.reduce(self._clock, initial=-np.inf), clock)
+        block, sums = linearised(above, below, before[1:], times, self._periods[0])
         self._parts = _after_production(before, sums)
         self.follow(block, clock, switched)
 

@@ -215,7 +215,7 @@ def test_a_ratio_is_unknown_if_events_lack_one_of_its_parts_or_before_the_first_
 DECIDING: dict[str, Any] = {
     "estimators": ["snips", "ips"],
     "averages": ["cumulative", "mixture"],
-    "promotion": {"rule": ["paired", "periodic"], "period": "4m", "min_events": 500, "hold": 2},
+    "promotion": {"rule": ["paired", "periodic"], "period": "3m", "min_events": 500, "hold": 2},
 }
 GUARDED = {"of": ["b", "a"], "guardrail": {"max_loss": 1}}
 PER_CLICK = {"of": ["revenue", "click"]}

@@ -59,23 +59,54 @@ def sentence(judgement: Any, candidate: int, rule: Periodic, margin: float = 0.0
 DAILY = Periodic(period="24h")
 
 
-def test_the_lift_of_a_ratio_is_the_one_of_its_whole_day() -> None:
-    hours, shape = np.arange(72), (72, 1)
-    rate, price = 0.3 + 0.2 * np.sin(hours * np.pi / 12), 20.0 + 8.0 * np.cos((hours - 5) * np.pi / 12)
-    clicks = np.stack([rate, rate * (1.2 + 0.4 * np.sin(hours * np.pi / 12))])
-    paid = clicks * price
-    zeros, weight = np.zeros(shape), np.full(shape, float(BLOCK))
+def judged_ratio(clicks: Array, paid: Array, hours: Array, parts: int = 1) -> Any:
+    """Return the judgement of blocks with these means of production and a candidate [2, blocks], in a few parts."""
+    zeros, weight, memory, found = (
+        np.zeros((len(hours), 1)),
+        np.full((len(hours), 1), float(BLOCK)),
+        DAILY.start(1),
+        None,
+    )
     above, below = (
         BlockLift(weight, weight, BLOCK * (own - base)[:, None], zeros + NOISE, zeros, BLOCK * own[:, None])
         for base, own in (paid, clicks)
     )
-    times = Times(MIDNIGHT + HOUR * (hours + 0.5), np.zeros(72))
-    lift = Lift(zeros, zeros, zeros, zeros, above, zeros > 0, below)
     context = CONTEXT._replace(errors=np.full(1, 0.05))
-    judgement, _ = DAILY.judge(DAILY.start(1), RewardSums(None, times=times), lift, context)  # type: ignore[arg-type]
+    for part in np.array_split(np.arange(len(hours)), parts):
+        some = [BlockLift(*(column[part] for column in block)) for block in (above, below)]
+        lift = Lift(*zeros[None, part].repeat(4, axis=0), some[0], zeros[part] > 0, some[1])
+        times = Times(MIDNIGHT + HOUR * hours[part], np.zeros(len(part)))
+        found, memory = DAILY.judge(memory, RewardSums(None, times=times), lift, context)  # type: ignore[arg-type]
+    return found
+
+
+def test_the_lift_of_a_ratio_is_the_one_of_its_whole_day() -> None:
+    hours = np.arange(97)
+    rate, price = 0.3 + 0.2 * np.sin(hours * np.pi / 12), 20.0 + 8.0 * np.cos((hours - 5) * np.pi / 12)
+    clicks = np.stack([rate, rate * (1.2 + 0.4 * np.sin(hours * np.pi / 12))])
+    paid = clicks * price
     days = paid[:, :24].sum(axis=1) / clicks[:, :24].sum(axis=1)
     assert days[1] - days[0] > 0.5  # in each hour both policies earn the same per click
-    assert judgement.lift[-1, 0] == pytest.approx(days[1] - days[0], abs=0.05)
+    found = [judged_ratio(clicks, paid, hours + 0.5, parts) for parts in (1, 7)]
+    assert found[0].lift[-1, 0] == pytest.approx(days[1] - days[0], abs=0.05)
+    for name, column in found[0].last.items():
+        assert np.array_equal(column, found[1].last[name], equal_nan=True)
+
+
+@pytest.mark.parametrize("start", [0, 6])
+@pytest.mark.parametrize("swing", [-6.0, 6.0])
+def test_a_ratio_that_is_equal_over_whole_days_is_never_worse(start: int, swing: float) -> None:
+    hours = start + (np.arange(24 * 6 * 8) + 0.5) / 6
+    hours = hours[(hours < start + 80) | (hours > start + 130)]  # no events for two days
+    is_night = hours % 24 < 12
+    clicks = np.tile(np.where(is_night, 0.15, 0.45), (2, 1))
+    paid = clicks * np.stack([np.full(len(hours), 20.0), 20.0 + np.where(is_night, swing, -swing / 3)])
+    judgement = judged_ratio(clicks, paid, hours)
+    known = judgement.lift[~np.isnan(judgement.lift)]
+    assert known == pytest.approx(0.0, abs=0.03)
+    assert len(known) > 24 * 6 * 2
+    assert not (judgement.paths["worse"] > 0).any()
+    assert not judgement.enter.any()
 
 
 def test_a_candidate_is_promotable_after_two_whole_days() -> None:
