@@ -479,7 +479,7 @@ def test_damaged_bytes_never_end_the_process() -> None:
         arrow_message([json.loads(text) for text in corpus("outcome", random.Random(2), 9)]),
     )
     sizes = []
-    for _ in range(3_000):
+    for _ in range(1_000):
         torn = bytearray(whole)
         for _ in range(drawn.choice((1, 1, 3))):
             torn[drawn.randrange(4, len(torn))] ^= 1 << drawn.randrange(8)
@@ -489,8 +489,8 @@ def test_damaged_bytes_never_end_the_process() -> None:
         sizes.append(len(found) + len(found.rejected))
         assert not len(found) or math.isfinite(found.timestamp.sum())
     assert min(sizes) >= 1
-    assert sizes.count(9) > 1_000
-    assert sizes.count(1) > 500
+    assert sizes.count(9) > 300
+    assert sizes.count(1) > 150
 
 
 @pytest.mark.parametrize("source", [{}, {"rewards": {"topic": "r"}}], ids=["rewarded", "joined"])

@@ -115,6 +115,7 @@ def wrong_propensities(seed: int, factor: float, share: float) -> se.EventBatch:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("factor", "share", "usual"), [(1.1, 0.5, 1.01), (1.3, 0.2, 1.1)])
 def test_the_factor_exceeds_the_true_one_in_at_most_5_percent_of_logs(
     factor: float, share: float, usual: float
