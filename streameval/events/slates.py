@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from itertools import combinations
 from math import comb
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streameval.common.arrays import Array, Mask
 from streameval.events.action_sets import ActionSets, Columns, Index, Ragged, owned_rows, reconcile
-from streameval.events.clocks import clock_draws
+from streameval.events.plackett_luce import draws, has_few_prefixes
 
 FACTORED, UNIFORM_RANKING, LISTED, PLACKETT_LUCE = 0, 1, 2, 3
 """Ways to fill the slots of an event: independently, by a uniformly drawn ranking, by one of a list of slates, or by a
@@ -23,7 +21,6 @@ RANKINGS = (UNIFORM_RANKING, PLACKETT_LUCE)
 NAMED_LOGGING = {"factored": FACTORED, "uniform_ranking": UNIFORM_RANKING, "plackett_luce": PLACKETT_LUCE}
 """Ways that events name in `slate_logging`."""
 
-MAX_PREFIXES = 10_000  # sets of actions that may fill the slots before another: above, probabilities are integrals
 MAX_DRAWN_NUMBERS = 4_000_000  # held in memory together for rankings drawn by scores
 _MIN_PROPENSITY = 1e-300  # lower bound of a slate's propensity, so that a product of very small ones does not become 0
 
@@ -94,6 +91,19 @@ class SlateColumns(Ragged):
     def position(self) -> Index:
         """Return the position of each slot in its slate, [S], from 0."""
         return np.arange(self.offsets[-1]) - np.repeat(self.offsets[:-1], self.sizes)
+
+    @property
+    def events_of_rows(self) -> Index:
+        """Return the event of each row of `actions` [rows]."""
+        return self.owner[self.actions.owner]
+
+    @property
+    def keys_of_rows(self) -> Index:
+        """Return a number for each row of `actions`, equal for equal actions in the slots of one event [rows]."""
+        items = self.actions.items
+        assert items is not None
+        keys: Index = self.events_of_rows * (items.max(initial=0) + 1) + items
+        return keys
 
     @property
     def shown(self) -> Array:
@@ -232,89 +242,6 @@ class SlateColumns(Ragged):
         if len(filled):
             reduced[:, filled] = operation.reduceat(np.ascontiguousarray(values.T), self.offsets[filled], axis=1)
         return reduced.T
-
-
-class Prefixes(NamedTuple):
-    """Hold the sets of k of m actions, and for each set the k sets with one action less.
-
-    Attributes:
-        members: [sets, m] whether a set has an action
-        before: [sets, k] index of the smaller set
-        added: [sets, k] the action that the smaller set lacks
-    """
-
-    members: Mask
-    before: Index
-    added: Index
-
-
-def has_few_prefixes(actions: int, slots: int) -> bool:
-    """Tell whether probabilities of rankings are sums over the sets of actions that may fill the slots before one."""
-    return sum(comb(actions, shown) for shown in range(slots)) <= MAX_PREFIXES
-
-
-@lru_cache(maxsize=64)
-def prefixes(actions: int, slots: int) -> tuple[Prefixes, ...]:
-    """Return the sets of 0 to `slots - 1` actions."""
-    by_size: list[Prefixes] = []
-    number: dict[tuple[int, ...], int] = {}
-    for size in range(slots):
-        sets = list(combinations(range(actions), size))
-        members = np.zeros((len(sets), actions), dtype=bool)
-        for row, chosen in enumerate(sets):
-            members[row, list(chosen)] = True
-        less = [[number[chosen[:i] + chosen[i + 1 :]] for i in range(size)] for chosen in sets] if size else [[]]
-        shape = (len(sets), size)
-        by_size.append(Prefixes(members, np.array(less, int).reshape(shape), np.array(sets, int).reshape(shape)))
-        number = {chosen: row for row, chosen in enumerate(sets)}
-    return tuple(by_size)
-
-
-def draws(weights: Array, slots: int, pairs: bool = False) -> tuple[Array, Array | None]:
-    """Return probabilities of actions in the slots of rankings that are drawn by weight, without replacement.
-
-    They are exact, from the probability of each set of actions that may fill the slots before another, if there are at
-    most 10,000 such sets, and else integrals.
-
-    Args:
-        weights: [n, m] weights of the actions
-        slots: number of slots
-        pairs: whether to return probabilities of pairs
-
-    Returns:
-        [n, slots, m] the probability that slot j shows action a. With `pairs`, also [n, slots, m, slots, m] the
-        probability that slot j shows a and a later slot k shows b.
-
-    >>> single, joint = draws(np.array([[3.0, 1.0]]), slots=2, pairs=True)
-    >>> single[0], joint[0, 0, 0, 1]
-    (array([[0.75, 0.25],
-           [0.25, 0.75]]), array([0.  , 0.75]))
-    """
-    n, actions = weights.shape
-    if not has_few_prefixes(actions, slots):
-        return clock_draws(weights, slots, pairs)
-    single, joint = np.zeros((n, slots, actions)), np.zeros((n, slots, actions, slots, actions)) if pairs else None
-    reached, step = np.ones((n, 1)), np.empty((n, 1, actions))
-    after = np.empty((n, 0, 1))  # of each set, and of an action in a slot before: [n, slot x action, sets]
-    for slot, sets in enumerate(prefixes(actions, slots)):
-        if slot:
-            came = step[:, sets.before, sets.added]
-            if pairs:
-                started = np.zeros((n, actions, len(sets.members)))
-                for index in range(slot):
-                    started[:, sets.added[:, index], np.arange(len(sets.members))] = (
-                        reached[:, sets.before[:, index]] * came[:, :, index]
-                    )
-                later = (after[:, :, sets.before] * came[:, None]).sum(axis=-1)
-                after = np.concatenate([later, started], axis=1)
-            reached = (reached[:, sets.before] * came).sum(axis=-1)
-        left = weights @ ~sets.members.T
-        step = np.where(sets.members, 0.0, weights[:, None]) / left[..., None]
-        single[:, slot] = np.einsum("ns,nsa->na", reached, step)
-        if joint is not None and slot:
-            both = np.matmul(after, step).reshape(n, slot, actions, actions)
-            joint[:, :slot, :, slot] = both
-    return single, joint
 
 
 def fill_marginals(slates: SlateColumns) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from streameval.common.arrays import Array, Mask
 from streameval.common.text import counted
 from streameval.events.action_sets import ActionSets, Ragged, ScoredOutcomes
-from streameval.events.clocks import max_spread
+from streameval.events.plackett_luce import has_few_prefixes, max_spread
 from streameval.events.schema import (
     MAX_TIMESTAMP,
     NOISE,
@@ -28,7 +28,7 @@ from streameval.events.schema import (
     named_cells,
     policy_cells,
 )
-from streameval.events.slates import SlateColumns, has_few_prefixes
+from streameval.events.slates import SlateColumns
 
 REASONS: tuple[str, ...] = (
     "malformed",

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from streameval import Cumulative, Evaluator, EventBatch, PseudoInverse, WeightedPseudoInverse
-from streameval.events.slates import draws
+from streameval.events.plackett_luce import draws
 from support.paths import ROOT
 from support.scripts import importable
 

@@ -16,7 +16,8 @@ from msgspec import Struct
 from streameval.common.arrays import Array
 from streameval.events import EventBatch
 from streameval.events.action_sets import Index, owned_rows
-from streameval.events.slates import LISTED, PLACKETT_LUCE, UNIFORM_RANKING, SlateColumns, draws
+from streameval.events.plackett_luce import draws
+from streameval.events.slates import LISTED, PLACKETT_LUCE, UNIFORM_RANKING, SlateColumns
 from streameval.ope.policies.logged import LOGGING
 
 SLOTS_SHOWN = 20
@@ -135,8 +136,8 @@ def modelled_rewards(batch: EventBatch, policies: Sequence[str], parts: Array) -
         unknown if policy == LOGGING else slates.actions.probabilities[:, batch.policies.index(policy)]
         for policy in policies
     )
-    owner = slates.owner[slates.actions.owner]
-    sums = [np.bincount(owner, column * parts, len(batch)) for column in (*named, slates.shown)]
+    event = slates.events_of_rows
+    sums = [np.bincount(event, column * parts, len(batch)) for column in (*named, slates.shown)]
     has_lists = slates.largest((slates.actions.sizes == 0).astype(float)[:, None])[:, 0] == 0
     return np.where(has_lists[:, None], np.stack(sums[:-1]).T, np.nan), sums[-1].astype(float)
 
@@ -184,11 +185,8 @@ def _expected_matches(slates: SlateColumns) -> Array:
 
 
 def _rows_of_shown(slates: SlateColumns) -> Index:
-    """Return the rows of `actions` in all slots whose actions the slate shows in any slot."""
-    owner = slates.owner[slates.actions.owner]
-    items = slates.actions.items
-    assert items is not None
-    keys = owner * (items.max(initial=0) + 1) + items
+    """Return the rows of `actions`, in all slots, of actions that the slate shows in any slot."""
+    keys = slates.keys_of_rows
     return np.flatnonzero(np.isin(keys, keys[slates.actions.logged[1]]))
 
 
@@ -211,10 +209,10 @@ def slot_duals(batch: EventBatch) -> Array:
     """Return `Gamma^+ 1_s` for each row of `slates.actions`, so that `G` is the policy's sum of it [rows]."""
     slates = batch.slates
     assert slates is not None
-    sets, shown = slates.actions, slates.shown
-    slots, actions = slates.sizes[slates.owner[sets.owner]], sets.sizes[sets.owner]
+    sets, shown, event = slates.actions, slates.shown, slates.events_of_rows
+    slots, actions = slates.sizes[event], sets.sizes[sets.owner]
     duals = shown / slates.propensity[sets.owner] - 1.0 + 1.0 / slots
-    ranked = (slates.logging == UNIFORM_RANKING)[slates.owner[sets.owner]]
+    ranked = (slates.logging == UNIFORM_RANKING)[event]
     if ranked.any():
         others = np.where(slots == actions, np.inf, actions - slots)
         is_shown = np.zeros(len(shown))
@@ -225,7 +223,7 @@ def slot_duals(batch: EventBatch) -> Array:
     for logging, duals_of in ((LISTED, _listed_duals), (PLACKETT_LUCE, _drawn_duals)):
         events = np.flatnonzero(slates.logging == logging)
         if len(events):
-            duals[np.isin(slates.owner[sets.owner], events)] = duals_of(slates.take(events))
+            duals[np.isin(event, events)] = duals_of(slates.take(events))
     return np.asarray(duals)
 
 

@@ -1,4 +1,4 @@
-"""Provide the policy that fills each slot of a slate with the action whose part in the reward is estimated highest."""
+"""Provide the policy that fills each slot of a slate with the action that seems to add most to the reward."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class OfSlotRewards(LearningPolicy):
             last = min(first + log.block, events)
             chosen = np.flatnonzero(whole[first:last]) + first
             if len(chosen):
-                rows = np.isin(slates.owner[slates.actions.owner], chosen)
+                rows = np.isin(slates.events_of_rows, chosen)
                 block = slates.take(chosen)
                 answer[rows] = self._distributions(state, block)
                 if first + log.block <= events:
@@ -87,9 +87,7 @@ class OfSlotRewards(LearningPolicy):
         coefficients = np.linalg.solve(state["precision"], state["moment"][..., None])[..., 0]
         scores = (_inputs(slates) * coefficients[slot[sets.owner]]).sum(axis=1)
         shown, best = np.zeros(len(scores), dtype=bool), np.zeros(len(scores))
-        assert sets.items is not None
-        item = slates.owner[sets.owner] * (sets.items.max(initial=0) + 1) + sets.items
-        no_item_twice = np.isin(slates.logging, RANKINGS)[slates.owner[sets.owner]]
+        item, no_item_twice = slates.keys_of_rows, np.isin(slates.logging, RANKINGS)[slates.events_of_rows]
         for position in range(int(slates.sizes.max())):
             rows = np.flatnonzero((slates.position[sets.owner] == position) & ~shown)
             order = rows[np.lexsort((-scores[rows], sets.owner[rows]))]
@@ -104,15 +102,15 @@ class OfSlotRewards(LearningPolicy):
         known: Mask = ~np.isnan(reward)
         count, total = state["rewards"]
         centred = np.where(known, reward - (total / count if count else 0.0), 0.0)
-        owner = slates.owner[slates.actions.owner]
-        inputs, shares = _inputs(slates), np.where(known, weight, 0.0)[owner]
+        event = slates.events_of_rows
+        inputs, shares = _inputs(slates), np.where(known, weight, 0.0)[event]
         slot = np.minimum(slates.position, SLOTS - 1)[slates.actions.owner]
         precision, moment = state["precision"].copy(), state["moment"].copy()
         for number in np.unique(slot):
             rows = slot == number
             weighted = inputs[rows] * shares[rows, None]
             precision[number] += weighted.T @ inputs[rows]
-            moment[number] += weighted.T @ (duals[rows] * centred[owner[rows]])
+            moment[number] += weighted.T @ (duals[rows] * centred[event[rows]])
         added = np.array([weight[known].sum(), weight[known] @ reward[known]])
         return {
             "steps": state["steps"] + 1,

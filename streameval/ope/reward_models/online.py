@@ -104,6 +104,12 @@ def fold_slots(model: AnyRewardModel, state: ModelState, log: LoggedActions, sla
     Each slot of a slate is an event with the reward of the slate, so that the model m learns `E[r | the slot shows a]`.
     The part of the action in the reward of a slate with l slots is `m(a) - (1 - 1 / l) R`, with the mean reward R of
     the blocks before, if slots are filled independently and rewards are sums over slots.
+
+    Args:
+        model: the reward model
+        state: its state before the events
+        log: the events, with the action sets of the ones that are no slates
+        slates: the slates among them, None without any
     """
     events, blocks = len(log.reward), log.blocks
     source, pick, kept = [log.sets], np.full((events, SLOTS), events), np.zeros(0, dtype=np.int64)
@@ -127,9 +133,8 @@ def fold_slots(model: AnyRewardModel, state: ModelState, log: LoggedActions, sla
     rows = slates.position[slates.actions.owner] < SLOTS
     path = _mean_path(state.errors, reward, _weights(model, slots), slots.block)
     mean = np.nan_to_num(ratio(path[:-1, 1], path[:-1, 0]))[np.arange(events) * blocks // events]
-    owner = slates.owner[slates.actions.owner]
     parts[rows] = prediction[is_slot]
-    parts -= ((1 - 1 / np.maximum(slates.sizes, 1)) * mean)[owner] * rows
+    parts -= ((1 - 1 / np.maximum(slates.sizes, 1)) * mean)[slates.events_of_rows] * rows
     return Predicted(prediction[~is_slot], after, parts)
 
 

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from streameval import IIPS, IPS, RIPS, Cumulative, Evaluator, EventBatch, PseudoInverse
 from streameval.events import JsonDecoder
-from streameval.events.clocks import clock_draws
-from streameval.events.slates import draws
+from streameval.events.plackett_luce import draws, integrated_draws
 from streameval.ope.evidence import Evidence
 from streameval.ope.evidence.slate_weights import slate_weights
 from support.messages import message
@@ -137,7 +136,7 @@ def test_rips_weighs_by_the_probability_of_the_actions_up_to_each_slot() -> None
     assert chances(rankings, scores) @ terms == pytest.approx(sum(worth[shown[: index + 1]] for index in range(3)))
 
 
-@pytest.mark.parametrize("compute", [draws, clock_draws])
+@pytest.mark.parametrize("compute", [draws, integrated_draws])
 @pytest.mark.parametrize(("actions", "slots"), [(6, 3), (5, 5), (12, 2), (3, 1)])
 def test_probabilities_of_pairs_of_slots_equal_the_sum_over_all_rankings(
     compute: Callable[..., tuple[Array, Array]], actions: int, slots: int
@@ -156,7 +155,7 @@ def test_probabilities_of_pairs_of_slots_equal_the_sum_over_all_rankings(
 
 def test_integrals_equal_the_sums_over_sets_of_actions_for_distant_scores() -> None:
     weights = np.exp(2.5 * np.random.default_rng(3).normal(size=(1, 10)))
-    for sums, integrals in zip(draws(weights, 6, pairs=True), clock_draws(weights, 6, pairs=True), strict=True):
+    for sums, integrals in zip(draws(weights, 6, pairs=True), integrated_draws(weights, 6, pairs=True), strict=True):
         assert sums is not None
         assert sums == pytest.approx(integrals, rel=1e-10, abs=1e-14)
 

@@ -1,7 +1,9 @@
-"""Integrate probabilities of rankings that are drawn by weight, for more actions and slots than can be enumerated.
+"""Return probabilities of rankings that are drawn by weight, without replacement (Plackett-Luce).
 
-Let every action a ring after an exponential time with the rate `w_a`. The order in which actions ring is the ranking.
-Given that i rings at s and k at `t > s`, the other actions ring independently before s, between s and t, or after t. So
+With few actions and slots they are sums over the sets of actions that may fill the slots before another. For more they
+are integrals over the times of exponential clocks. Let every action a ring after an exponential time with the rate
+`w_a`. The order in which actions ring is the ranking. Given that i rings at s and k at `t > s`, the other actions ring
+independently before s, between s and t, or after t. So
 
     P(slot j shows i, slot l > j shows k) = integral over s < t of  w_i e^(-w_i s)  w_k e^(-w_k t)
         [x^(l-2) z^(j-1)]  product over others a of  e^(-w_a t) + x (e^(-w_a s) - e^(-w_a t)) + x z (1 - e^(-w_a s))
@@ -16,13 +18,101 @@ error of about 1e-14, and the ones of pairs an absolute error of at most about 1
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import combinations
+from math import comb
+from typing import NamedTuple
 
 import numpy as np
 
-from streameval.common.arrays import Array
+from streameval.common.arrays import Array, Mask
+from streameval.events.action_sets import Index
 
+MAX_PREFIXES = 10_000  # sets of actions that may fill the slots before another: above, probabilities are integrals
 ALIASING = 1e-13  # a coefficient has this share of the one that is a whole circle higher
 NEGLIGIBLE = 1e-14  # probability that slots are still empty after the last node
+
+
+class Prefixes(NamedTuple):
+    """Hold the sets of k of m actions, and for each set the k sets with one action less.
+
+    Attributes:
+        members: [sets, m] whether a set has an action
+        before: [sets, k] index of the smaller set
+        added: [sets, k] the action that the smaller set lacks
+    """
+
+    members: Mask
+    before: Index
+    added: Index
+
+
+def has_few_prefixes(actions: int, slots: int) -> bool:
+    """Tell whether probabilities of rankings are sums over the sets of actions that may fill the slots before one."""
+    return sum(comb(actions, shown) for shown in range(slots)) <= MAX_PREFIXES
+
+
+@lru_cache(maxsize=64)
+def prefixes(actions: int, slots: int) -> tuple[Prefixes, ...]:
+    """Return the sets of 0 to `slots - 1` actions."""
+    by_size: list[Prefixes] = []
+    number: dict[tuple[int, ...], int] = {}
+    for size in range(slots):
+        sets = list(combinations(range(actions), size))
+        members = np.zeros((len(sets), actions), dtype=bool)
+        for row, chosen in enumerate(sets):
+            members[row, list(chosen)] = True
+        less = [[number[chosen[:i] + chosen[i + 1 :]] for i in range(size)] for chosen in sets] if size else [[]]
+        shape = (len(sets), size)
+        by_size.append(Prefixes(members, np.array(less, int).reshape(shape), np.array(sets, int).reshape(shape)))
+        number = {chosen: row for row, chosen in enumerate(sets)}
+    return tuple(by_size)
+
+
+def draws(weights: Array, slots: int, pairs: bool = False) -> tuple[Array, Array | None]:
+    """Return probabilities of actions in the slots of rankings that are drawn by weight, without replacement.
+
+    They are exact, from the probability of each set of actions that may fill the slots before another, if there are at
+    most 10,000 such sets, and else integrals.
+
+    Args:
+        weights: [n, m] weights of the actions
+        slots: number of slots
+        pairs: whether to return probabilities of pairs
+
+    Returns:
+        [n, slots, m] the probability that slot j shows action a. With `pairs`, also [n, slots, m, slots, m] the
+        probability that slot j shows a and a later slot k shows b.
+
+    >>> single, joint = draws(np.array([[3.0, 1.0]]), slots=2, pairs=True)
+    >>> single[0], joint[0, 0, 0, 1]
+    (array([[0.75, 0.25],
+           [0.25, 0.75]]), array([0.  , 0.75]))
+    """
+    n, actions = weights.shape
+    if not has_few_prefixes(actions, slots):
+        return integrated_draws(weights, slots, pairs)
+    single, joint = np.zeros((n, slots, actions)), np.zeros((n, slots, actions, slots, actions)) if pairs else None
+    reached, step = np.ones((n, 1)), np.empty((n, 1, actions))
+    after = np.empty((n, 0, 1))  # of each set, and of an action in a slot before: [n, slot x action, sets]
+    for slot, sets in enumerate(prefixes(actions, slots)):
+        if slot:
+            came = step[:, sets.before, sets.added]
+            if pairs:
+                started = np.zeros((n, actions, len(sets.members)))
+                for index in range(slot):
+                    started[:, sets.added[:, index], np.arange(len(sets.members))] = (
+                        reached[:, sets.before[:, index]] * came[:, :, index]
+                    )
+                later = (after[:, :, sets.before] * came[:, None]).sum(axis=-1)
+                after = np.concatenate([later, started], axis=1)
+            reached = (reached[:, sets.before] * came).sum(axis=-1)
+        left = weights @ ~sets.members.T
+        step = np.where(sets.members, 0.0, weights[:, None]) / left[..., None]
+        single[:, slot] = np.einsum("ns,nsa->na", reached, step)
+        if joint is not None and slot:
+            both = np.matmul(after, step).reshape(n, slot, actions, actions)
+            joint[:, :slot, :, slot] = both
+    return single, joint
 
 
 def max_spread(actions: int, slots: int) -> float:
@@ -36,10 +126,10 @@ def max_spread(actions: int, slots: int) -> float:
     return min(20.0, 10_000 / (slots * actions) - 5.0)
 
 
-def clock_draws(weights: Array, slots: int, pairs: bool = False) -> tuple[Array, Array | None]:
-    """Return what `slates.draws` returns, from integrals.
+def integrated_draws(weights: Array, slots: int, pairs: bool = False) -> tuple[Array, Array | None]:
+    """Return what `draws` returns, from integrals.
 
-    >>> single, _ = clock_draws(np.array([[3.0, 1.0]]), slots=2)
+    >>> single, _ = integrated_draws(np.array([[3.0, 1.0]]), slots=2)
     >>> single[0].round(12)
     array([[0.75, 0.25],
            [0.25, 0.75]])
