@@ -43,8 +43,8 @@ can stand for more than memory holds."""
 MIN_BYTES_OF_EVENT, MAX_GROWTH = 8, 64
 """A message has that many bytes for each event, and its values take at most that many times its bytes."""
 LISTED_FROM = 100
-"""Policies from which on their numbers are written as lists. The names of a struct are read again with every message,
-and a thousand of them take three times as long as all else."""
+"""With at least so many policies, their numbers are written as lists. The names of a struct are read again with every
+message, and a thousand of them take three times as long as all else."""
 MAX_SCHEMAS = 100
 """Schemas with a layout that is remembered."""
 MIXED: Mapping[str, frozenset[type]] = {

@@ -104,7 +104,9 @@ def scores_of_rankings(
     """
     shape = np.array(action).shape
     if scores is None or len(shape) != 2 or any(other is not None for other in others):
-        raise ValueError("plackett_luce: give `action` [n, l] and `scores` [n, A], from which propensities follow")
+        raise ValueError(
+            "plackett_luce: give `action` [n, l] and `scores` [n, A] alone, as propensities follow from them"
+        )
     table = column("scores", scores, shape[0], None)
     if not 0 < shape[1] <= table.shape[1]:
         raise ValueError(f"action: {counted(shape[1], 'slot')} for a ranking of {counted(table.shape[1], 'action')}")

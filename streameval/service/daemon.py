@@ -223,6 +223,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
         self._publish()
 
     def _beat(self) -> None:
+        """Note that the loop goes on."""
         self._alive_at = time.monotonic()
         self._supervisor.turned()
 

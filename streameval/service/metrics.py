@@ -119,9 +119,11 @@ def _shown(status: DaemonStatus, policies: frozenset[str], top: str) -> DaemonSt
     report = status.report
     if report is None:
         return status
-    names = shown_candidates(status, tuple(policies), top or "all", MAX_REPORTED)
-    if not (policies or top) and len(report.policies) > MAX_REPORTED + 1:
-        names = [counts.policy for counts in report.policies if not counts.production][:MAX_REPORTED]
+    if policies or top:
+        names = shown_candidates(status, tuple(policies), top, MAX_REPORTED)
+    else:
+        every = [counts.policy for counts in report.policies if not counts.production]
+        names = every[:MAX_REPORTED] if len(every) > MAX_REPORTED else None
     if names is None:
         return status
     shown = of_policies(report, names)

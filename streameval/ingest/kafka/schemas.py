@@ -17,7 +17,7 @@ MAX_FAULTS = 10_000
 MAX_RECORD_BYTES = 384 * 2**20
 """Memory that the record of one message may take. In Python it may take a hundred times the bytes of the message."""
 UNKNOWN_SCHEMA_SECONDS = 60.0
-"""Time after which the registry is asked again for a schema that it did not have."""
+"""Time after which a schema that was not found is looked up again."""
 
 
 def oversize(length: int, limit: float) -> Fault | None:

@@ -61,7 +61,7 @@ class LoggedChoices(NamedTuple):
 
     @property
     def asked(self) -> Identity:
-        """Return the actions whose propensities are estimated, [n]: logged ones, and `REVEALED` of outcomes."""
+        """Return the actions that get an estimated propensity, [n]: logged ones, and `REVEALED` of outcomes."""
         return np.where(self.action == HIDDEN, REVEALED, self.action)
 
     def part(self, events: slice) -> LoggedChoices:

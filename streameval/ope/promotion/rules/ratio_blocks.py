@@ -6,9 +6,9 @@ those of the whole periods before the present one, and `R = A / B`. The mean ove
 denominator B' is `R' + (R' - R) (B' / B - 1)`, and errors of this kind that both policies share cancel in the lift.
 
 R and B of a part of a day are far from those of the day if ratios or denominators differ by hour. So they stay the same
-during a period, and the first period of a candidate sets them and counts for nothing else. The first
-period begins with the first block with events of the candidate. If no block with its events follows within a period
-after the end of one, that one is forgotten, and the next block begins another.
+during a period, and the first period of a candidate sets them and counts for nothing else. The first period begins
+with the first block with events of the candidate. If no block with its events follows within a period after the end of
+one, that one is forgotten, and the next block begins another.
 """
 
 from __future__ import annotations
