@@ -29,7 +29,8 @@ from streameval.service.startup import daemon
 from support.integration.broker import real_broker
 
 TOPIC, BATCHES, LIVE, PARTITIONS = "events", "batches", "live", 4
-IN_BATCH = 500
+IN_BATCH, REPEATED = 500, 5
+"""Events in a batch, and how often a topic has all batches, so that they take longer than the start of a daemon."""
 LOOK_EVERY = 0.2
 EVENTS_PER_SECOND = 500
 SETTLED, LOOKED_AT = 2.0, 5.0
@@ -142,7 +143,7 @@ def benchmark(events: int = 200_000) -> Benchmark:
     running = ExitStack()
     atexit.register(running.close)
     broker, values = running.enter_context(real_broker()), compact(events)
-    batches = batched(values, IN_BATCH)
+    batches = batched(values, IN_BATCH) * REPEATED
     for topic in (TOPIC, BATCHES, LIVE):
         broker.create_topic(topic, PARTITIONS)
     send(TOPIC, values, broker.connection)
@@ -152,7 +153,7 @@ def benchmark(events: int = 200_000) -> Benchmark:
         connection = broker.connection.model_copy(update={"client": client})
         works[client] = Work(lambda connection=connection: read_backlog(connection, TOPIC, events), events)
         works[f"{client}, batches"] = Work(
-            lambda connection=connection: read_backlog(connection, BATCHES, len(batches)), events
+            lambda connection=connection: read_backlog(connection, BATCHES, len(batches)), events * REPEATED
         )
         works[f"live, {client}"] = Work(lambda connection=connection: read_live(connection))
         works[f"polls of {client}"] = Work(lambda poll=poll: poll(broker.connection, events), events)

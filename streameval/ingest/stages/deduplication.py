@@ -10,6 +10,9 @@ import numpy as np
 from streameval.common.arrays import State, from_plain, to_plain
 from streameval.events import EventBatch
 
+PIECE = 500
+"""Rows that are compared at once. Rows of a piece with a repeated id are compared one by one, which takes longer."""
+
 
 class Deduplication:
     """Reject events with the id of a recent event.
@@ -33,17 +36,28 @@ class Deduplication:
         assert batch.origin is not None, "events must be decoded with their origin"
         assert batch.origin.identity is not None, "events must be decoded as `identified`"
         ids = batch.origin.identity.tolist()
-        named = [number for number in ids if number]  # 0 is none: see `NO_IDENTITY`
+        repeated: list[int] = []
+        for first in range(0, len(ids), PIECE):
+            repeated += self._repeated(ids, range(first, min(first + PIECE, len(ids))))
+        if not repeated:
+            return batch
+        mask = np.zeros(len(batch), dtype=bool)
+        mask[repeated] = True
+        return batch.reject(mask, "duplicate", lambda _: "event_id: repeats the id of a recent event")
+
+    def _repeated(self, ids: Sequence[int], rows: range) -> list[int]:
+        """Remember the ids of these rows, and return the rows with an id that is remembered already."""
+        named = [number for number in ids[rows.start : rows.stop] if number]  # 0 is none: see `NO_IDENTITY`
         if len(set(named)) == len(named) and self._seen.isdisjoint(named):
             self._remember(named)
-            return batch
-        repeated = np.zeros(len(batch), dtype=bool)
-        for row, number in enumerate(ids):
-            if number in self._seen:
-                repeated[row] = True
-            elif number:
-                self._remember([number])
-        return batch.reject(repeated, "duplicate", lambda _: "event_id: repeats the id of a recent event")
+            return []
+        repeated = []
+        for row in rows:
+            if ids[row] in self._seen:
+                repeated.append(row)
+            elif ids[row]:
+                self._remember([ids[row]])
+        return repeated
 
     def _remember(self, new: Sequence[int]) -> None:
         """Remember distinct new ids, and forget the oldest ones."""

@@ -47,11 +47,12 @@ def first_times(ids: Sequence[str], remembered: int) -> list[int]:
     restarts=st.booleans(),
 )
 @example(ids=list("abcdefa"), remembered=2, cuts=[6], restarts=False)
+@example(ids=[*map(str, range(1200)), "700", "3", *map(str, range(800))], remembered=600, cuts=[1201], restarts=False)
 def test_deduplication_equals_a_set_of_the_last_ids(
     ids: list[str], remembered: int, cuts: list[int], restarts: bool
 ) -> None:
     stage, passed, rejected = Deduplication(remembered), [], []
-    for first, last in pairwise(sorted([0, *cuts, 60])):
+    for first, last in pairwise(sorted([0, *cuts, len(ids)])):
         out = stage.take(batch_of(arrivals(ids)[first:last]))
         passed += [offset for _, _, offset in arrivals_of(out)]
         rejected += [(rejection.reason, rejection.origin) for rejection in out.rejected]
