@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -57,12 +58,14 @@ class Topic:
         options = {"spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", "")}
         return self.config | {"engine": {"kind": "spark", "trigger": "10ms", "options": options} | engine}
 
+    @cached_property
     def process_report(self) -> Report:
         """Return the cumulative values of all events, by the evaluator of a daemon without an engine."""
         evaluator = Evaluator(CANDIDATES, ["ips", "snips"], ["cumulative"], drift=None, promotion=None)
         evaluator.update(JsonDecoder(policies=CANDIDATES).decode_batch(self.values))
         return evaluator.report()
 
+    @cached_property
     def range_report(self) -> Report:
         """Return every number, from one range of each partition."""
         config = Config.model_validate(self.spark_config())
@@ -82,9 +85,9 @@ class Topic:
         assert report["events"]["accepted"] == EVENTS - EVENTS // REJECTED
         assert report["events"]["rejected"] == {"malformed": EVENTS // REJECTED}
         estimates = {(row["policy"], row["estimator"], row["average"]): row for row in report["estimates"]}
-        for row in self.process_report().estimates:
+        for row in self.process_report.estimates:
             assert estimates[row.policy, row.estimator, row.average]["value"] == pytest.approx(row.value, rel=1e-9)
-        for row in self.range_report().estimates:
+        for row in self.range_report.estimates:
             mine = estimates[row.policy, row.estimator, row.average]
             for name in ("value", "lower", "upper", "lift", "lift_lower", "lift_upper"):
                 expected = getattr(row, name)
@@ -169,7 +172,7 @@ def test_from_the_command_line_to_the_metrics_spark_gives_the_numbers_of_one_pro
             r'^streameval_policy_value\{average="cumulative",estimator="ips",policy="(\w+)".*\} (\S+)$', metrics, re.M
         )
     )
-    for row in topic.process_report().estimates:
+    for row in topic.process_report.estimates:
         if row.estimator == "ips":
             assert float(shown[row.policy]) == pytest.approx(row.value, rel=1e-9)
     assert f"streameval_events_accepted_total {float(EVENTS - EVENTS // REJECTED)}" in metrics
@@ -192,6 +195,7 @@ def test_a_driver_that_is_killed_before_and_after_a_snapshot_counts_each_event_o
     following = int(runs.snapshots()[-1].stem) + 2
     wait_until(lambda: int(runs.snapshots()[-1].stem) >= following, PATIENCE)
     runs.kill()
+    runs = DaemonRuns(tmp_path / "runs", topic.spark_config(master="local[2]"))
     topic.require(runs.finish(EVENTS - EVENTS // REJECTED))
     before, after = (entry["events"] for entry in runs.logged("continued"))
     assert before < counted
@@ -214,7 +218,7 @@ def test_a_driver_ends_when_spark_does_and_continues_at_its_snapshot(
     assert submitted or "the engine has ended" in runs.log.read_text()  # spark-submit carries the log, and is gone
     wait_until(lambda: not any(map(is_running, processes)), PATIENCE)
     if not submitted:
-        continued = DaemonRuns(tmp_path / "runs", config)
+        continued = DaemonRuns(tmp_path / "runs", topic.spark_config(master="local[2]"))
         topic.require(continued.finish(EVENTS - EVENTS // REJECTED))
         assert continued.logged("continued")[-1]["events"] >= counted
 
@@ -231,7 +235,7 @@ def spark_submit() -> list[str]:
 def test_an_executor_that_is_killed_in_the_middle_of_a_batch_loses_and_repeats_nothing(
     topic: Topic, tmp_path: Path
 ) -> None:
-    master = {"master": "local-cluster[2,1,1024]", "most_per_partition": 8_000}
+    master = {"master": "local-cluster[2,1,1024]", "most_per_partition": 25_000}
     runs = DaemonRuns(tmp_path / "runs", topic.spark_config(**master))
     runs.start()
     runs.report_of(1)

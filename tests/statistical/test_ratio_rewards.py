@@ -147,7 +147,7 @@ def per_click(policy: Array, price: Array) -> float:
     return float((policy * CLICK * price).sum() / (policy * CLICK).sum())
 
 
-TENS = [range(first, first + 10) for first in (0, 10, 20, 30)]
+TENS = [range(10), range(10, 20)]
 
 
 @pytest.mark.slow
@@ -159,12 +159,12 @@ def test_a_ratio_as_goal_promotes_nobody_who_earns_the_same_per_click(seeds: ran
 
 @pytest.mark.slow
 def test_a_ratio_as_goal_promotes_who_earns_more_per_click() -> None:
-    assert [decided(seed, BETTER) for seed in range(5)] == [[(True, False)] * 2] * 5
-    assert [decided(seed, 40.0 - BETTER) for seed in range(5)] == [[(False, True)] * 2] * 5
+    assert [decided(seed, BETTER) for seed in range(3)] == [[(True, False)] * 2] * 3
+    assert [decided(seed, 40.0 - BETTER) for seed in range(3)] == [[(False, True)] * 2] * 3
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", TENS[:3])
+@pytest.mark.parametrize("seeds", TENS)
 def test_a_ratio_as_guardrail_stops_who_loses_more_per_click(seeds: range) -> None:
     loss = per_click(ACTIONS, WORSE) - per_click(CANDIDATE, WORSE)
     promotable = np.array([decided(seed, WORSE, max_loss=loss) for seed in seeds])[..., 0]
@@ -174,7 +174,7 @@ def test_a_ratio_as_guardrail_stops_who_loses_more_per_click(seeds: range) -> No
 @pytest.mark.slow
 def test_a_ratio_as_guardrail_lets_pass_who_loses_less_per_click() -> None:
     loss = per_click(ACTIONS, WORSE) - per_click(CANDIDATE, WORSE)
-    assert all(promotable for seed in range(5) for promotable, _ in decided(seed, WORSE, max_loss=3 * loss))
+    assert all(promotable for seed in range(3) for promotable, _ in decided(seed, WORSE, max_loss=3 * loss))
 
 
 class NearlyOne(NamedTuple):
