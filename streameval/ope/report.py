@@ -263,8 +263,9 @@ class Basis(msgspec.Struct, frozen=True):
         missing_share: the share of events that the candidate lacks
         clipped_share: the share of the latest rewards that were clipped, None if rewards are rejected instead
         failed: the trust checks that fail for the candidate or for production
-        propensity_factor: the lower bound of the lift stays above the margin while no importance weight is wrong by
-            more than this factor. None if it is not above, and for rankings, slates and models of rewards
+        propensity_factor: the lower bound of the lift stays above the margin while no importance weight, and for
+            rankings no probability of a look, is wrong by more than this factor. None if it is not above, and for
+            slates, clipped weights and models
     """
 
     effective_events: float | None = None

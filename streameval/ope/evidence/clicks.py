@@ -317,6 +317,22 @@ class Clicks:
             columns.append(np.concatenate([column.reshape(blocks, ranks) for column in sums] + [count], axis=1))
         return np.stack(columns, axis=1)
 
+    def moved(self, sample_weight: Array, blocks: int) -> Array:
+        """Return sums over the clicks of each block, 0 with noise [blocks, P - 1, 2].
+
+        Let `g` be the gain of a clicked item under a policy, and `g_0` under production. The sums are of
+        `|g - g_0| / theta` and of `(|g| + |g_0|) / theta`, on the pages that both have.
+        """
+        rows = np.flatnonzero(self.clicked & np.isfinite(self.weight) & (np.ndim(self.noise) == 0))
+        page = np.searchsorted(self.offsets, rows, side="right") - 1
+        block = page * blocks // max(1, len(sample_weight))
+        own, production = self.gain[1:, rows], self.gain[0, rows]
+        weight = self.weight[rows] * sample_weight[page, 1:].T * (sample_weight[page, 0] > 0)
+        sizes = weight * np.stack([np.abs(own - production), np.abs(own) + np.abs(production)])
+        index = np.arange(2 * len(own))[:, None] * blocks + block
+        sums = np.asarray(np.bincount(index.ravel(), sizes.ravel(), 2 * len(own) * blocks), dtype=float)
+        return sums.reshape(2, len(own), blocks).T
+
     def counts(self, rows: Mask, sample_weight: Array) -> Array:
         """Return the number of clicks among these rows [P, rows] or [rows], given the weights of pages [n, P]."""
         clicks = np.atleast_2d(rows & self.clicked)

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, structs
 
-from streameval.common.arrays import Array, Integers, Mask
+from streameval.common.arrays import Array, Integers, Mask, decayed_path
 from streameval.common.text import counted
 from streameval.events.action_sets import Index
 from streameval.events.origin import Origin
 from streameval.ope.core import BlockLift, Lift
 from streameval.ope.core.state import Company, joined, select_policies
-from streameval.ope.evidence.evidence import Evidence
+from streameval.ope.evidence.evidence import Evidence, fading_of
 from streameval.ope.promotion import clusters, leader, lift, mean_weight, trust_checks
 from streameval.ope.promotion.block_sums import BlockSums, differing
 from streameval.ope.promotion.clusters import ClusterState
@@ -116,6 +116,7 @@ class MonitorState(Struct, eq=False):
         transitions: the newest transitions, the oldest first
         taken: the number of events up to which transitions were taken
         pairs: the candidates compared with each other
+        moved: recent sums of `Clicks.moved`, None for other events [candidates, 2]
     """
 
     events: int
@@ -130,6 +131,7 @@ class MonitorState(Struct, eq=False):
     transitions: list[Change]
     taken: int = 0
     pairs: PairState | None = None
+    moved: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -229,6 +231,7 @@ class PromotionMonitor:
             guardrails={guardrail.name: self._start_guardrail(guardrail) for guardrail in self.guardrails},
             transitions=[],
             pairs=leader.start(candidates),
+            moved=None if self.context.largest_loss is None else np.zeros((candidates, 2)),
         )
 
     def _start_guardrail(self, guardrail: Guardrail) -> GuardrailState:
@@ -282,6 +285,7 @@ class PromotionMonitor:
                 guardrail.name: self._reward_sums(further[guardrail.index - 1].deciding, guardrail.context, times)
                 for guardrail in self.guardrails
             },
+            None if evidence.clicks is None else evidence.clicks.moved(evidence.sample_weight, blocks),
         )
 
     def _reward_sums(self, evidence: Evidence, context: RuleContext, times: Times) -> RewardSums:
@@ -306,10 +310,13 @@ class PromotionMonitor:
         sizes = np.full(len(sums), sums.block)
         reward_sums = [sums.goal, *sums.guardrails.values()]
         judged = self._judge(state, reward_sums, lifts, sizes, sums.times, trustworthy, evidence, differs, sums.ends)
-        pairs = state.pairs
+        pairs, moved = state.pairs, state.moved
+        if sums.moved is not None:
+            before = np.zeros(sums.moved.shape[1:]) if moved is None else moved
+            moved = decayed_path(before, sums.moved, fading_of(sums.block))[-1]
         if pairs is not None and len(self.policies) > 2 and not self.context.is_ratio:
             pairs = leader.fold(pairs, sums.goal.sums, self.context.weights_average_1)
-        return structs.replace(judged, differs=differs[-1], trust=trust, clusters=shared, pairs=pairs)
+        return structs.replace(judged, differs=differs[-1], trust=trust, clusters=shared, pairs=pairs, moved=moved)
 
     def _judge(
         self,
@@ -606,6 +613,7 @@ class PromotionMonitor:
             differs=select_policies(state.differs, candidates),
             trust=select_policies(state.trust, policies),
             rules=select_rules(state.rules, policies),
+            moved=select_policies(state.moved, candidates),
             guardrails={
                 name: GuardrailState(
                     select_policies(guardrail_state.lifts, candidates),

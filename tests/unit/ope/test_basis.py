@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import streameval as se
+from streameval.common.arrays import Array
 from streameval.ope.answer import answers
-from streameval.ope.promotion.propensity_factor import propensity_factor
+from streameval.ope.evidence import Evidence
+from streameval.ope.promotion.propensity_factor import clicks_factor, propensity_factor
 from streameval.ope.promotion.rules import RuleContext
 from streameval.ope.report import Basis, Decision
+from support.scored_events import POLICIES, batch_of, scored
+from support.strategies import examples
 
 EVENTS = 20_000
 
@@ -115,20 +122,119 @@ def wrong_propensities(seed: int, factor: float, share: float) -> se.EventBatch:
     )
 
 
+def pages(seed: int, looks: Any = (0.8, 0.5, 0.3)) -> se.EventBatch:
+    """Draw pages of three equally attractive items. Candidate `a` swaps the first two, which gains nothing."""
+    clicks = np.random.default_rng(seed).random((4_000, 3)) < 0.3 * np.array(looks)
+    return se.EventBatch.from_rankings(clicks=clicks, ranks={"a": np.tile([2.0, 1.0, 3.0], (4_000, 1))}, list_length=3)
+
+
+def curve(factor: float) -> dict[str, Any]:
+    """Return a ranking whose looks are wrong by a factor, in the least favourable way for `pages`."""
+    values = [0.8 * factor, 0.5 / factor, 0.3]
+    return {"ranking": {"metric": {"kind": "dcg", "at": 3}, "examination": {"kind": "table", "values": values}}}
+
+
+def factor_of(batch: se.EventBatch, estimator: str, **options: Any) -> float:
+    promotion = se.Promotion(rule="paired", min_events=100)
+    evaluator = se.Evaluator(["a"], [estimator], [se.Mixture()], promotion=promotion, drift=None, **options)
+    evaluator.update(batch)
+    (row,) = evaluator.report().promotion
+    return row.basis.propensity_factor or 1.0
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(("factor", "share", "usual"), [(1.1, 0.5, 1.01), (1.3, 0.2, 1.1)])
+@pytest.mark.parametrize(
+    ("estimator", "factor", "share", "usual"),
+    [
+        ("snips", 1.1, 0.5, 1.01),
+        ("snips", 1.3, 0.2, 1.1),
+        ("click_ips", 1.2, None, 1.05),
+        ("click_snips", 1.2, None, 1.05),
+    ],
+)
 def test_the_factor_exceeds_the_true_one_in_at_most_5_percent_of_logs(
-    factor: float, share: float, usual: float
+    estimator: str, factor: float, share: float | None, usual: float
 ) -> None:
-    found = []
-    for seed in range(200):
-        promotion = se.Promotion(rule="paired", min_events=100)
-        evaluator = se.Evaluator(["a"], ["snips"], [se.Mixture()], promotion=promotion, drift=None)
-        evaluator.update(wrong_propensities(seed, factor, share))
-        (row,) = evaluator.report().promotion
-        found.append(row.basis.propensity_factor or 1.0)
+    found = [
+        factor_of(pages(seed), estimator, **curve(factor))
+        if share is None
+        else factor_of(wrong_propensities(seed, factor, share), estimator)
+        for seed in range(200)
+    ]
     assert np.mean(np.array(found) > factor) <= 0.05
     assert np.median(found) > usual
+
+
+@pytest.mark.parametrize("is_ratio", [False, True])
+@pytest.mark.parametrize("margin", [0.0, 0.02, -0.02])
+def test_no_wrong_looks_within_the_factor_contradict_a_better_ranking(margin: float, is_ratio: bool) -> None:
+    random = np.random.default_rng(5)
+    looks, clicks = random.uniform(0.2, 1.0, (4, 3)), random.uniform(0.1, 0.5, (4, 3))
+    gain = np.array([[0.3, -0.1, 0.0], [0.0, 0.3, -0.3], [-0.1, 0.2, 0.1], [0.0, 0.2, -0.1]])
+    scale = (clicks / looks).sum() if is_ratio else 4.0
+
+    def worst(wrong: Array) -> float:
+        """Return the least lift if the probabilities of looks are wrong by each of these factors."""
+        weight = clicks * wrong.reshape(-1, 4, 3) / looks
+        return float(((gain * weight).sum((1, 2)) / (weight.sum((1, 2)) if is_ratio else 4.0)).min())
+
+    lift, moved = ((size * clicks / looks).sum() / scale for size in (gain, np.abs(gain)))
+    found = clicks_factor(lift, moved, margin, is_ratio) or 0.0
+    every = np.array(list(product([-1.0, 1.0], repeat=12)))
+    by_rank = np.repeat(np.array(list(product([-1.0, 1.0], repeat=3)))[:, None], 4, axis=1)
+    assert 1.2 < found < 10
+    assert worst(found**every) >= margin - 1e-9
+    assert worst(found**by_rank) > margin  # looks that depend on the rank alone cannot be as unfavourable
+    if not (is_ratio and margin):
+        assert worst((1.001 * found) ** every) < margin
+    assert clicks_factor(lift, moved, lift, is_ratio) is None
+
+
+def test_a_factor_of_looks_is_in_the_basis_of_a_ranking() -> None:
+    clicks = np.tile(np.random.default_rng(1).random((100, 3)) < [0.1, 0.2, 0.2], (40, 1))
+    ranks = np.tile([2.0, 1.0, 3.0], (4_000, 1))
+    batch = se.EventBatch.from_rankings(clicks=clicks, ranks={"new": ranks}, list_length=3)
+    metric = {"kind": "average_relevance_position", "at": 3}
+    promotion = se.Promotion(rule="paired", min_events=100)
+
+    def of(estimators: list[Any], **examination: Any) -> tuple[Decision, se.Report]:
+        ranking = {"metric": metric, "examination": {"kind": "table", "values": [1, 0.5, 0.25], **examination}}
+        options = {"promotion": promotion, "ranking": ranking, "drift": None}
+        evaluator = se.Evaluator(["new"], estimators, [se.Mixture()], **options)
+        evaluator.update(batch)
+        return evaluator.report().promotion[0], evaluator.report()
+
+    found, report = of(["click_ips"])
+    row, lower = report.get("new", "click_ips", found.average), found.lower or 0.0
+    weight = clicks.sum(axis=0) * [1, 2, 4]
+    share = weight[:2].sum() / (weight @ [3, 3, 6])
+    moved = share * (row.details["lift_value"] + row.details["lift_production_value"])
+    factor = np.sqrt((moved + lower) / (moved - lower))
+    assert factor > 1.1
+    assert found.basis.propensity_factor == pytest.approx(factor, rel=1e-6)
+    assert f"propensities are right within {np.floor(100 * factor) / 100:.2f} times" in " ".join(
+        answers(report)[0].details
+    )
+    assert of(["click_ips"], noise=[0.1])[0].basis.propensity_factor is None
+    assert of([{"kind": "clipped_click_ips", "cap": 1}])[0].basis.propensity_factor is None
+
+
+@examples(20)
+@given(st.lists(st.tuples(*[st.floats(0.05, 1)] * 4, st.floats(-1, 1)), min_size=1, max_size=6))
+def test_wrong_propensities_bias_estimates_as_lemma_2_says(rows: list[tuple[float, ...]]) -> None:
+    logging, target, true, wrong, reward = np.array(rows).T
+    logging, target = logging / logging.sum(), target / target.sum()
+    batch = se.EventBatch.from_arrays(reward=reward, propensity=wrong, policies={"new": target})
+    estimates = se.IPS().terms(Evidence.from_batch(batch, ["new"], len(rows)), None)[0].numerator[:, 0]
+    error = target * reward * (logging / wrong - 1)
+    assert logging @ estimates - target @ reward == pytest.approx(error.sum(), rel=1e-12, abs=1e-12)
+    assert abs(error.sum()) <= np.abs(reward).max() * (target @ np.abs(1 - logging / wrong)) + 1e-12
+    batch = batch_of(*[scored(p, worth, worth) for p, worth in zip(wrong.tolist(), reward.tolist(), strict=True)])
+    evidence = Evidence.from_slots(batch, POLICIES, "scored")
+    estimates = se.ScoredIPS().terms(evidence, None)[0].numerator[:, 0]
+    error = reward * (true / wrong - 1)
+    assert true @ estimates - reward.sum() == pytest.approx(error.sum(), rel=1e-12, abs=1e-12)
+    assert abs(error.sum()) <= np.abs(reward).max() * np.abs(1 - true / wrong).sum() + 1e-12
 
 
 @pytest.mark.parametrize("logged", [True, False])
