@@ -9,23 +9,29 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-COLUMNS = {
-    "true": "true",
-    "naive": "mean of the revealed ones",
-    "ips": "`scored_ips`",
-    "snips": "`scored_snips`",
-    "bayes": "`scored_snips`, estimated propensities",
+TABLES = {
+    "revealed": {
+        "true": "true",
+        "naive": "mean of the revealed ones",
+        "ips": "`scored_ips`",
+        "snips": "`scored_snips`",
+        "bayes": "`scored_snips`, estimated propensities",
+    },
+    "wrong": {"true": "true", "lemma": "bias by the lemma", "bias": "measured bias of `scored_ips`"},
 }
-"""Columns of the table of revealed ratings."""
+"""Columns of the tables of revealed ratings."""
 
 
 def fill_in(document: str, results: Mapping[str, Any]) -> str:
-    """Replace the table after a line `<!-- table: revealed -->`, and figures, each before `<!-- =name -->`."""
-    lines = [("predictor", *COLUMNS.values()), ("---",) * (len(COLUMNS) + 1)]
-    lines += [(name, *(cell(*row[column]) for column in COLUMNS)) for name, row in results["revealed"].items()]
-    rows = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    table = r"(<!-- table: revealed -->\n)(?:\|[^\n]*\n)*"
-    document = re.sub(table, lambda match: match[1] + rows, document)
+    """Replace the tables, each after a line `<!-- table: name -->`, and figures, each before `<!-- =name -->`."""
+
+    def table(match: re.Match[str]) -> str:
+        columns = TABLES[match[2]]
+        lines = [("predictor", *columns.values()), ("---",) * (len(columns) + 1)]
+        lines += [(name, *(cell(*row[column]) for column in columns)) for name, row in results["revealed"].items()]
+        return match[1] + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+    document = re.sub(r"(<!-- table: (\w+) -->\n)(?:\|[^\n]*\n)*", table, document)
     texts = figures(results)
     return re.sub(r"[^\s(]+<!-- =(\w+) -->", lambda match: f"{texts[match[1]]}<!-- ={match[1]} -->", document)
 

@@ -81,3 +81,7 @@ def test_revealed_ratings_mislead_and_their_propensities_correct_them(example: M
         assert table["fours"][column] < table["ones"][column] < table["skewed"][column]
         assert table["rotate"][column] == pytest.approx(table["rotate"]["true"], abs=0.3)
     assert table["ones"]["naive"] < 0.2 * table["fours"]["naive"], "the wrong order"
+    ratio = revealed.PROPENSITY / revealed.propensities(revealed.GUESSED)
+    for name, errors in (("rotate", off_by), ("coarsened", coarse)):
+        assert table[name]["lemma"] == pytest.approx(revealed.MARGINALS @ (errors * (ratio - 1)), abs=0.02)
+        assert table[name]["bias"] == pytest.approx(table[name]["lemma"], abs=0.12)
