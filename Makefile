@@ -98,10 +98,11 @@ wheels-check: .venv-test/ready .venv-release/ready  ## build the sdist and from 
 dashboards: .venv/ready  ## regenerate deploy/grafana/dashboards/ from its code
 	PYTHONPATH=deploy/grafana .venv/bin/python -m streameval_dashboards deploy/grafana/dashboards
 
-figures: .venv/ready  ## write tables and figures of the documents from the stored results of examples/
+figures: .venv/ready  ## write tables and figures of the documents from the stored results of examples/, and the checksums of these
 	for study in nonstationary coverage promotion safe_exploration; do .venv/bin/python examples/$$study/study.py table || exit 1; done
 	.venv/bin/python examples/safe_exploration/objectives.py table
 	for study in slates estimators rankings; do .venv/bin/python examples/$$study/summary.py || exit 1; done
+	cd examples && git ls-files '*.json' '*/results/*' ':!*.png' | xargs sha256sum >SHA256SUMS
 
 schemas: .venv/ready  ## write streameval/config/schemas from the types of events, rewards and Reports
 	PYTHONPATH=tests .venv/bin/python tests/tools/schemas.py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 from pathlib import Path
@@ -44,3 +45,11 @@ def test_tables_and_figures_are_written_from_the_stored_results(study: str, tmp_
     assert (tmp_path / "README.md").read_text() == (ROOT / "README.md").read_text(), "run `make figures`"
     for path in (file for file in folder.rglob("*") if file.is_file() and file.suffix != ".pyc"):
         assert (copy / path.relative_to(folder)).read_bytes() == path.read_bytes(), f"{path.name}: run `make figures`"
+
+
+def test_every_stored_result_has_its_checksum() -> None:
+    files = {*EXAMPLES.glob("*/*.json"), *EXAMPLES.glob("*/results/*")} - {*EXAMPLES.glob("*/results/*.png")}
+    files -= {file for study in ("coverage", "nonstationary") for file in EXAMPLES.glob(f"{study}/results/*.jsonl")}
+    sums = {str(file.relative_to(EXAMPLES)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    lines = (EXAMPLES / "SHA256SUMS").read_text().splitlines()
+    assert {name: digest for digest, name in (line.split("  ") for line in lines)} == sums, "run `make figures`"
