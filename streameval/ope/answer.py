@@ -516,7 +516,8 @@ def _holds(decision: Decision) -> str:
     'holds while propensities are right within 1.29 times'
     """
     factor = math.floor(100 * (decision.basis.propensity_factor or 0.0) + 1e-6) / 100
-    return f"holds while propensities are right within {factor:.2f} times" if factor > 1 else ""
+    what = "probabilities of looks" if (decision.estimator or "").startswith("click_") else "propensities"
+    return f"holds while {what} are right within {factor:.2f} times" if factor > 1 else ""
 
 
 def _basis(basis: Basis) -> Iterator[str]:

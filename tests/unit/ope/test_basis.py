@@ -212,7 +212,7 @@ def test_a_factor_of_looks_is_in_the_basis_of_a_ranking() -> None:
     factor = np.sqrt((moved + lower) / (moved - lower))
     assert factor > 1.1
     assert found.basis.propensity_factor == pytest.approx(factor, rel=1e-6)
-    assert f"propensities are right within {np.floor(100 * factor) / 100:.2f} times" in " ".join(
+    assert f"probabilities of looks are right within {np.floor(100 * factor) / 100:.2f} times" in " ".join(
         answers(report)[0].details
     )
     assert of(["click_ips"], noise=[0.1])[0].basis.propensity_factor is None
