@@ -114,7 +114,7 @@ def table_of(frame: Any) -> Any:
 
 def table_columns(table: Any, layout: TableLayout) -> tuple[list[Column], Callable[[Index], list[dict[str, Any]]]]:
     """Return one array per field of the layout, and a function that returns some rows as Python values."""
-    columns = [_json_array(table.column(field.column)) for field in layout.fields]
+    columns = [json_array(table.column(field.column)) for field in layout.fields]
     return columns, partial(_python_rows, columns, layout)
 
 
@@ -129,7 +129,7 @@ def json_rows(table: Any, read: Container[str], indices: Index | None = None) ->
     values: dict[str, list[Any]] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         try:
-            plain = _json_array(column)
+            plain = json_array(column)
             values[name] = json_values(plain if indices is None else plain.take(pa.array(indices)), name in SPARSE)
         except Exception:  # each odd type of Arrow has its own
             if name in read:
@@ -165,8 +165,8 @@ def json_values(column: Column, is_sparse: bool = False) -> list[Any]:
     """
     kind, missing = column.type, column.is_null(nan_is_null=True)
     values: list[Any]
-    if _is_list(kind):
-        ends = np.cumsum(np.maximum(_sizes(column), 0)).tolist()
+    if is_list(kind):
+        ends = np.cumsum(np.maximum(sizes_of(column), 0)).tolist()
         items = json_values(column.flatten(), is_sparse)
         values = [items[start:end] for start, end in zip([0, *ends], ends, strict=False)]
     elif pa.types.is_struct(kind) and len({field.name for field in kind}) == kind.num_fields > 0:
@@ -176,10 +176,10 @@ def json_values(column: Column, is_sparse: bool = False) -> list[Any]:
             values = [{name: part for name, part in value.items() if part is not None} for value in values]
     elif pa.types.is_map(kind):
         values = [None if pairs is None else _plain(dict(pairs)) for pairs in column.to_pylist()]
-    elif _kind(kind) == "other":
+    elif kind_of(kind) == "other":
         return list(map(_plain, column.to_pylist()))
     else:
-        zero = "" if _kind(kind) == "text" else 0
+        zero = "" if kind_of(kind) == "text" else 0
         values = column.fill_null(pa.scalar(zero).cast(kind)).to_numpy(zero_copy_only=False).tolist()
     for row in np.flatnonzero(missing.to_numpy(zero_copy_only=False)).tolist():
         values[row] = None
@@ -213,37 +213,66 @@ def decode_columns(
     fields = _arrays(columns, layout, decoder, len(all_rows)) if decoder.reads_columns else None
     if fields is None:
         return layout.decode_rows(rows(all_rows), decoder, origin)
-    kept = np.flatnonzero(_whole_rows(fields, len(all_rows)))
-    if len(kept) < len(all_rows):
+
+    def build(whole: Fields, kept: Index) -> tuple[EventBatch, Mask]:
+        numbers = None if probabilities is None else probabilities.T.take(kept, axis=1).T
+        batch, is_valid = event_columns(whole, decoder, len(kept), numbers)
+        if decoder.segments:
+            batch = replace(batch, segments=segment_columns(whole, decoder, len(kept), layout.json_context))
+        if decoder.scores is not None:
+            batch = replace(batch, raw_fields=_raw_fields(columns, layout, decoder.scores, kept))
+        return batch, is_valid
+
+    def decode_others(others: Index) -> EventBatch:
+        return layout.decode_rows(rows(others), decoder, origin.take(others))
+
+    batch = decode_fields(fields, whole_rows(fields, len(all_rows)), build, decode_others, decoder, origin)
+    return layout.without_placeholders(batch)
+
+
+def decode_fields(
+    fields: Fields,
+    are_whole: Mask,
+    build: Callable[[Fields, Index], tuple[EventBatch, Mask]],
+    decode_others: Callable[[Index], EventBatch],
+    decoder: JsonDecoder,
+    origin: Origin,
+) -> EventBatch:
+    """Decode whole rows by columns, and all other rows one by one.
+
+    Args:
+        fields: arrays of all rows by field
+        are_whole: whether each row can be a row of columns
+        build: return the columns of whole rows, and which of them are valid. No rule is checked
+        decode_others: decode some rows. Called for rows that are not whole, not valid or break a rule
+        decoder: the decoder of the events
+        origin: topic, partition and offset of each row
+    """
+    kept = np.flatnonzero(are_whole)
+    if len(kept) < len(are_whole):
         fields = {key: column.take(pa.array(kept)) for key, column in fields.items()}
-        probabilities = None if probabilities is None else probabilities.T.take(kept, axis=1).T
-    batch, is_valid = _batch(fields, decoder, len(kept), probabilities)
+    batch, is_valid = build(fields, kept)
     if decoder.estimated:
         batch = batch.without_propensities()
-    if decoder.segments:
-        batch = replace(batch, segments=_segments(fields, layout, decoder, len(kept)))
-    whole, counted = batch, decoder.clipped_events
-    batch = decoder.clipped(batch)
+    batch, are_clipped = decoder.clipped(batch)
     is_valid[list(decoder.faults(batch))] = False
+    decoder.clipped_events += int(np.count_nonzero(are_clipped & is_valid))  # the other rows are clipped alone
     if not is_valid.all():
-        decoder.clipped_events = counted  # the other rows are clipped alone
-        batch, kept = decoder.clipped(whole.take(is_valid)), kept[is_valid]
+        batch, kept = batch.take(is_valid), kept[is_valid]
         fields = {key: column.filter(pa.array(is_valid)) for key, column in fields.items()}
     identity = None
     if decoder.identified:
         identity = fingerprints(_identifiers(fields, "event_id") or [""] * len(kept))
     batch = replace(batch.trimmed(), origin=replace(origin.take(kept), identity=identity))
     if decoder.named:
-        batch = replace(batch, actions=_action_names(fields))
-    if decoder.scores is not None:
-        batch = replace(batch, raw_fields=_raw_fields(columns, layout, decoder.scores, kept))
-    if len(kept) == len(all_rows):
-        return layout.without_placeholders(batch)
-    others = np.delete(all_rows, kept)
-    rest = layout.decode_rows(rows(others), decoder, origin.take(others))
+        batch = replace(batch, actions=_action_names(fields, len(kept)))
+    if len(kept) == len(are_whole):
+        return batch
+    others = np.delete(np.arange(len(are_whole)), kept)
+    rest = decode_others(others)
     rejected = [structs.replace(message, place=int(others[message.place])) for message in rest.rejected]
     accepted = np.delete(others, [message.place for message in rest.rejected])
-    joined = EventBatch.concat([layout.without_placeholders(batch), replace(rest, rejected=())])
+    joined = EventBatch.concat([batch, replace(rest, rejected=())])
     return replace(joined.take(np.argsort(np.concatenate([kept, accepted]))), rejected=tuple(rejected))
 
 
@@ -264,17 +293,19 @@ def decode_rewards(
     kinds = {**dict.fromkeys(("event_id", "reward_id"), KINDS["event_id"]), "timestamp": NUMBERS}
     kinds |= dict.fromkeys(decoder.fields, REWARD_KINDS)
     names = table.column_names
-    columns = {name: _json_array(table.column(name)) for name in kinds if names.count(name) == 1}
+    columns = {name: json_array(table.column(name)) for name in kinds if names.count(name) == 1}
     is_known = decoder.policies is None or probabilities is not None
     if not is_known or len(set(names)) < len(names) or not {"event_id", "timestamp"} <= columns.keys():
         return None
-    if columns["event_id"].null_count or any(_kind(column.type) not in kinds[name] for name, column in columns.items()):
+    if columns["event_id"].null_count or any(
+        kind_of(column.type) not in kinds[name] for name, column in columns.items()
+    ):
         return None
     if probabilities is None:
         absent = np.full(table.num_rows, math.nan)
-        values = [_floats(columns[field]) if field in columns else absent for field in decoder.fields]
+        values = [floats_of(columns[field]) if field in columns else absent for field in decoder.fields]
         probabilities = np.array(values).T.copy()
-    times, (rewards, further) = _floats(columns["timestamp"]), decoder.named(probabilities)
+    times, (rewards, further) = floats_of(columns["timestamp"]), decoder.named(probabilities)
     if np.isnan(times).any() or decoder.faults(rewards, times, further):
         return None
     identity = fingerprints(columns["event_id"].to_pylist())
@@ -294,59 +325,61 @@ def _arrays(columns: Sequence[Column], layout: TableLayout, decoder: JsonDecoder
     }
     if layout.actions is not None:
         try:
-            is_text = ("action", None) in fields and _kind(fields["action", None].type) == "text"
+            is_text = ("action", None) in fields and kind_of(fields["action", None].type) == "text"
             fields["actions", None] = pa.array([layout.actions_like(is_text)] * count)
         except (ValueError, TypeError, OverflowError):  # text and integers, or an integer of more than 64 bits
             return None
     rewards = {decoder.reward_field, *(reward.field for reward in decoder.further)}
     kinds = {**KINDS, **dict.fromkeys(rewards, REWARD_KINDS)}
-    if any(_kind(column.type) not in kinds[field] for (field, _), column in fields.items() if field in kinds):
+    if any(kind_of(column.type) not in kinds[field] for (field, _), column in fields.items() if field in kinds):
         return None
     if ("actions", None) in fields:
         listed, logged = fields["actions", None].type.value_type, fields["action", None].type
-        return fields if listed == logged or _kind(listed) == _kind(logged) == "text" else None
+        return fields if listed == logged or kind_of(listed) == kind_of(logged) == "text" else None
     has_propensities = ("propensity", None) in fields or decoder.estimated
     return fields if has_propensities and not _lists(fields) else None
 
 
-def _whole_rows(fields: Fields, count: int) -> Mask:
+def whole_rows(fields: Fields, count: int) -> Mask:
     """Return which rows have an id, an action, and either no lists or complete lists of one size."""
     whole = np.ones(count, dtype=bool)
     for name in ("event_id", "action"):
         if (name, None) in fields:
             whole &= fields[name, None].is_valid().to_numpy(zero_copy_only=False)
     if ("actions", None) in fields:
-        sizes = _sizes(fields["actions", None])
+        sizes = sizes_of(fields["actions", None])
         whole &= sizes > 0
         for lists in _lists(fields):
-            whole &= _sizes(lists) == sizes
-            whole[_incomplete(lists)] = False
+            whole &= sizes_of(lists) == sizes
+            whole[incomplete_rows(lists)] = False
     return whole
 
 
 def _lists(fields: Fields) -> list[Column]:
     """Return the columns with lists. Fields that only make segments may have values of any type."""
-    return [column for (field, _), column in fields.items() if field in KINDS and _is_list(column.type)]
+    return [column for (field, _), column in fields.items() if field in KINDS and is_list(column.type)]
 
 
-def _incomplete(lists: Column) -> Index:
+def incomplete_rows(lists: Column) -> Index:
     """Return the rows of lists that have a null, a NaN, or lists of several sizes or of too many numbers."""
     values, owner = pc.list_flatten(lists), pc.list_parent_indices(lists).to_numpy()
     broken = pc.is_null(values, nan_is_null=True).to_numpy(zero_copy_only=False).copy()
-    if _is_list(values.type):
-        sizes, widths = _sizes(values), np.zeros(len(lists), dtype=np.int64)
+    if is_list(values.type):
+        sizes, widths = sizes_of(values), np.zeros(len(lists), dtype=np.int64)
         widths[owner] = sizes
         broken |= (sizes != widths[owner]) | (sizes > MAX_FEATURES)
-        broken[_incomplete(values)] = True
+        broken[incomplete_rows(values)] = True
     return np.asarray(owner[broken])
 
 
-def _batch(fields: Fields, decoder: JsonDecoder, count: int, probabilities: Array | None) -> tuple[EventBatch, Mask]:
+def event_columns(
+    fields: Fields, decoder: JsonDecoder, count: int, probabilities: Array | None
+) -> tuple[EventBatch, Mask]:
     """Return the columns of whole rows, and which rows have a time and lists without repeats. No rule is checked."""
 
     def numbers(field: str, entry: str | None = None, absent: float = math.nan) -> Array:
         column = fields.get((field, entry))
-        return np.full(count, absent) if column is None or _is_list(column.type) else _floats(column)
+        return np.full(count, absent) if column is None or is_list(column.type) else floats_of(column)
 
     policies = decoder.policies or ()
     if probabilities is None:
@@ -377,8 +410,15 @@ def _batch(fields: Fields, decoder: JsonDecoder, count: int, probabilities: Arra
     return batch, is_valid
 
 
-def _segments(fields: Fields, layout: TableLayout, decoder: JsonDecoder, count: int) -> SegmentColumns:
-    """Return the values of segments. Of texts with JSON, each different one is decoded once."""
+def segment_columns(fields: Fields, decoder: JsonDecoder, count: int, has_json: bool) -> SegmentColumns:
+    """Return the values of segments. Of texts with JSON, each different one is decoded once.
+
+    Args:
+        fields: arrays by field
+        decoder: names the fields of segments
+        count: the number of rows
+        has_json: whether text of `context` is read as JSON if it is
+    """
 
     def values(field: SegmentField) -> Iterable[Any]:
         keys, column = field.keys, fields.get((field.root, None))
@@ -389,10 +429,10 @@ def _segments(fields: Fields, layout: TableLayout, decoder: JsonDecoder, count: 
             column = pc.struct_field(column, name) if column.type.get_field_index(name) >= 0 else None
         if column is None:
             return [None] * count
-        if _kind(column.type) != "text":
+        if kind_of(column.type) != "text":
             return values_at(json_values(column), keys)
         codes = column.dictionary_encode()
-        read = json_context if layout.json_context and field.root == "context" else lambda text: text
+        read = json_context if has_json and field.root == "context" else lambda text: text
         found = [*values_at(map(read, codes.dictionary.to_pylist()), keys), None]
         return [found[code] for code in codes.indices.fill_null(-1).to_pylist()]
 
@@ -412,7 +452,7 @@ def _raw_fields(columns: Sequence[Column], layout: TableLayout, scores: Sequence
 def _action_sets(fields: Fields, policies: Sequence[str]) -> tuple[ActionSets, Mask]:
     """Return the action sets of rows with complete lists, and which rows list no action twice."""
     lists, logged = fields["actions", None], fields["action", None]
-    sizes = _sizes(lists)
+    sizes = sizes_of(lists)
     offsets, owner = cumulative_offsets(sizes), np.repeat(np.arange(len(sizes)), sizes)
     names = pc.list_flatten(lists).dictionary_encode()
     codes, radix = names.indices.to_numpy().astype(np.int64), len(names.dictionary) + 1
@@ -424,14 +464,14 @@ def _action_sets(fields: Fields, policies: Sequence[str]) -> tuple[ActionSets, M
 
     def entries(field: str, entry: str | None = None) -> Array:
         column = fields.get((field, entry))
-        has_lists = column is not None and _is_list(column.type)
-        return _floats(pc.list_flatten(column)) if has_lists else np.full(len(codes), np.nan)
+        has_lists = column is not None and is_list(column.type)
+        return floats_of(pc.list_flatten(column)) if has_lists else np.full(len(codes), np.nan)
 
     features = None
     if ("features", None) in fields:
         tables = pc.list_flatten(fields["features", None])
-        numbers = np.bincount(owner, _sizes(tables), len(sizes)).astype(np.int64)
-        features = Features(cumulative_offsets(numbers), _floats(pc.list_flatten(tables)))
+        numbers = np.bincount(owner, sizes_of(tables), len(sizes)).astype(np.int64)
+        features = Features(cumulative_offsets(numbers), floats_of(pc.list_flatten(tables)))
     probabilities = np.array([entries("policies", policy) for policy in policies])
     sets = ActionSets(
         offsets=offsets,
@@ -451,41 +491,45 @@ def _identifiers(fields: Fields, field: str) -> list[Any]:
     return list(fields[field, None].to_pylist()) if (field, None) in fields else []
 
 
-def _action_names(fields: Fields) -> ActionNames:
-    """Return the names of the logged actions, each read once."""
+def _action_names(fields: Fields, count: int) -> ActionNames:
+    """Return the names of the logged actions, each read once. Events of other forms have none."""
+    if ("action", None) not in fields:
+        return ActionNames.from_actions([None] * count)
     column = fields["action", None].dictionary_encode()
     names = ActionNames.from_actions(column.dictionary.to_pylist())
     return replace(names, chosen=names.chosen[column.indices.to_numpy()])
 
 
-def _floats(column: Column) -> Array:
+def floats_of(column: Column) -> Array:
     """Return a copy of numbers or times, NaN for null and for text that is not a time."""
-    if _kind(column.type) == "text":
+    if kind_of(column.type) == "text":
         moments = map(to_seconds, column.to_pylist())
         return np.array([moment if isinstance(moment, float) else math.nan for moment in moments])
     return np.array(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
 
 
-def _sizes(lists: Column) -> Index:
+def sizes_of(lists: Column) -> Index:
+    """Return the size of each list, `NO_LIST` for null."""
     sizes = pc.list_value_length(lists).fill_null(NO_LIST)
     return np.asarray(sizes.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
-def _is_list(kind: Any) -> bool:
+def is_list(kind: Any) -> bool:
+    """Return whether a type is a list of any size."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
-def _kind(kind: Any) -> str:
+def kind_of(kind: Any) -> str:
     """Name a type as in `KINDS`."""
-    if _is_list(kind):
-        return f"list of {_kind(kind.value_type)}"
+    if is_list(kind):
+        return f"list of {kind_of(kind.value_type)}"
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return "text"
     names = {"integer": pa.types.is_integer, "float": pa.types.is_floating, "boolean": pa.types.is_boolean}
     return next((name for name, is_of in names.items() if is_of(kind)), "other")
 
 
-def _json_array(column: Any) -> Column:
+def json_array(column: Any) -> Column:
     """Convert a column to a type of JSON: times to seconds since 1970, decimals to floats, bytes to text."""
     column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     with suppress(pa.ArrowInvalid):  # bytes that are not UTF-8
@@ -522,7 +566,7 @@ def _json_type(kind: Any, dictionary: Callable[[Any, Any], Any] = lambda indices
         return pa.large_string()
     if types.is_fixed_size_list(kind):
         return pa.large_list(json_type(kind.value_type))
-    if _is_list(kind):
+    if is_list(kind):
         items = json_type(kind.value_type)
         return kind if items == kind.value_type else pa.large_list(items)
     if types.is_struct(kind):

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, cast
 import msgspec
 import numpy as np
 
-from streameval.common.arrays import Array
+from streameval.common.arrays import Array, Mask
 from streameval.events.action_sets import UNREADABLE, ActionNames, RawFields
 from streameval.events.batch import EventBatch, RewardBatch
 from streameval.events.columns import (
@@ -144,12 +144,10 @@ class JsonDecoder:
 
         return decode_shallow
 
-    def clipped(self, batch: EventBatch) -> EventBatch:
-        """Set numbers that exceed their range by rounding alone to its ends. Adds to `clipped_events`."""
+    def clipped(self, batch: EventBatch) -> tuple[EventBatch, Mask]:
+        """Set numbers that exceed their range by rounding alone to its ends, and return the events with one [n]."""
         further = () if self.reward_range is None else self.further
-        batch, are_clipped = batch.clipped(self.reward_range if self.rewarded else None, further)
-        self.clipped_events += int(np.count_nonzero(are_clipped))
-        return batch
+        return batch.clipped(self.reward_range if self.rewarded else None, further)
 
     def faults(self, batch: EventBatch) -> dict[int, Fault]:
         """Return the rows that are not events, with the first rule that each of them breaks."""
@@ -247,7 +245,8 @@ class JsonDecoder:
             batch = with_further_rewards(batch, self.further, events)
         if self.segments:
             batch = replace(batch, segments=read_segments(self.segments, self._attributes, events))
-        batch = self.clipped(batch)
+        batch, are_clipped = self.clipped(batch)
+        self.clipped_events += int(np.count_nonzero(are_clipped))
         broken = self.faults(batch)
         if broken:
             batch = batch.take(np.delete(np.arange(len(batch)), list(broken))).trimmed()
