@@ -19,6 +19,7 @@ from streameval.common.text import counted
 from streameval.errors import InputError
 from streameval.events.action_sets import Index
 from streameval.events.arrow import decode_columns, decode_rewards, json_rows, table_columns
+from streameval.events.arrow_forms import decode_form
 from streameval.events.batch import EventBatch
 from streameval.events.decoder import JsonDecoder, RewardDecoder
 from streameval.events.frames import ARROW_FILE, ARROW_STREAM
@@ -228,8 +229,15 @@ class ArrowDecoder:
             cells = None if decoder.policies is None else _probabilities(table, names, decoder.policies)
             found = decode_rewards(table, decoder, origin, cells)
             return decoder.decode_batch(self._json_rows(table, names), origin) if found is None else found
-        by_columns = isinstance(decoder, JsonDecoder) and decoder.reads_columns
-        if not by_columns or not {*OTHER_FORMS}.isdisjoint(table.column_names):
+        if not {*OTHER_FORMS}.isdisjoint(table.column_names):
+
+            def decode_others(others: Index) -> EventBatch:
+                batch: EventBatch = decoder.decode_batch(self._json_rows(table, names, others), origin.take(others))
+                return batch
+
+            events = decode_form(table, decoder, decode_others, origin)
+            return decoder.decode_batch(self._json_rows(table, names), origin) if events is None else events
+        if not (isinstance(decoder, JsonDecoder) and decoder.reads_columns):
             return decoder.decode_batch(self._json_rows(table, names), origin)
         probabilities = None if self._columns.policies else _probabilities(table, names, decoder.policies or ())
         used = _with_named_policies(table, names) if probabilities is None else table.drop_columns("policies")

@@ -227,7 +227,7 @@ def _end_to_end(lists: Sequence[PolicyCell], sizes: Index) -> Array:
 def _with_slates(
     batch: EventBatch, events: Sequence[Any], slots: Sequence[Slot], policies: PolicyNames | None
 ) -> EventBatch:
-    """Add the columns of slots. In all other columns a slate is one action."""
+    """Add the columns of slots."""
     slot_policies, by_policy, propensity, sets = _choice_columns(slots, policies)
     items = np.array(list(chain.from_iterable(map(_items, events))), dtype=np.int64)
     columns = SlateColumns(
@@ -244,7 +244,16 @@ def _with_slates(
         listed=_listed(events),
     )
     names = tuple(dict.fromkeys([*batch.policies, *slot_policies]))
-    batch, slates = batch.with_policies(names), columns.select_policies(slot_policies, names)
+    return with_slates(batch.with_policies(names), columns.select_policies(slot_policies, names))
+
+
+def with_slates(batch: EventBatch, slates: SlateColumns) -> EventBatch:
+    """Add the columns of slots, filled in place. In all other columns a slate is one action.
+
+    Args:
+        batch: the events
+        slates: their slots, with the policies of the batch
+    """
     fill_marginals(slates)
     propensity, probabilities = as_one_action(slates)
     is_slate = slates.sizes > 0
@@ -259,7 +268,7 @@ def _with_slates(
 def _with_outcomes(
     batch: EventBatch, events: Sequence[Any], is_scored: Mask, policies: PolicyNames | None
 ) -> EventBatch:
-    """Add the outcomes of scored events. In the other columns these have the propensity NaN and the reward 0."""
+    """Add the outcomes of scored events."""
     scored = [event.scored for event in events if event.scored is not None]
     names, rows = _cells([outcome.values for outcome in scored], policies)
     outcomes = np.array(list(rows()), dtype=np.float64).reshape(len(scored), len(names))
@@ -270,11 +279,12 @@ def _with_outcomes(
         revealed=np.array([outcome.revealed for outcome in scored]),
     )
     both = tuple(dict.fromkeys([*batch.policies, *names]))
-    return replace(
-        batch.with_policies(both),
-        reward=np.where(is_scored, 0.0, batch.reward),
-        scored=columns.select_policies(names, both),
-    )
+    return with_outcomes(batch.with_policies(both), columns.select_policies(names, both))
+
+
+def with_outcomes(batch: EventBatch, scored: ScoredOutcomes) -> EventBatch:
+    """Add outcomes with the policies of the batch. Their events have the propensity NaN and the reward 0."""
+    return replace(batch, reward=np.where(scored.sizes > 0, 0.0, batch.reward), scored=scored)
 
 
 def _logging(event: Any) -> int:

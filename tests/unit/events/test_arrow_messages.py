@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streameval.config.model import Config
 from streameval.events import EventBatch, JsonDecoder, RankingDecoder, RewardDecoder
@@ -20,10 +22,10 @@ from streameval.events.fields import reward_decoder
 from streameval.events.further_rewards import RewardField
 from streameval.events.origin import Origin
 from streameval.events.segments import SegmentField
-from streameval.events.tables import ColumnNames
+from streameval.events.tables import ColumnNames, json_context, without_nan
 from streameval.ingest.base import Records
 from streameval.service.dead_letters import dead_letters_of
-from support.fuzz_messages import POLICIES, corpus
+from support.fuzz_messages import POLICIES, corpus, shares
 from support.messages import message
 
 NEW, TWO = b'["new"]', b'["old", "new"]'
@@ -86,6 +88,139 @@ def test_events_of_every_form_are_those_of_json(kind: str, size: int) -> None:
     assert_same_events(found, expected)
     np.testing.assert_array_equal(found.origin.offset, 10 + np.arange(200) // size)
     np.testing.assert_array_equal(found.origin.row, np.arange(200) % size)
+
+
+def columns_of(form: str, name: Any, number: Any) -> dict[str, Any]:
+    """Return the types of the columns of a form, like `streameval schema arrow` prints them."""
+    names, numbers = pa.list_(name), pa.list_(number)
+    tables, cells = pa.list_(numbers), {"slots": numbers, "ranking": pa.struct({"ranking": names})}
+    policies = pa.struct(dict.fromkeys(POLICIES, cells.get(form, number)))
+    slot = {"action": name, "propensity": number, "actions": names, "propensities": numbers, "features": tables}
+    slot |= {"policies": policies, "reward": number, "revenue": number}
+    page = {"shown": names, "clicked": names, "propensities": numbers, "swap": pa.list_(pa.int64())}
+    kinds: dict[str, dict[str, Any]] = {
+        "slots": {"slots": pa.list_(pa.struct(slot)), "reward": number, "revenue": number},
+        "scored": {"scored": pa.struct({"propensity": number, "values": policies, "revealed": pa.bool_()})},
+        "ranking": {"ranking": pa.struct(page), "features": tables, "policies": policies},
+        "action": {"action": name, "propensity": number, "reward": number, "policies": policies},
+    }
+    shared = {"event_id": pa.string(), "timestamp": pa.float64(), "sampling_probability": number}
+    return shared | {"context": pa.string(), "unit": pa.dictionary(pa.int32(), pa.string())} | kinds[form]
+
+
+def any_event(form: str, chance: random.Random, kind: type[str] | type[int]) -> dict[str, Any]:
+    """Make a valid event. The names of its actions and items have one type."""
+    names = list(map(kind, range(chance.randrange(1, 5))))
+    event = {"event_id": f"e-{chance.random()}", "timestamp": chance.uniform(0, 1e9), "reward": chance.random()}
+    event |= {"unit": chance.choice(["u", "v", None]), "sampling_probability": chance.choice([None, 0.5])}
+    event |= {"context": chance.choice([None, '{"country": "de"}', '{"country": 7}', "de"])}
+
+    def numbers() -> list[float]:
+        return shares(chance, len(names))
+
+    def slot() -> dict[str, Any]:
+        lists = {"propensities": numbers(), "features": [[chance.random(), 1.0] for _ in names]}
+        return {"action": chance.choice(names), "actions": names, "policies": {"a": numbers(), "b": numbers()}} | lists
+
+    if form == "slots":
+        slots, event["revenue"] = [slot() for _ in range(chance.randrange(1, 4))], chance.random()
+        if chance.random() < 0.5:
+            slots = [part | {name: event[name] / len(slots) for name in ("reward", "revenue")} for part in slots]
+        return event | {"slots": slots}
+    if form == "ranking":
+        clicked = chance.sample(names, chance.randrange(len(names)))
+        page = {"shown": names, "clicked": clicked, "propensities": chance.choice([None, [0.5] * len(clicked)])}
+        places = [{"ranking": chance.sample(list(map(kind, range(5))), chance.randrange(5))} for _ in POLICIES]
+        features = chance.choice([None, [[chance.random()] * 2 for _ in names]])
+        policies = {"a": places[0], "b": chance.choice([places[1], None])}
+        return event | {"ranking": page, "policies": policies, "features": features}
+    if form == "action":
+        return event | {"action": names[0], "propensity": 0.5, "policies": {"a": chance.random(), "b": None}}
+    values = {"a": chance.random(), "b": chance.choice([0.5, None])}
+    scored = {"propensity": 0.5, "values": values, "revealed": chance.choice([None, True])}
+    return event | {"scored": chance.choice([scored, scored, {"revealed": False}])}
+
+
+def spoiled(value: Any, chance: random.Random) -> Any:
+    """Replace a value somewhere inside by null or by an odd one of its type, or drop or repeat an entry of a list."""
+    keys = [*value] if isinstance(value, dict) else [*range(len(value))] if isinstance(value, list) else []
+    if keys and chance.random() < 0.8:
+        copy, key = value.copy(), chance.choice(keys)
+        copy[key] = spoiled(copy[key], chance)
+        return copy
+    odd: list[Any] = [None]
+    if isinstance(value, float):
+        odd = [None, 2.0, -1.0, 0.0, math.nan, 1.0 + 2**-52]
+    elif type(value) in (str, int):
+        odd = [None, *([0, 9] if type(value) is int else ["0", "?"])]
+    elif isinstance(value, list):
+        odd = [None, [], value[1:], value + value[:1]]
+    return chance.choice(odd)
+
+
+def sparse(value: Any) -> Any:
+    """Leave out what is null or NaN, and write it as null inside of lists."""
+    if isinstance(value, dict):
+        return {name: sparse(part) for name, part in value.items() if part is not None and part == part}
+    return list(map(sparse, value)) if isinstance(value, list) else without_nan(value)
+
+
+OPTIONS: Sequence[dict[str, Any]] = [
+    {},
+    {"reward_range": (0.0, 1.0)},
+    {"rewarded": False},
+    {"estimated": True, "named": True},
+    {"segments": [SegmentField("country", "context.country"), SegmentField("u", "unit")]},
+    {"further": [RewardField("revenue", "revenue", 0.0, 9.0)], "reward_range": (0.0, 1.0)},
+]
+
+
+@pytest.mark.parametrize("forms", [["scored"], ["slots"], ["ranking"], ["scored", "slots", "action"]], ids="+".join)
+@given(seed=st.integers(0, 2**32), share=st.sampled_from([0.0, 0.0, 0.1, 0.5]))
+def test_any_events_are_those_of_json_and_valid_ones_are_read_by_columns(
+    forms: Sequence[str], seed: int, share: float
+) -> None:
+    chance, seen, rows, messages = random.Random(seed), list[bytes](), list[bytes](), list[bytes]()
+    starts, kind = [], chance.choice([str, int])
+    for _ in range(chance.randrange(1, 4)):
+        form, count = chance.choice(forms), chance.randrange(1, 15)
+        trees = [any_event(form, chance, kind) for _ in range(count)]
+        trees = [spoiled(tree, chance) or {} if chance.random() < share else tree for tree in trees]
+        names = [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())]
+        names = names[:2] if share and form == "slots" else names  # pyarrow writes null slots with dictionaries wrongly
+        name = chance.choice(names) if kind is str else pa.int64()
+        kinds = columns_of(form, name, chance.choice([pa.float64(), pa.float32()]))
+        if form == "scored" and chance.random() < 0.5:
+            kinds["reward"] = pa.float64()
+        table = pa.table({name: pa.array([tree.get(name) for tree in trees], kind) for name, kind in kinds.items()})
+        starts.append(len(rows))
+        messages.append(arrow(table))
+        rows += [
+            json.dumps(sparse(row | {"context": json_context(row["context"])})).encode() for row in table.to_pylist()
+        ]
+    options, with_propensities = chance.choice(OPTIONS), chance.random() < 0.5
+    decoders = [
+        RankingDecoder(POLICIES, with_propensities, identified=True)
+        if forms == ["ranking"]
+        else JsonDecoder(POLICIES, identified=True, **options)
+        for _ in range(2)
+    ]
+    expected = decoders[1].decode_batch(rows, Origin.from_parts("topic", [(0, range(len(rows)))]))
+    decode = decoders[0].decode_batch
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decoders[0], "decode_batch", lambda values, origin: decode(seen.extend(values) or values, origin))
+        found = decoded(decoders[0], messages)
+    assert_same_events(found.trimmed(), expected.trimmed())
+    np.testing.assert_equal(*(batch.trimmed().to_state()["slates"] for batch in (found, expected)))
+    details = [
+        (starts[one.place], *one.detail.removeprefix("event ").split(" of its message: ", 1)) for one in found.rejected
+    ]
+    assert [(start + int(row) - 1, detail) for start, row, detail in details] == [
+        (one.place, one.detail) for one in expected.rejected
+    ]
+    assert [one.reason for one in found.rejected] == [one.reason for one in expected.rejected]
+    assert decoders[0].clipped_events == decoders[1].clipped_events
+    assert share or expected.rejected or "action" in forms or not seen
 
 
 def test_lists_of_a_fixed_size_are_those_of_json() -> None:
