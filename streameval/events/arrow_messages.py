@@ -618,9 +618,24 @@ def _written_policies(values: Sequence[Any], present: Sequence[Any]) -> Any:
 
 def _plain_array(name: str, values: Sequence[Any], kind: Any = None) -> Any:
     """Return a column, unless Arrow would turn booleans into numbers."""
-    if _has_booleans_among_numbers(values):
+    column = pa.array(values, kind)
+    if _may_hide_booleans(column) and _has_booleans_among_numbers(values):
         raise TypeError(f"{name} has booleans among numbers")
-    return pa.array(values, kind)
+    return column
+
+
+def _may_hide_booleans(column: Any) -> bool:
+    """Return whether a column has floats, also in lists and structs, that are 0 or 1, as booleans become.
+
+    Arrow refuses booleans among integers. Types of Python values take far longer to look at.
+    """
+    if pa.types.is_nested(column.type):
+        parts = column.flatten() if pa.types.is_struct(column.type) else [column.flatten()]
+        return any(map(_may_hide_booleans, parts))
+    if not pa.types.is_floating(column.type):
+        return False
+    numbers = column.to_numpy(zero_copy_only=False)
+    return bool(((numbers == 0) | (numbers == 1)).any())
 
 
 def _has_booleans_among_numbers(values: Iterable[Any]) -> bool:
