@@ -168,6 +168,13 @@ class EventOrder:
     def _add(self, batch: EventBatch) -> tuple[Rejected, ...]:
         """Buffer events, and return all that are rejected."""
         batch = batch.reject(np.isnan(batch.timestamp), "missing_field", lambda _: "timestamp: missing")
+        is_late = batch.timestamp < self._swept
+        if is_late.any():
+            assert batch.origin is not None, "events must be decoded with their origin"
+            assert batch.origin.identity is not None, "events must be decoded as `identified`"
+            have_counted = [store.have_counted(batch.origin.identity) for store in self._stores.values()]
+            copies = is_late & np.any(have_counted, axis=0)
+            batch = batch.reject(copies, "duplicate", lambda _: "event_id: repeats the id of an event that counted")
         batch = batch.reject(
             batch.timestamp < self._swept,
             "too_late",

@@ -262,6 +262,13 @@ class RewardStore:
                 self._combine_into(column, decisions[rows], {name: values[rows] for name, values in rewards.items()})
         return columns
 
+    def have_counted(self, identity: Identity) -> Mask:
+        """Return which ids are ids of decisions that were released and are still remembered [n]."""
+        known = np.zeros(len(identity), dtype=bool)
+        for which, _, _ in self._released.find(identity):
+            known[which] = True
+        return np.asarray(known & (identity != NO_IDENTITY))
+
     def _without_repeated(self, decisions: Index, rewards: Run) -> tuple[Index, Run]:
         """Return the rewards of decisions in their order, each id once, and count what is delivered more than once."""
         order = np.lexsort((rewards["offset"], rewards["partition"], rewards["timestamp"], decisions))

@@ -272,6 +272,18 @@ def test_duplicates_of_a_decision_are_dropped_before_they_are_joined() -> None:
     assert joining.buffered().rewards.joined == 100
 
 
+def test_late_copies_of_a_decision_that_counted_are_duplicates_and_other_late_ones_are_too_late() -> None:
+    joining, log = fresh(), decided(1000)
+    joining.take(batch_of(log))
+    assert 3 < len(joining.take(ended={(REWARDS, 0): 1e9})) < 1000
+    joining.restore(through_a_file(joining.state()))
+    copies = [decision._replace(offset=decision.offset + 1000) for decision in log[:3]]
+    strangers = [copies[0]._replace(event_id=name) for name in ("stranger", "")]
+    rejected = joining.take(batch_of([*copies, *strangers, copies[0]._replace(timestamp=log[-1].timestamp)])).rejected
+    assert [rejection.reason for rejection in rejected] == ["duplicate"] * 3 + ["too_late"] * 2
+    assert rejected[0].detail == "event_id: repeats the id of an event that counted"
+
+
 def test_a_joined_reward_replaces_the_reward_of_the_decision() -> None:
     joining = fresh("sum")
     joining.take(replace(batch_of(decided(3)), reward=np.array([0.5, 0.5, 0.5])))
