@@ -40,6 +40,8 @@ MOST_ROWS = 2_000_000
 MOST_WINDOWS = 500
 """Open windows before only half of them are kept. Windows of wrong times in the future are never over, and have few
 events."""
+MOST_DROPPED = 10_000
+"""Dropped windows that are remembered, the earliest ones, so that they have no value if they come back."""
 GRACE = 0.1, 3600.0
 """A window waits for late events for this share of its length, and at most for this many seconds."""
 
@@ -125,6 +127,7 @@ class UnitState(Struct, frozen=True, eq=False):
         first: number of the window of the first event, which may have begun before it
         passed: number of the first window that is still open
         last: the last whole window that is over
+        dropped: numbers of later windows that were dropped, and of their events [windows, 2]
     """
 
     chunks: list[Units]
@@ -132,6 +135,7 @@ class UnitState(Struct, frozen=True, eq=False):
     first: int | None = None
     passed: int | None = None
     last: Window | None = None
+    dropped: Integers | None = None
 
     def after(self, seconds: float, times: Array, units: Identity, earned: Array) -> UnitState:
         """Return the state after a block.
@@ -157,7 +161,7 @@ class UnitState(Struct, frozen=True, eq=False):
         for one in np.unique(number[is_open]).tolist():
             own = number == one
             lacking = np.isnan(earned[own & counts]).sum(axis=0)
-            window = open_windows.get(one) or Window.start(one, earned.shape[1])
+            window = open_windows.get(one) or self._started(one, earned.shape[1])
             open_windows[one] = structs.replace(
                 window,
                 events=window.events + int((own & counts).sum()),
@@ -173,8 +177,13 @@ class UnitState(Struct, frozen=True, eq=False):
             windows = [structs.replace(window, left=window.left + window.events) for window in windows]
             chunks = []
         until = math.floor((median - min(GRACE[0] * seconds, GRACE[1])) / seconds)
-        state = UnitState(chunks, windows, first, self.passed, last).closed(until)
+        state = structs.replace(self, chunks=chunks, windows=windows, first=first, last=last).closed(until)
         return state if len(state.windows) <= MOST_WINDOWS else state.crowded(math.floor(median / seconds))
+
+    def _started(self, number: int, policies: int) -> Window:
+        """Start a window, which leaves out the events that it had when it was dropped."""
+        left = 0 if self.dropped is None else int(self.dropped[self.dropped[:, 0] == number, 1].sum())
+        return structs.replace(Window.start(number, policies), left=left)
 
     def crowded(self, now: int) -> UnitState:
         """Return the state without the later windows that have the fewest events, and of these without the latest."""
@@ -182,7 +191,11 @@ class UnitState(Struct, frozen=True, eq=False):
         numbers = {window.number for window in by_use[: MOST_WINDOWS // 2]}
         chunks = [chunk.rows(np.isin(chunk.window, list(numbers))) for chunk in self.chunks]
         windows = [window for window in self.windows if window.number in numbers]
-        return structs.replace(self, chunks=[chunk for chunk in chunks if len(chunk.unit)], windows=windows)
+        known = {} if self.dropped is None else {number: left for number, left in self.dropped.tolist() if number > now}
+        known |= {one.number: one.events + one.left for one in self.windows if one.number not in numbers}
+        dropped = np.array(sorted(known.items())[:MOST_DROPPED], dtype=np.int64)
+        chunks = [chunk for chunk in chunks if len(chunk.unit)]
+        return structs.replace(self, chunks=chunks, windows=windows, dropped=dropped)
 
     def closed(self, until: int) -> UnitState:
         """Return the state in which windows before this number are over."""
@@ -194,7 +207,8 @@ class UnitState(Struct, frozen=True, eq=False):
             if window.number < until and self.first is not None and window.number > self.first:
                 last = window if rows is None else window.over(rows.earned[rows.window == window.number])
         kept = None if rows is None else rows.rows(rows.window >= until)
-        return UnitState([] if kept is None or not len(kept.unit) else [kept], is_open, self.first, until, last)
+        chunks = [] if kept is None or not len(kept.unit) else [kept]
+        return structs.replace(self, chunks=chunks, windows=is_open, passed=until, last=last)
 
 
 class UnitSums(Struct, frozen=True, eq=False):

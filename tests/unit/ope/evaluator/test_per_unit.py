@@ -237,6 +237,22 @@ def test_windows_of_wrong_times_do_not_stay_open_for_ever(monkeypatch: pytest.Mo
     assert 2 <= len(evaluator.state()["rooms"]["per_unit"]["reward"]["windows"]) <= 20
 
 
+def test_windows_that_were_dropped_while_a_partition_was_ahead_have_no_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = columns_of(8)
+    order = np.argsort(np.arange(EVENTS) * np.where(np.arange(EVENTS) % 5 == 0, 0.5, 1.0), kind="stable")
+    monkeypatch.setattr("streameval.ope.evaluator.per_unit.MOST_WINDOWS", 20)
+    evaluator, rows = evaluator_of({"max": 100, "per_unit": "1h"}), {}
+    batch = EventBatch.from_arrays(**columns).take(order)
+    for first in range(0, EVENTS, 200):
+        evaluator.update(batch[first : first + 200])
+        evaluator = Evaluator.from_state(evaluator.state()) if first % 1_000 == 0 else evaluator
+        rows |= {row.start: row for row in evaluator.report().per_unit if row.policy == "new"}
+    known = [row for row in rows.values() if row.value is not None]
+    hours, events = np.unique(columns["timestamp"] // 3600, return_counts=True)
+    assert 0 < len(known) < len(rows) - 5
+    assert [row.events for row in known] == [events[hours * 3600 == row.start] for row in known]
+
+
 @pytest.mark.parametrize("window", ["mixture", "10000", 10_000, "0s"])
 def test_other_windows_than_of_time_are_refused(window: Any) -> None:
     with pytest.raises(ValueError, match=r"reward_range.per_unit: expected the length of windows of time, such as 24h"):
