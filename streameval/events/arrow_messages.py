@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 from itertools import chain, groupby
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import json, structs
+from msgspec import ValidationError, convert, json, structs
 
 from streameval.common.arrays import Array
 from streameval.common.text import counted
@@ -24,7 +25,8 @@ from streameval.events.batch import EventBatch
 from streameval.events.decoder import JsonDecoder, RewardDecoder
 from streameval.events.frames import ARROW_FILE, ARROW_STREAM
 from streameval.events.origin import Origin
-from streameval.events.tables import IDENTIFIERS, OTHER_FORMS, ColumnNames, Row, TableLayout, json_context, to_seconds
+from streameval.events.schema import Timestamp
+from streameval.events.tables import IDENTIFIERS, OTHER_FORMS, ColumnNames, Row, TableLayout, json_context
 from streameval.events.validation import rejection
 
 __all__ = ["COUNT_KEY", "NAMES_KEY", "ArrowDecoder", "arrow_message", "event_columns", "is_arrow"]
@@ -588,11 +590,20 @@ def _written(name: str, values: Sequence[Any]) -> Any:
         texts = pa.array([None if value is None else str(value) for value in values], pa.string())
         return texts if name == "event_id" else texts.dictionary_encode()
     if name == "timestamp" and not all(map(_is_number, present)):
-        return pa.array([None if value is None else to_seconds(value) for value in values], pa.float64())
+        return _written_times(values)
     if name == "reward" and len(kinds) > 1:  # it may be true
         values = [float(value) if isinstance(value, bool) else value for value in values]
     are_numbers = name not in (*IDENTIFIERS, "reward_id") and all(map(_is_number, values))
     return _plain_array(name, values, pa.float64() if are_numbers else None)
+
+
+def _written_times(values: Sequence[Any]) -> Any:
+    """Return the column of `timestamp`, with the times that JSON has. A text without a zone is none."""
+    try:
+        times = convert(values, list[Timestamp | None])
+    except ValidationError as error:
+        raise TypeError(f"timestamp has a value that is no time in JSON: {error}") from error
+    return pa.array([time.timestamp() if isinstance(time, datetime) else time for time in times], pa.float64())
 
 
 def _written_policies(values: Sequence[Any], present: Sequence[Any]) -> Any:

@@ -594,6 +594,7 @@ def test_names_of_policies_must_be_one_for_each_number(names: bytes) -> None:
         ("reward_id", [1, 2.5]),
         ("propensity", [0.5, True]),
         ("timestamp", [1, True]),
+        ("timestamp", ["2026-01-31T10:00:00"]),  # UTC in a table, and not in JSON
         ("sampling_probability", [0.5, True]),
         ("member", [0.5, True]),
         ("features", [[[0.5, True]], [[1.0]]]),
