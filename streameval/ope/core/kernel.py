@@ -24,8 +24,6 @@ __all__ = [
     "signed_sums",
 ]
 
-DECAYS = 13
-"""The number of decays of a mixture."""
 ROUNDING = 1e-12
 """A difference below this share of its terms is rounding."""
 
