@@ -18,7 +18,7 @@ from streameval.ope.evaluator.rooms import ROOMS
 from support.paths import ROOT
 
 REPORTS = """
-import json, pkgutil, sys
+import json, pkgutil
 from importlib import import_module
 from pathlib import Path
 
@@ -52,12 +52,12 @@ configured = {
     "learning": {"policies": {"candidates": {"more": "learned"}}},
 }
 reports, refused = {}, []
-if all(room.name != sys.argv[1] for room in ROOMS):
+if all(room.name != absent for room in ROOMS):
     for module in pkgutil.walk_packages(se.__path__, "streameval."):
         if not module.name.endswith(("__main__", ".spark")):  # pyspark is optional
             import_module(module.name)
 for name, (events, options) in cases.items():
-    if name != sys.argv[1]:
+    if name != absent:
         evaluator, batch = se.Evaluator(**options), se.EventBatch.from_arrays(**events)
         evaluator.update(batch[:250])
         again = se.Evaluator.from_state(evaluator.state())
@@ -72,8 +72,26 @@ for name, (events, options) in cases.items():
                 ask()
             except (se.ConfigError, ValueError) as error:
                 refused.append(str(error))
-print(json.dumps([[room.name for room in ROOMS], reports, refused]))
+print(json.dumps([[room.name for room in ROOMS], reports, refused]), flush=True)
 """
+EACH = """
+import gc, os, sys
+
+absent, (script, *names) = "", sys.argv[1:]
+exec(script)
+gc.freeze()  # memory that is not touched stays shared
+for absent in names:
+    if not os.fork():  # without the modules of the whole package, and with those of all libraries
+        for module in [name for name in sys.modules if name.startswith(("streameval", "support"))]:
+            del sys.modules[module]
+        os.chdir(absent)
+        sys.path.insert(0, os.getcwd())
+        exec(script)
+        break
+    if os.wait()[1]:
+        print("null", flush=True)
+"""
+"""Run the script with the whole package, and with the package without a room in each of some directories."""
 WITHOUT = "this installation is without the room"
 ASKED = {
     "limits": [f"reward.max: {WITHOUT} limits"] * 2,
@@ -101,40 +119,37 @@ CHECKS = {"calibration": {"calibration"}, "frequencies": {"propensities"}}
 """Trust checks of a room in the remaining cases."""
 
 
-def reports_without(path: Path, absent: str, directory: Path) -> Any:
-    """Return the names of rooms of a package in a directory, its other Reports, and the errors of one case."""
-    environment = {**os.environ, "PYTHONPATH": f"{path}{os.pathsep}{ROOT / 'tests'}", "PYTHONSAFEPATH": "1"}
-    command = [sys.executable, "-c", REPORTS, absent]
-    settings: Any = {"env": environment, "cwd": directory, "timeout": 120}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, **settings)
-    assert not done.returncode, done.stderr
-    return json.loads(done.stdout)
-
-
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], dict[str, Any]]:
-    """Return the names of all rooms, and the Reports of all cases by the whole package."""
-    rooms, reports, _ = reports_without(Path(*streameval.__path__).parent, "", tmp_path_factory.mktemp("whole"))
-    return rooms, reports
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return for the whole package, and without each room, the names of rooms, all other Reports, and errors."""
+    package, directory = Path(*streameval.__path__), tmp_path_factory.mktemp("rooms")
+    names = [room.name for room in ROOMS]
+    for name in names:
+        copied = directory / name / "streameval"
+        shutil.copytree(package, copied)
+        for module_path in (f"ope/evaluator/{name}.py", *FURTHER.get(name, ())):
+            path = copied / module_path
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        entries = (f"from streameval.ope.evaluator.{name} import ROOM as {name.upper()}", f"    {name.upper()},")
+        for module, removed in {"ope/evaluator/rooms.py": entries, **LINES.get(name, {})}.items():
+            lines = (copied / module).read_text().splitlines()
+            assert set(removed) <= set(lines)
+            (copied / module).write_text("\n".join(line for line in lines if line not in removed))
+    environment = {**os.environ, "PYTHONPATH": f"{package.parent}{os.pathsep}{ROOT / 'tests'}", "PYTHONSAFEPATH": "1"}
+    settings: Any = {"env": environment, "cwd": directory, "timeout": 120}
+    done = subprocess.run(
+        [sys.executable, "-c", EACH, REPORTS, *names], capture_output=True, text=True, check=False, **settings
+    )
+    assert not done.returncode, done.stderr
+    found = dict(zip(("", *names), map(json.loads, done.stdout.splitlines()), strict=True))
+    assert all(found.values()), done.stderr
+    return found
 
 
 @pytest.mark.parametrize("name", [room.name for room in ROOMS])
-def test_a_package_without_a_room_gives_the_same_numbers(
-    name: str, whole: tuple[list[str], dict[str, Any]], tmp_path: Path
-) -> None:
-    package = Path(*streameval.__path__)
-    copied = tmp_path / "streameval"
-    shutil.copytree(package, copied)
-    for module_path in (f"ope/evaluator/{name}.py", *FURTHER.get(name, ())):
-        path = copied / module_path
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    entries = (f"from streameval.ope.evaluator.{name} import ROOM as {name.upper()}", f"    {name.upper()},")
-    for module, removed in {"ope/evaluator/rooms.py": entries, **LINES.get(name, {})}.items():
-        lines = (copied / module).read_text().splitlines()
-        assert set(removed) <= set(lines)
-        (copied / module).write_text("\n".join(line for line in lines if line not in removed))
-    before, reports = whole
-    after, partial_reports, refused = reports_without(tmp_path, name, tmp_path)
+def test_a_package_without_a_room_gives_the_same_numbers(name: str, answers: dict[str, Any]) -> None:
+    before, reports, _ = answers[""]
+    after, partial_reports, refused = answers[name]
     expected = {case: deepcopy(report) for case, report in reports.items() if case != name}
     wanted = ASKED.get(name, [])
     assert len(refused) == len(wanted)
