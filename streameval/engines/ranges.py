@@ -221,7 +221,8 @@ class RangeEvaluator:
                     dropped += 1
             return batch
 
-        for batch in _gathered(messages, decoded):
+        parts = (part for records in messages for group, _ in pipeline.groups([records], {}) for part in group)
+        for batch in _gathered(parts, decoded):
             if len(batch) and not events:
                 problems += [f"{missing}; {missing.hint}" for missing in summariser.missing_fields(batch)]
             summariser.update(batch)
@@ -255,7 +256,7 @@ def messages_of(client: Client, range: OffsetRange, patience: float) -> Iterator
         for records in parts:
             row = bisect_left(records.offsets, range.end)
             if row:
-                yield _first(records, row)
+                yield records.between(0, row)
         if position > reached:
             reached, moved_at = position, time.monotonic()
         elif time.monotonic() > moved_at + patience:
@@ -263,13 +264,8 @@ def messages_of(client: Client, range: OffsetRange, patience: float) -> Iterator
             moved_at = time.monotonic()
 
 
-def _first(records: Records, rows: int) -> Records:
-    times = None if records.timestamps is None else records.timestamps[:rows]
-    return replace(records, offsets=records.offsets[:rows], values=records.values[:rows], timestamps=times)
-
-
 def _gathered(messages: Iterator[Records], decoded: Callable[[Records], EventBatch]) -> Iterator[EventBatch]:
-    """Yield events in batches of at least `EVENTS_AT_ONCE` messages, then the remaining ones.
+    """Yield events in batches of at least `EVENTS_AT_ONCE` messages or events, then the remaining ones.
 
     Messages are decoded as they come, while they are in the processor's cache.
     """
@@ -277,7 +273,7 @@ def _gathered(messages: Iterator[Records], decoded: Callable[[Records], EventBat
     count = 0
     for records in messages:
         batches.append(decoded(records))
-        count += len(records)
+        count += max(len(records), len(batches[-1]))
         if count >= EVENTS_AT_ONCE:
             yield EventBatch.concat(batches)
             batches, count = [], 0

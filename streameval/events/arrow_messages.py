@@ -112,6 +112,16 @@ class ArrowDecoder:
     def identified(self, identified: bool) -> None:
         self.decoder.identified = identified
 
+    def most_events(self, messages: Sequence[Message], enough: int) -> list[int]:
+        """Return how many events each message holds at most, roughly if all hold no more than `enough`."""
+        bounds = [1 + len(message or b"") // MIN_BYTES_OF_EVENT for message in messages]
+        if sum(bounds) <= enough:
+            return bounds
+        return [
+            min(bound, _promised_events(message)) if message and is_arrow(message) else 1
+            for message, bound in zip(messages, bounds, strict=True)
+        ]
+
     def decode_batch(self, values: Iterable[Message], origin: Origin | None = None) -> Any:
         """Decode messages into columns. The rows of an Arrow message share its offset."""
         messages = list(values)
@@ -160,7 +170,8 @@ class ArrowDecoder:
         sizes = [content.events for content in contents]
         owner = np.repeat(numbers, sizes)
         if contents[0].schema is None:
-            yield self._refused(owner, np.repeat([content.problem for content in contents], sizes).tolist())
+            problems = np.repeat([content.problem for content in contents], sizes).tolist()
+            yield self._refused(owner, problems, origin.topic)
             return
         rows = np.concatenate([np.arange(size) for size in sizes])
         try:
@@ -172,7 +183,7 @@ class ArrowDecoder:
                 for number, content in zip(numbers, contents, strict=True):
                     yield from self._decode_equal([number], [content], origin)
                 return
-            part = self._refused(owner, [_problem(error)] * sizes[0])
+            part = self._refused(owner, [_problem(error)] * sizes[0], origin.topic)
         yield part
 
     def _known_schema(self, schema: Any) -> _Schema:
@@ -212,9 +223,9 @@ class ArrowDecoder:
         )
         return {name for path in paths for name in (path, path.partition(".")[0])}
 
-    def _refused(self, owner: Index, problems: Sequence[str]) -> Part:
+    def _refused(self, owner: Index, problems: Sequence[str], topic: str) -> Part:
         """Reject all events of messages that cannot be read."""
-        empty = self.decoder.decode_batch([], Origin.from_parts("", []))
+        empty = self.decoder.decode_batch([], Origin.from_parts(topic, []))
         rejected = [rejection("malformed", problem, b"", event) for event, problem in enumerate(problems)]
         return Part(owner, np.full(len(owner), -1), replace(empty, rejected=tuple(rejected)))
 
@@ -360,6 +371,16 @@ def _read(message: bytes, known_schema: Callable[[Any], _Schema], policies: int)
         return _Content(table.num_rows, "", known.schema, names, table.replace_schema_metadata(None))
     except (OSError, ValueError, KeyError, TypeError, NotImplementedError, MemoryError) as error:  # also of pyarrow
         return _Content(events, _problem(error))
+
+
+def _promised_events(message: bytes) -> int:
+    """Return how many events a message promises. One with others is refused. Without a promise, it may hold any."""
+    source = pa.BufferReader(pa.py_buffer(message))
+    source.seek(FILE_HEADER if message.startswith(ARROW_FILE) else 0)
+    with suppress(OSError, ValueError, pa.ArrowException):  # it is damaged, and refused as well
+        promised = (pa.ipc.open_stream(source).schema.metadata or {}).get(COUNT_KEY)
+        return max(1, int(promised or MAX_EVENTS))
+    return 1
 
 
 def _problem(error: Exception) -> str:

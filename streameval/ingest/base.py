@@ -55,6 +55,11 @@ class Records:
     def __len__(self) -> int:
         return len(self.values)
 
+    def between(self, start: int, stop: int) -> Records:
+        """Return the messages of these indices."""
+        times = None if self.timestamps is None else self.timestamps[start:stop]
+        return replace(self, offsets=self.offsets[start:stop], values=self.values[start:stop], timestamps=times)
+
 
 class NotYetReadableError(StreamevalError):
     """Report messages that cannot be decoded now, but perhaps later. No message decoded with them was taken."""
@@ -353,9 +358,7 @@ class BackfillReader:
 def _split(records: Records, limit: int) -> tuple[Records, Records]:
     """Split records into those with offsets below `limit`, and the others."""
     row = bisect_left(records.offsets, limit)
-    offsets, values = records.offsets, records.values
-    before = replace(records, offsets=offsets[:row], values=values[:row], timestamps=None)
-    return before, replace(records, offsets=offsets[row:], values=values[row:], timestamps=None)
+    return records.between(0, row), records.between(row, len(records))
 
 
 # --- Settings ---

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise
 from typing import Any, Protocol, TypeVar
@@ -18,6 +18,7 @@ from streameval.events.further_rewards import RewardField
 from streameval.events.origin import Origin
 from streameval.events.tables import ColumnNames
 from streameval.ingest.base import Records, StageSettings, TopicPartition
+from streameval.ingest.groups import grouped_messages
 from streameval.ingest.stages import BufferStatus, Deduplication, EventOrder, PartitionEnds, ReaderClock
 from streameval.ingest.stages.buffer import HeldEvents
 
@@ -68,7 +69,8 @@ class EventPipeline:
     Whether events are ordered by time may depend on the number of partitions. It is decided when that is known for the
     first time, and kept.
 
-    Call `take` after every poll, then `source.pause(pipeline.ahead())`: messages too far ahead stay in the log.
+    Call `take` with each of the `groups` of a poll, then `source.pause(pipeline.ahead())`: messages too far ahead stay
+    in the log.
 
     Args:
         events: decodes events
@@ -136,11 +138,22 @@ class EventPipeline:
         """Tell whether events may be due without new messages, so that `take` must also be called then."""
         return self._order is not None or len(self._left) > 0
 
+    def groups(
+        self, records: Sequence[Records], partitions: PartitionEnds
+    ) -> Iterator[tuple[list[Records], PartitionEnds]]:
+        """Yield the messages of a poll, and the partitions, in groups that fit in memory.
+
+        Only with the last group has a partition been read to its end.
+        """
+        *groups, last = grouped_messages(records, self.events)
+        yield from ((group, dict.fromkeys(partitions)) for group in groups)
+        yield last, partitions
+
     def take(self, records: Sequence[Records], partitions: PartitionEnds, now: float = math.inf) -> EventBatch:
         """Return the events that count now, with everything rejected on the way.
 
         Args:
-            records: the messages of a poll
+            records: the messages of a poll, or a group of them
             partitions: all partitions, and when they were found at their end
             now: seconds since 1970. An event dated more than `max_ahead` of the source later counts as of now
 

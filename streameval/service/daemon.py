@@ -18,7 +18,7 @@ from streameval.errors import SourceError, StreamevalError
 from streameval.events import REASONS, EventBatch
 from streameval.ingest.base import NotYetReadableError, Records, Source, SourceStatus
 from streameval.ingest.pipeline import Decoder, EventPipeline
-from streameval.ingest.stages import BufferStatus, ClockBehindError
+from streameval.ingest.stages import BufferStatus, ClockBehindError, PartitionEnds
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.report import Report
 from streameval.service.dead_letters import DeadLetterQueue
@@ -284,10 +284,15 @@ class DaemonLoop(ABC, Generic[Reporting]):
         if self._decisions is not None:
             self._decisions.collect(self._evaluator, versions, self.published.report)
 
-    def _through_pipeline(self, records: list[Records]) -> EventBatch:
-        """Return the events that count now. Messages are withheld while their schema or the right time is unknown."""
+    def _through_pipeline(self, records: list[Records], ends: PartitionEnds) -> EventBatch:
+        """Return the events that count now. Messages are withheld while their schema or the right time is unknown.
+
+        Args:
+            records: the messages
+            ends: all partitions, and when they were found at their end
+        """
         try:
-            batch = self._pipeline.take(records, self._source.status().ended_at, self._clock())
+            batch = self._pipeline.take(records, ends, self._clock())
         except (ClockBehindError, NotYetReadableError) as error:
             if not self._withheld:
                 kind = "clock_behind" if isinstance(error, ClockBehindError) else "messages_unreadable"
@@ -445,8 +450,16 @@ class Daemon(DaemonLoop[Evaluator]):
     """Decode and evaluate in this process."""
 
     def _take(self, records: list[Records]) -> None:
+        groups = list(self._pipeline.groups(records, self._source.status().ended_at))
+        for index, (group, ends) in enumerate(groups):
+            self._take_group(group, ends)
+            if self._withheld:
+                self._withheld = [part for rest, _ in groups[index:] for part in rest]
+                return
+
+    def _take_group(self, records: list[Records], ends: PartitionEnds) -> None:
         started = time.perf_counter()
-        batch = self._through_pipeline(records)
+        batch = self._through_pipeline(records, ends)
         if self._dead_letters is not None:
             self._dead_letters.put(records, batch.rejected)
         if not len(batch) and not batch.rejected:

@@ -12,7 +12,8 @@ import pytest
 
 from streameval.config.model import Config, RewardSettings
 from streameval.events import EventBatch, JsonDecoder
-from streameval.ingest import pipeline
+from streameval.events.arrow_messages import arrow_message
+from streameval.ingest import groups, pipeline
 from streameval.ingest.base import Records, TopicPartition
 from streameval.ingest.pipeline import EventPipeline
 from streameval.ingest.stages import ClockBehindError
@@ -557,6 +558,41 @@ def test_long_messages_are_decoded_a_few_at_a_time_with_equal_results(monkeypatc
     assert cut.origin is not None
     assert whole.origin is not None
     np.testing.assert_array_equal(cut.origin.offset, whole.origin.offset)
+
+
+@pytest.mark.parametrize("order", ["arrival", "event_time"])
+def test_events_with_many_numbers_are_taken_in_groups_with_equal_results(
+    order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few messages of Arrow stand for more numbers than memory holds, if each event has one for each policy."""
+    trees = [json.loads(event(number)) | {"event_id": f"e-{number}"} for number in range(120)]
+    packed = [arrow_message(trees[start : start + 10]) for start in range(0, 120, 10)]
+    damaged, tombstone = packed[0][:-20], None
+    values = [packed[:5], [*packed[5:8], json.dumps(trees[80]).encode(), damaged, tombstone, *packed[9:]]]
+    records = [Records(TOPIC, number, range(len(part)), part) for number, part in enumerate(values)]
+    ends: dict[TopicPartition, float | None] = dict.fromkeys([(TOPIC, 0), (TOPIC, 1)], 2e9)
+
+    def taken() -> list[EventBatch]:
+        intake = start_fresh(config(order=order, format={"kind": "arrow"})).pipeline
+        batches = [intake.take(group, partitions) for group, partitions in intake.groups(records, ends)]
+        batches.append(intake.take([], dict.fromkeys(ends, 3e9)))
+        assert not (buffered := intake.buffered()) or not buffered.late
+        return batches
+
+    whole = EventBatch.concat(taken())
+    monkeypatch.setattr(groups, "MAX_NUMBERS", 25 * (1 + groups.OTHER_NUMBERS))
+    cut = taken()
+    assert len(cut) == 7
+    assert order == "event_time" or max(map(len, cut)) == 21
+    joined = EventBatch.concat(cut)
+    assert (len(whole), len(whole.rejected)) == (111, 11)
+    assert [one.reason for one in joined.rejected] == [one.reason for one in whole.rejected]
+    for name in ("timestamp", "probabilities", "reward"):
+        np.testing.assert_array_equal(getattr(joined, name), getattr(whole, name))
+    assert joined.origin is not None
+    assert whole.origin is not None
+    for name in ("offset", "row", "partition"):
+        np.testing.assert_array_equal(getattr(joined.origin, name), getattr(whole.origin, name))
 
 
 @pytest.mark.parametrize(("duplicates", "repeated", "count"), [("off", 3, 6), (100, 0, 3)])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -12,6 +13,7 @@ from structlog.testing import capture_logs
 
 from streameval.errors import SourceError
 from streameval.events import REASONS, EventBatch, Rejected
+from streameval.ingest import groups
 from streameval.ingest.background import WorkerStatus
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.pipeline import EventPipeline
@@ -411,7 +413,10 @@ def test_the_state_is_written_after_a_failed_source_and_not_after_a_bug() -> Non
 
 
 @pytest.mark.parametrize("size", [1, 5, 30])
-def test_a_clock_far_behind_the_events_withholds_them_and_saves_no_offset(size: int) -> None:
+def test_a_clock_far_behind_the_events_withholds_them_and_saves_no_offset(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "MAX_NUMBERS", 2 * groups.OTHER_NUMBERS)  # two events are taken together
     writer, learner, now = Writer(), Recorder(), [1.0]
     pipeline = EventPipeline(NumberFormat(), KafkaSettings(topic="interactions"))
     source = ListSource([[records(*[b"1000000"] * size)]], exhausted=False)
@@ -424,6 +429,7 @@ def test_a_clock_far_behind_the_events_withholds_them_and_saves_no_offset(size: 
         now[0] = 1_000_001.0
         wait_until(lambda: daemon.published.ready and len(learner.rewards) == size)
     assert writer.kept[-1] is not None
+    assert daemon.published.batch_duration.count == math.ceil(size / 2)
 
 
 @pytest.mark.parametrize("size", [1, 40])
