@@ -247,7 +247,10 @@ class Periodic(PromotionRule):
             return f"the lift of {whole} is not known yet"
         left = known - last["clock"]
         when = f" (in {duration_text(left)})" if left > 0 else ""
-        return f"the lift of {whole} is known at {self._time(known)}{when}"
+        first = ""
+        if last.get("sets", 0.0) > 0:
+            first = f"the first {whole.removeprefix('a whole ')} sets what ratios are compared around; "
+        return f"{first}the lift of {whole} is known at {self._time(known)}{when}"
 
     def _time(self, seconds: float) -> str:
         form = "%Y-%m-%d %H:%M" if self.periods[0].width >= 60 else "%Y-%m-%d %H:%M:%S"
@@ -288,7 +291,7 @@ def _signed(value: float) -> str:
 
 NUMBERS = (
     *("lift", "lower", "staying", "upper", "promotable", "entered", "worse", "dip", "residual"),
-    *("alarm", "again", "known", "periods", "period", "clock", "untimed"),
+    *("alarm", "again", "known", "periods", "period", "clock", "untimed", "sets"),
 )
 
 
@@ -346,6 +349,11 @@ class _Path:
         block, sums = linearised(above, below, before[1:], times, self._periods[0])
         self._parts = _after_production(before, sums)
         self.follow(block, clock, switched)
+        is_first = np.isnan(self._number) & (sums[:, 0] == 0) & (sums[:, -1] > 0)
+        period = self._periods[0]
+        end = np.floor(sums[is_first, -1] / period.width) * period.width
+        self.numbers["known"][-1, is_first] = end + period.least * period.seconds
+        self.numbers["sets"][-1] = is_first
 
     def follow(self, block: BlockLift, clock: Array, switched: Mask | None) -> None:
         """Follow the blocks.

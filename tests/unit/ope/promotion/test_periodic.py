@@ -512,6 +512,61 @@ def test_guardrails_are_judged_over_whole_periods() -> None:
     assert "guardrail complaint: worse than production: lift of a whole day -0." in blocked.reason
 
 
+def prices(hours: range, untimed: int = 0) -> se.EventBatch:
+    """Return clicks that earn more after the first of two actions, without times in one of `untimed` hours."""
+    rng, n = np.random.default_rng([1, hours.start]), 40
+    hour = np.repeat(np.array(hours), n)
+    action = rng.random(len(hour)) < 0.5
+    click = (rng.random(len(hour)) < np.where(hour % 24 < 12, 0.4, 0.8)).astype(float)
+    paid = click * rng.uniform(15.0, 20.0, len(hour)) * np.where(action, 3.0, 1.0) * np.where(hour % 24 < 8, 0.5, 1.0)
+    times = MIDNIGHT + hour * HOUR + np.tile(np.arange(n) * HOUR / n, len(hours))
+    return se.EventBatch.from_arrays(
+        reward=np.full(len(hour), np.nan),
+        propensity=np.full(len(hour), 0.5),
+        policies={"first": np.where(action, 0.9, 0.1), "second": np.where(action, 0.1, 0.9)},
+        timestamp=np.where(untimed and hour % max(untimed, 1) == untimed // 2, np.nan, times),
+        rewards={"click": click, "paid": paid},
+    )
+
+
+def priced(rule: Periodic) -> se.Evaluator:
+    rewards: dict[str, Any] = {"price": {"of": ["paid", "click"]}, "click": {}, "paid": {"max": 60}}
+    promotion = se.Promotion(rule=rule, min_events=0, trust=LENIENT)  # type: ignore[arg-type]
+    return se.Evaluator(
+        ["first", "second"], ["ips"], ["mixture"], block=40, drift=None, rewards=rewards, promotion=promotion
+    )
+
+
+def test_the_first_day_of_a_candidate_sets_a_ratio_whenever_it_comes() -> None:
+    config = priced(Periodic(min_periods=1)).config
+    found = se.Evaluator.from_config(config.for_policies(["first"]))
+    first = "the first day sets what ratios are compared around; the lift of a whole day is known at 2026-"
+    found.update(prices(range(3), untimed=25))
+    assert decisions(found)["first", "periodic"].reason.startswith(f"{first}11-29 00:00 (in ")
+    found.update(prices(range(3, 48), untimed=25))
+    assert decisions(found)["first", "periodic"].lift is None
+    found.update(prices(range(48, 49), untimed=25))
+    assert decisions(found)["first", "periodic"].promotable
+    adopt(found, config)
+    found.update(prices(range(49, 52), untimed=25))
+    late = decisions(found)["second", "periodic"]
+    assert (late.promotable, late.worse) == (False, False)
+    assert late.reason.startswith(f"{first}12-01 01:00 (in ")
+    found.update(prices(range(52, 99), untimed=25))
+    rows = decisions(found)
+    assert (rows["first", "periodic"].promotable, rows["second", "periodic"].worse) == (True, True)
+
+
+def test_a_ratio_without_times_says_that_whole_periods_are_unknown() -> None:
+    found = priced(Periodic())
+    found.update(prices(range(1)))
+    assert "; the lift of a whole day is known at 2026-11-30 00:00" in decisions(found)["first", "periodic"].reason
+    found.update(prices(range(1, 6), untimed=2))
+    row = decisions(found)["first", "periodic"]
+    assert (row.decides, row.promotable) == (False, False)
+    assert row.reason.startswith("whole periods are unknown: 50 % of events have no timestamp")
+
+
 def test_the_memory_takes_at_most_20_kb_a_candidate() -> None:
     sizes = [sum(column.nbytes for column in arrays(Periodic().start(candidates))) for candidates in (1, 11)]
     assert (sizes[1] - sizes[0]) / 10 <= 20_000
