@@ -63,7 +63,7 @@ __all__ = [
 MOST_COPIES = 0.01
 """Share of copies among the events above which no estimate can be trusted: they count as evidence more than once."""
 SAMPLED_EVENTS = 100
-"""Events that show which fields the rest will lack."""
+"""Events at both ends of a log that show which fields it lacks."""
 
 
 @dataclass(frozen=True)
@@ -266,6 +266,7 @@ class Replay:
         self._late_segments = LateSegments()
         self._first_lines: Sequence[bytes | None] = ()
         self._missing: list[MissingField] | None = None
+        self._last: EventBatch | None = None
         self._local_time: str | None = None
 
     def read(self, files: Sequence[str], written: str | None = None) -> Report:
@@ -339,6 +340,7 @@ class Replay:
         self._rejections.add(batch.rejected)
         if len(batch) and self._missing is None:
             self._missing = self.evaluator.missing_fields(batch[:SAMPLED_EVENTS])
+        self._last = batch[-SAMPLED_EVENTS:] if len(batch) else self._last
         self.update(batch)
 
     def _without_copies(self, batch: EventBatch) -> EventBatch:
@@ -390,7 +392,7 @@ class Replay:
                     yield f"hint: {FUNCTION_HINTS[failure.reason]}"
             if report.events.accepted and not policy.events and not policy.failures:
                 yield warning(*self._absent(policy.policy))
-        yield from (warning(str(missing), missing.hint) for missing in self._missing or ())
+        yield from (warning(str(missing), missing.hint) for missing in self._missing_fields())
         for name in self._empty_segments(report):
             hint = f"the segment has the values of the field {self.config.segments[name].field or name}"
             yield warning(f"no event has one of the values of the segment '{name}'", hint)
@@ -401,6 +403,13 @@ class Replay:
             yield warning(f"the segment '{name}' decides the {outcome}, so it is known after the decision only", hint)
         yield from self._warnings_of_ids()
         yield from (*self._counts.warnings(), *missing_warnings(report), *trust_warnings(report))
+
+    def _missing_fields(self) -> Iterator[MissingField]:
+        """Yield the fields that the first events lack, and those that the last ones lack alone."""
+        first = {missing.field: missing for missing in self._missing or ()}
+        last = () if self._last is None else self.evaluator.missing_fields(self._last)
+        yield from first.values()
+        yield from (replace(missing, part="last") for missing in last if missing.field not in first)
 
     def _warnings_of_ids(self) -> Iterator[str]:
         """Yield a warning if events lack the id that the configuration, or another file, has a column for."""

@@ -24,6 +24,7 @@ class MissingField:
     Args:
         estimators: their labels, or `per_unit`
         wanted_by: the reward model, if it needs the field
+        part: the part of the log that the events are, `first` or `last`
     """
 
     field: str
@@ -31,6 +32,7 @@ class MissingField:
     events: int
     estimators: tuple[str, ...]
     wanted_by: str | None = None
+    part: str = "first"
 
     @property
     def is_lost(self) -> bool:
@@ -47,11 +49,12 @@ class MissingField:
         return "log it, or leave these estimators out; `streameval schema` prints what an event looks like"
 
     def __str__(self) -> str:
-        estimators, events = ", ".join(self.estimators), counted(self.events, "event")
+        estimators, events = ", ".join(self.estimators), f"{self.part} {counted(self.events, 'event')}"
         if self.is_lost:
-            return f"none of the first {events} has {self.field}: no value for {estimators}"
+            lost = "no value" if self.part == "first" else "missing"
+            return f"none of the {events} has {self.field}: {lost} for {estimators}"
         have = "has" if self.lacking == 1 else "have"
-        return f"{self.lacking} of the first {events} {have} no {self.field}: missing for {estimators}"
+        return f"{self.lacking} of the {events} {have} no {self.field}: missing for {estimators}"
 
 
 def missing_fields(config: EvaluatorConfig, batch: EventBatch) -> list[MissingField]:

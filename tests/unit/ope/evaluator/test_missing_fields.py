@@ -92,6 +92,16 @@ def test_replay_warns_and_continues(log: Path, capfd: pytest.CaptureFixture[str]
     assert values["challenger", "ips"] == pytest.approx(0.2)
 
 
+@pytest.mark.parametrize(("events", "found"), [(190, "80 of the last 100 events"), (999, "none of the last 100")])
+def test_replay_names_the_field_that_later_events_lack(
+    events: int, found: str, log: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write(log, [event(n, propensities=WHOLE["propensities"] if n < 110 else None) for n in range(events)])
+    outcome = command(capfd, "replay", "streameval.yaml", "log.ndjson")
+    (line,) = (line for line in outcome.err.splitlines() if line.endswith("`propensities`: missing for cab"))
+    assert line.startswith(f"warning: {found} ")
+
+
 def test_the_daemon_logs_it_once_when_the_first_events_arrive() -> None:
     config = Config.model_validate(
         {"policies": {"candidates": ["challenger"]}, "estimators": ["dm"], "averages": ["cumulative"]}
