@@ -166,7 +166,8 @@ class LogSummary:
         self._exploration = ExplorationSums(len(self.policies)) if explores else None
         self._first, self._last, self._timed = math.inf, -math.inf, 0
         self._sampling = np.zeros((len(self.policies), 3))
-        # Products of 1, w, w r, v, v r, where v is the weight of production
+        # Products of 1, w, w r, v, v r, with the weight v of production. `advice` shares no sums with `exploration`,
+        # which needs full distributions, nor with the Report, whose noise is not split by size of weight.
         self._products = np.zeros((len(self.policies), len(WEIGHT_EDGES) + 1, 5, 5))
 
     def update(self, batch: EventBatch) -> None:
