@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -94,7 +96,7 @@ def read(config: Config, written: Logs, seed: int, every: float, restarts: bool 
     for number, now in enumerate(np.arange(0.0, 900.0, every).tolist()):
         records, ended = [], dict[tuple[str, int], float | None]()
         for partition, log in written.items():
-            end = sum(time <= now for time, _ in log)
+            end = bisect_right(log, now, key=itemgetter(0))
             first, last = position[partition], min(end, position[partition] + int(rng.integers(0, 400)))
             if last > first:
                 records.append(Records(*partition, range(first, last), [message for _, message in log[first:last]]))
