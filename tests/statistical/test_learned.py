@@ -112,8 +112,9 @@ def played(seed: int, events: int) -> float:
     precision, moment, earned = np.eye(WIDTH), np.zeros(WIDTH), 0.0
     for _ in range(events):
         features = rng.normal(size=(ACTIONS, WIDTH))
-        spread = np.einsum("ad,de,ae->a", features, np.linalg.inv(precision), features)
-        best = features[np.argmax(features @ np.linalg.solve(precision, moment) + np.sqrt(spread))]
+        inverse = np.linalg.inv(precision)
+        spread = (features @ inverse * features).sum(axis=1)
+        best = features[np.argmax(features @ inverse @ moment + np.sqrt(spread))]
         reward = float(rng.random() < 1 / (1 + np.exp(-2 * best @ np.array([1.0, -1.0, 0.5]))))
         precision, moment, earned = precision + np.outer(best, best), moment + reward * best, earned + reward
     return earned / events
