@@ -53,8 +53,7 @@ def continued(before: EvaluatorConfig, state: EvaluatorState, config: EvaluatorC
         candidate_order=config.candidate_order,
         reward_model=config.reward_model,
     )
-    selected, grids = _selected(before, state, kept), config.grids()
-    monitor = config.monitor(config.promotion_lifts(grids))
+    selected, grids, monitor = _selected(before, state, kept), config.grids(), config.monitor()
     fresh = weighing.start(config, grids, monitor)
     pairs = zip(grids, kept.grids(), selected.grids, strict=True)
     return structs.replace(
@@ -90,8 +89,7 @@ def _selected(whole: EvaluatorConfig, state: EvaluatorState, config: EvaluatorCo
 def _selected_promotion(
     whole: EvaluatorConfig, state: MonitorState | None, config: EvaluatorConfig, index: Sequence[int]
 ) -> MonitorState | None:
-    before, lifts = whole.promotion_lifts(whole.grids()), config.promotion_lifts(config.grids())
-    monitor, part = whole.monitor(before), config.monitor(lifts)
+    monitor, part = whole.monitor(), config.monitor()
     if monitor is None or part is None or state is None:
         return None
     return part.with_lifts(monitor.select_candidates(state, [policy - 1 for policy in index[1:]]), monitor.lifts)
@@ -200,13 +198,12 @@ def _promotion_of_both(
     both: EvaluatorConfig,
     company: Company,
 ) -> MonitorState | None:
-    lifts = [setup.promotion_lifts(setup.grids()) for setup in (config, late, both)]
-    own, other, monitor = (setup.monitor(pairs) for setup, pairs in zip((config, late, both), lifts, strict=True))
+    own, other, monitor = config.monitor(), late.monitor(), both.monitor()
     if monitor is None or own is None or state is None:
         return late_state
     if other is None or late_state is None:
         return monitor.with_lifts(state, own.lifts)
-    if not lifts[0] and lifts[1] and _covers(config, late):
+    if not own.lifts and other.lifts and _covers(config, late):
         return late_state
     state, late_state = monitor.with_lifts(state, own.lifts), monitor.with_lifts(late_state, other.lifts)
     return monitor.join(state, late_state, company) if company.new else state

@@ -524,20 +524,18 @@ class EvaluatorConfig:
                 )
         return tuple(grids)
 
-    def promotion_lifts(self, grids: Sequence[Grid]) -> tuple[Pair, ...]:
+    @property
+    def promotion_lifts(self) -> tuple[Pair, ...]:
         """Return the lifts that promotion may decide by, the preferred one first.
 
         Their estimators are not biased by design, and their averages mix components. A lift is left out if a preferred
         estimator needs no more of the events, because that one never lacks evidence that the other has.
-
-        Args:
-            grids: the grids of this config
         """
         if self.promotion is None or len(self.policies) < 2:
             return ()
         possible = [
             (estimator, average.label, grid.needs)
-            for grid in grids
+            for grid in self.grids()
             for average in grid.averages
             if average.mixes_components
             for estimator in grid.estimators
@@ -549,14 +547,14 @@ class EvaluatorConfig:
                 chosen[estimator.label, average] = needs
         return tuple(chosen)
 
-    def monitor(self, lifts: Sequence[Pair]) -> PromotionMonitor | None:
-        """Return the monitor of promotion that decides by these lifts, or None if there is nothing to decide."""
+    def monitor(self) -> PromotionMonitor | None:
+        """Return the monitor of promotion, or None if there is nothing to decide."""
         if self.promotion is None or len(self.policies) < 2:
             return None
         return PromotionMonitor.from_settings(
             self.promotion,
             self.policies,
-            [" on ".join(pair) for pair in lifts],
+            [" on ".join(pair) for pair in self.promotion_lifts],
             confidence=self.confidence,
             errors=self.errors[1:],
             rewards=self.rewards,

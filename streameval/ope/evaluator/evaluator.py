@@ -167,25 +167,8 @@ class Evaluator:
         segments: Mapping[str, Segment | Mapping[str, Any]] | None = None,
         propensity: EstimatedPropensity | Mapping[str, Any] | str | None = None,
     ) -> None:
-        options = {
-            "candidates": candidates,
-            "estimators": estimators,
-            "averages": averages,
-            "reward_range": reward_range,
-            "production": production,
-            "intervals": intervals,
-            "confidence": confidence,
-            "block": block,
-            "reward_model": reward_model,
-            "drift": "off" if drift is None else drift,
-            "promotion": "off" if promotion is None else promotion,
-            "ranking": ranking,
-            "logging": logging,
-            "rewards": rewards,
-            "segments": segments,
-            "propensity": propensity,
-        }
-        given = {name: value for name, value in options.items() if value is not None}
+        given = {name: value for name, value in locals().items() if name != "self" and value is not None}
+        given |= {name: "off" for name, value in (("drift", drift), ("promotion", promotion)) if value is None}
         with hints_of_python("streameval.Evaluator"):
             arguments = validated(EvaluatorArguments, given)
             self.config = EvaluatorConfig.from_options(
@@ -245,8 +228,8 @@ class Evaluator:
         """Derive what the config computes. `computed` has the functions of policies in code, None to make them."""
         self._computed = prepared(self.config.computed_policies) if computed is None else computed
         self._grids = self.config.grids()
-        self.promotion_lifts = self.config.promotion_lifts(self._grids)
-        self._monitor = self.config.monitor(self.promotion_lifts)
+        self.promotion_lifts = self.config.promotion_lifts
+        self._monitor = self.config.monitor()
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -730,39 +713,30 @@ class Evaluator:
         predicts = config.policies_need_prediction or any("prediction" in estimators[label].needs for label in shown)
         detections = None if state.drift is None else state.drift.detections
         counts = tuple(policy_counts(config, events.accepted, learned.counts, state.failures, detections))
-        decisions, checks, transitions = (
-            ((), (), ())
-            if self._monitor is None or state.promotion is None
-            else decide(
-                self._monitor,
-                state.promotion,
-                goal_estimates,
-                events.arrivals,
-                events.newest,
-                now,
-                unmatched_share,
-                self.promotion_lifts,
-                counts,
+        promoted: dict[str, Any] = {}
+        if self._monitor is not None and state.promotion is not None:
+            moments, lifts = (events.newest, now, unmatched_share), self.promotion_lifts
+            decisions, checks, transitions = decide(
+                self._monitor, state.promotion, goal_estimates, events.arrivals, *moments, lifts, counts
             )
-        )
-        if checks:
-            further = list(weighing.further_checks(config, learned, checks))
+            further = list(weighing.further_checks(config, learned, checks)) if checks else []
             checks, decisions = add_checks(checks, decisions, further, config.policies[0])
+            promoted = {
+                "promotion": with_notes(config, decisions),
+                "trust": checks,
+                "transitions": transitions,
+                "contenders": self._monitor.contenders(state.promotion, decisions, checks),
+            }
         report = Report(
             confidence=config.confidence,
             production=self.policies[0],
             events=EventCounts(events.accepted, dict(events.rejected), events.newest, events.oldest),
             policies=counts,
             estimates=with_signs(config, estimates),
-            promotion=with_notes(config, decisions),
-            trust=checks,
-            transitions=transitions,
             examination=examination_rows(curve, config.confidence),
-            contenders=()
-            if self._monitor is None or state.promotion is None
-            else self._monitor.contenders(state.promotion, decisions, checks),
             clipped=tuple(rewards.clipped_rows(config.rewards, events.clipped)),
             reward_model=online.read(config.reward_model, state.predictions[0]) if predicts else None,
+            **promoted,
             **rooms.rows(config, state.rooms, Present(late, learned.counts, learned.weights, goal_estimates)),
         )
         return self._warned(with_basis(report))

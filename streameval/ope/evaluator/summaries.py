@@ -53,7 +53,7 @@ def refusals(config: EvaluatorConfig) -> Iterator[tuple[str, str]]:
         if config.interval(average).anytime:
             hint = f"take intervals: {{{average.label}: empirical_likelihood}}"
             yield f"the interval {config.interval(average).kind} on {average.label} follows single events", hint
-    monitor = config.monitor(config.promotion_lifts(config.grids()))
+    monitor = config.monitor()
     if monitor is not None:
         bets = [label for label, rule in monitor.rules.items() if rule.lift_test(monitor.context) is not None]
         yield from ((f"the rule {label} bets on single events", "take promotion: paired") for label in bets)

@@ -220,7 +220,7 @@ def test_the_default_estimators_accept_estimated_propensities() -> None:
     config = Evaluator(["challenger"], propensity="estimated").config
     assert set(config.estimators) == {"snips", "dr"}
     assert len(config.averages) == 6
-    assert config.promotion_lifts(config.grids())
+    assert config.promotion_lifts
 
 
 # --- Refusals ---
