@@ -17,7 +17,7 @@ from streameval.ingest.base import NotYetReadableError, Records
 from streameval.ingest.kafka.client import Client, ClientError, OffsetsGoneError
 from streameval.ingest.kafka.connection import KafkaTopic
 from streameval.ingest.kafka.settings import KafkaSettings
-from streameval.ingest.kafka.source import CONNECT_TIMEOUT, connect
+from streameval.ingest.kafka.source import CONNECT_TIMEOUT, STALL_TIMEOUT, connect
 from streameval.ingest.stages import ClockBehindError
 from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.summaries import Summariser
@@ -182,7 +182,7 @@ class RangeEvaluator:
         """
         self._client = client = self._client or self._connect(self._settings, CONNECT_TIMEOUT, ConnectionGroup())
         try:
-            result = self._evaluated(range, messages_of(client, range, self._settings.stall_timeout), now, batch)
+            result = self._evaluated(range, messages_of(client, range, STALL_TIMEOUT), now, batch)
             return replace(result, epoch=client.epochs().get(range.partition))
         except OffsetsGoneError as gone:
             return RangeGone(dict(gone.resume))

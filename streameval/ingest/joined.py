@@ -12,6 +12,9 @@ from streameval.common.text import Seconds
 from streameval.ingest.base import CandidatesTopic, JoinedTopic, LogSettings, RewardTopic
 from streameval.ingest.stages import EventOrder, RewardStore
 
+MAX_AHEAD = 300.0
+"""Seconds by which an event may be dated ahead of this machine's clock. Later ones count as events of now."""
+
 
 class JoinedSettings(LogSettings):
     """Order the events of a log by time, and join what comes separately."""
@@ -28,10 +31,6 @@ class JoinedSettings(LogSettings):
     )
     idle_timeout: Seconds = Field(
         10.0, description="How much longer events of other partitions wait for an idle partition."
-    )
-    max_ahead: Seconds = Field(
-        300.0,
-        description="How far an event may be dated ahead of this machine's clock; later ones count as events of now.",
     )
     held_max_bytes: PositiveInt = Field(
         128 * 2**20, description="Memory for buffered events; beyond it, partitions that are ahead are not read."
@@ -66,7 +65,7 @@ class JoinedSettings(LogSettings):
 
     @property
     def clock_tolerance(self) -> float:
-        return self.max_ahead
+        return MAX_AHEAD
 
     @property
     def reward_topic(self) -> RewardTopic | None:

@@ -155,7 +155,7 @@ class EventPipeline:
         Args:
             records: the messages of a poll, or a group of them
             partitions: all partitions, and when they were found at their end
-            now: seconds since 1970. An event dated more than `max_ahead` of the source later counts as of now
+            now: seconds since 1970. An event dated more than `clock_tolerance` of the source later counts as of now
 
         Raises:
             ClockBehindError: `now` is more than a day behind the events, and none of the messages is taken.

@@ -212,9 +212,10 @@ def test_lost_records_stop_the_source_if_configured(
 
 
 def test_a_partition_added_while_reading_is_read_from_its_start(
-    broker: Broker, administrator: KafkaAdminClient, topic: str
+    broker: Broker, administrator: KafkaAdminClient, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with reading(broker.connection, topic, start="latest", discovery_interval=0.1) as reader:
+    monkeypatch.setattr("streameval.ingest.kafka.source.DISCOVERY_INTERVAL", 0.1)
+    with reading(broker.connection, topic, start="latest") as reader:
         reader.poll_until(lambda: reader.status.reached)
         administrator.create_partitions({topic: 6})
         wait_until(
@@ -276,10 +277,11 @@ def test_a_client_finds_its_topic_although_the_broker_answers_late(real_kafka: R
 
 @both_clients
 def test_a_topic_deleted_and_recreated_is_read_from_its_start(
-    broker: Broker, administrator: KafkaAdminClient, topic: str
+    broker: Broker, administrator: KafkaAdminClient, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("streameval.ingest.kafka.source.STALL_TIMEOUT", 2.0)
     produce(numbers(400), topic, broker.connection)
-    with reading(broker.connection, topic, stall_timeout=2) as reader:
+    with reading(broker.connection, topic) as reader:
         reader.poll_until(lambda: reader.seen.total() >= 400)
         administrator.delete_topics([topic])
         reader.poll_until(lambda: topic not in administrator.list_topics())
@@ -482,10 +484,13 @@ def test_partitions_that_are_paused_wait_in_the_log(broker: Broker, topic: str) 
     assert reader.seen == Counter(numbers(8000))
 
 
-def test_messages_fetched_before_a_pause_arrive_when_the_partition_resumes(broker: Broker, topic: str) -> None:
+def test_messages_fetched_before_a_pause_arrive_when_the_partition_resumes(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They arrive without a new client, also if all other partitions have come to their end."""
+    monkeypatch.setattr("streameval.ingest.kafka.source.STALL_TIMEOUT", 3600.0)
     produce(numbers(8000), topic, broker.connection)
-    with reading(broker.connection, topic, max_poll_records=100, stall_timeout="1h") as reader:
+    with reading(broker.connection, topic, max_poll_records=100) as reader:
         reader.poll_until(lambda: reader.seen.total() > 0)
         started = {number for number, position in reader.source.positions.items() if 0 < position < 2000}
         reader.source.pause([(topic, number) for number in started])
@@ -692,12 +697,13 @@ def test_a_topic_is_read_with_tokens_of_an_identity_provider(real_kafka: RealBro
 
 @clients_together
 def test_a_cluster_whose_addresses_have_all_changed_is_found_by_its_bootstrap_servers(
-    real_kafka: RealBroker, topic: str
+    real_kafka: RealBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("streameval.ingest.kafka.source.STALL_TIMEOUT", 5.0)
     port = free_port()
     both = {"bootstrap_servers": [real_kafka.bootstrap, f"127.0.0.1:{port}"]}
     produce(numbers(100), topic, real_kafka.connection)
-    with readers(real_kafka.connection.model_copy(update=both), topic, stall_timeout=5) as together:
+    with readers(real_kafka.connection.model_copy(update=both), topic) as together:
         for reader in together:
             reader.poll_until(lambda: reader.seen.total() >= 100)  # noqa: B023 - ends within the loop
         with real_kafka.moved(port):

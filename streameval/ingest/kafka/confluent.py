@@ -15,7 +15,7 @@ from streameval.ingest.background import ConnectionGroup
 from streameval.ingest.base import Records
 from streameval.ingest.kafka.client import ClientError, with_schema_id
 from streameval.ingest.kafka.connection import KafkaConnection, KafkaTopic, shared_options
-from streameval.ingest.kafka.kafka_python import RECONNECT_BACKOFF_MAX_MS, KafkaPythonClient, milliseconds
+from streameval.ingest.kafka.kafka_python import RECONNECT_BACKOFF_MAX_MS, KafkaPythonClient
 from streameval.ingest.kafka.oauth import provider_of
 
 UNKNOWN_EPOCH = -1
@@ -41,8 +41,7 @@ def connection_options(connection: KafkaConnection) -> dict[str, Any]:
     options = shared_options(connection, "confluent") | {
         "bootstrap.servers": connection.address,
         "client.id": "streameval",
-        "ssl.endpoint.identification.algorithm": "https" if connection.ssl_check_hostname else "none",
-        "socket.timeout.ms": milliseconds(connection.request_timeout),
+        "socket.timeout.ms": 30_000,
         "allow.auto.create.topics": False,
         "reconnect.backoff.max.ms": RECONNECT_BACKOFF_MAX_MS,
         "log.connection.close": False,

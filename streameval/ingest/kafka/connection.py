@@ -20,7 +20,6 @@ from pydantic import (
 )
 
 from streameval.common.problems import Problem, refuse, shown
-from streameval.common.text import Seconds
 from streameval.events.diagnosis import MAX_MESSAGE_BYTES
 from streameval.ingest.base import ExistingFile, OnLostOffsets, StrictModel
 
@@ -48,8 +47,8 @@ ApiVersion = Annotated[
 
 CONFLUENT = "pip install 'streameval[confluent]'"
 MSK = "pip install 'streameval[msk]'"
-CONFLUENT_LIMITS = {"request_timeout": (0.01, 300), "fetch_max_bytes": (1000, 2**30), "max_poll_records": (1, 10**6)}
-"""Values that librdkafka accepts, in seconds, bytes and messages."""
+CONFLUENT_LIMITS = {"fetch_max_bytes": (1000, 2**30), "max_poll_records": (1, 10**6)}
+"""Values that librdkafka accepts, in bytes and messages."""
 
 
 class KafkaConnection(StrictModel):
@@ -86,7 +85,6 @@ class KafkaConnection(StrictModel):
     ssl_certfile: ExistingFile | None = Field(None, description="PEM file of this client's certificate.")
     ssl_keyfile: ExistingFile | None = Field(None, description="PEM file of this client's private key.")
     ssl_password: SecretStr | None = Field(None, description="Password of the private key.")
-    ssl_check_hostname: bool = Field(True, description="Whether the broker's certificate must name its host.")
     api_version: ApiVersion | None = Field(
         None, description="Protocol version such as `2.3` for kafka-python; by default it asks the broker."
     )
@@ -94,7 +92,6 @@ class KafkaConnection(StrictModel):
         "kafka-python",
         description="The client library; `confluent` (the extra `streameval[confluent]`) reads several times faster.",
     )
-    request_timeout: Seconds = Field(30.0, description="Give up on an unanswered request after this time.")
     client_options: dict[str, bool | int | float | str] = Field(
         {},
         description="More options of the client library, by its own names, which replace what streameval sets.",
@@ -198,10 +195,6 @@ class KafkaTopic(KafkaConnection):
         le=MAX_MESSAGE_BYTES,
         description="Maximum bytes of a message when it is unpacked; a longer one is rejected as malformed.",
     )
-    stall_timeout: Seconds = Field(
-        30.0, description="Reconnect if unread messages exist but none has arrived for this long."
-    )
-    discovery_interval: Seconds = Field(60.0, description="Interval between checks for new partitions.")
 
     @property
     def reads_schema_ids(self) -> bool:

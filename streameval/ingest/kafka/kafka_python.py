@@ -51,8 +51,6 @@ def connection_options(connection: KafkaConnection) -> dict[str, Any]:
     options = shared_options(connection, "kafka-python") | {
         "bootstrap_servers": connection.bootstrap_servers,
         "client_id": "streameval",
-        "ssl_check_hostname": connection.ssl_check_hostname,
-        "request_timeout_ms": milliseconds(connection.request_timeout),
         "reconnect_backoff_max_ms": RECONNECT_BACKOFF_MAX_MS,
     }
     if connection.api_version is not None:
@@ -159,7 +157,7 @@ class KafkaPythonClient:
         self._is_damaged = False
         self._topic_id: str | None = None
         self._newest_topic_id: str | None = None
-        patience = {"request_timeout_ms": milliseconds(min(settings.request_timeout, timeout))}  # it is waited for
+        patience = {"request_timeout_ms": milliseconds(timeout)}  # it is waited for
         with translated_errors():
             options = arguments(KafkaAdminClient, settings) | patience
             self._administrator, _ = connected(KafkaAdminClient, options, timeout, connections)

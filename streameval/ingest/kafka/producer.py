@@ -107,7 +107,7 @@ def _producer(connection: KafkaConnection, delivery_timeout: float, block_timeou
         connection,
         linger_ms=20,
         delivery_timeout_ms=milliseconds(delivery_timeout),
-        request_timeout_ms=milliseconds(min(connection.request_timeout, delivery_timeout / 2)),
+        request_timeout_ms=milliseconds(delivery_timeout / 2),
         max_block_ms=milliseconds(block_timeout),
         metrics_enabled=False,
         **options,

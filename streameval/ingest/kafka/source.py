@@ -41,6 +41,9 @@ SILENCE_TIMEOUT = 10.0
 """Count the cluster as not reached after this many seconds without an answer."""
 PROBE_INTERVAL = 3.0
 PROBE_TIMEOUT = 1.0  # a broker may hold the connection for the half second of an empty fetch before it answers
+DISCOVERY_INTERVAL = 60.0  # between two requests for new partitions
+STALL_TIMEOUT = 30.0
+"""Use another client if unread messages exist but none has arrived for this many seconds."""
 STALL_SHARE = 0.1
 """Share of the time in which the caller processes messages that counts towards the stall timeout. A partition waits
 while messages of others are processed, which may take long if events come faster. A new client would forget these
@@ -263,7 +266,7 @@ class KafkaSource:
         self._set_positions(positions, self._epochs())
         self._see_epochs(client)
         now = self._opened_at = self._answered_at = self._clock()
-        self._probe_at, self._discover_at = now + PROBE_INTERVAL, now + self._settings.discovery_interval
+        self._probe_at, self._discover_at = now + PROBE_INTERVAL, now + DISCOVERY_INTERVAL
         self._detail = f"reading {counted(len(positions), 'partition')} of {topic}"
         log.info("kafka_connected", servers=self._settings.address, topic=topic, positions=self.positions)
         return client
@@ -380,7 +383,7 @@ class KafkaSource:
 
     def _check_broker(self, client: Client) -> None:
         """Raise ClientError if the broker has not answered, or a partition has not moved, for the stall timeout."""
-        now, allowed = self._clock(), self._settings.stall_timeout
+        now, allowed = self._clock(), STALL_TIMEOUT
         self._probe_at = now + PROBE_INTERVAL
         try:
             self._probe(client)
@@ -413,7 +416,7 @@ class KafkaSource:
                 self._set_positions(client.offsets(fresh, "earliest", PROBE_TIMEOUT))
                 client.assign(self.positions, self._epochs())
                 log.info("kafka_partitions_added", topic=self._settings.topic, partitions=sorted(fresh))
-            self._discover_at = now + self._settings.discovery_interval
+            self._discover_at = now + DISCOVERY_INTERVAL
 
     def _skip_lost(self, client: Client, resume: Mapping[int, int | None]) -> None:
         """Continue at messages that the log still has, and count those that it no longer has."""

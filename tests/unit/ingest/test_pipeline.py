@@ -213,16 +213,6 @@ def test_events_dated_ahead_count_and_make_no_other_too_late(joined: bool, ahead
     assert not joined or batch.reward.sum() == 300.0
 
 
-@pytest.mark.parametrize(("max_ahead", "ahead"), [("1m", 1), ("10m", 0)])
-def test_how_far_events_may_be_dated_ahead_is_configured(max_ahead: str, ahead: int) -> None:
-    pipeline = start_fresh(config(order="event_time", max_ahead=max_ahead)).pipeline
-    log = Log({(TOPIC, 0): [event(0, timestamp=1000.0 + 300.0)]})
-    (taken,) = [pipeline.take(log.read(np.random.default_rng(0)), log.partitions(), 1000.0)]
-    assert pipeline.ahead_of_clock == ahead
-    out = EventBatch.concat([taken, pipeline.take([], log.partitions(ended=True), 2000.0)])
-    assert out.timestamp.tolist() == [1000.0 if ahead else 1300.0]
-
-
 @pytest.mark.parametrize("restarts", [False, True])
 @pytest.mark.parametrize("joined", [False, True])
 def test_events_dated_ahead_count_even_if_the_clock_of_this_machine_was_ahead(joined: bool, restarts: bool) -> None:

@@ -177,7 +177,7 @@ def test_silence_of_the_cluster_is_distinguished_from_a_quiet_topic(cluster: Fak
 
 
 def test_a_client_that_gets_no_answer_for_the_stall_timeout_is_replaced(cluster: FakeCluster) -> None:
-    bench = Bench(cluster, stall_timeout=30)
+    bench = Bench(cluster)
     bench.poll(10)
     cluster.up = False
     assert bench.poll(12, every=PROBE_INTERVAL).rebuilds == 1
@@ -189,7 +189,7 @@ def test_a_client_that_gets_no_answer_for_the_stall_timeout_is_replaced(cluster:
 
 def test_a_partition_that_stands_still_while_events_wait_gets_a_new_client(cluster: FakeCluster) -> None:
     cluster.deaf = {1}
-    bench = Bench(cluster, stall_timeout=30)
+    bench = Bench(cluster)
     assert bench.poll(9, every=PROBE_INTERVAL).rebuilds == 0
     assert bench.source.status().lag == 10
     assert bench.poll(8, every=PROBE_INTERVAL).rebuilds == 1  # little of the time in which messages came counts
@@ -206,7 +206,7 @@ def test_a_partition_that_waits_for_its_turn_counts_as_stuck_only_much_later(
     """Poll all the time, and get messages of another partition first."""
     cluster.fill(0, 90)
     cluster.deaf = {1}
-    assert (Bench(cluster, stall_timeout=30).poll(20, every=every).rebuilds > 0) == stuck
+    assert (Bench(cluster).poll(20, every=every).rebuilds > 0) == stuck
 
 
 def test_a_source_that_is_never_reached_waits_for_longer_and_longer(cluster: FakeCluster) -> None:
@@ -220,7 +220,7 @@ def test_a_source_that_is_never_reached_waits_for_longer_and_longer(cluster: Fak
 def test_new_clients_that_return_nothing_do_not_end_the_wait_of_their_partition(cluster: FakeCluster) -> None:
     """Connect again and again, and answer every request but the fetches of one partition."""
     cluster.deaf = {1}
-    status = Bench(cluster, stall_timeout=30).poll(100)
+    status = Bench(cluster).poll(100)
     assert status.rebuilds > 5
     assert status.waiting == 495.0  # since the first poll has found the partitions
     assert status.partitions[0].lag == 0
@@ -265,14 +265,14 @@ def test_a_client_that_never_finishes_connecting_is_given_up(cluster: FakeCluste
 def test_a_caller_that_is_slower_than_the_stall_timeout_keeps_its_client(cluster: FakeCluster) -> None:
     cluster.fill(0, 200)
     cluster.fill(1, 200)
-    bench = Bench(cluster, stall_timeout=30)
+    bench = Bench(cluster)
     assert bench.poll(40, every=31.0).rebuilds == 0
     assert len(bench.seen) >= 39 * 3
 
 
 def test_events_of_an_open_transaction_wait_without_alarm(cluster: FakeCluster) -> None:
     cluster.hidden = 2
-    status = Bench(cluster, stall_timeout=30).poll(30, every=PROBE_INTERVAL)
+    status = Bench(cluster).poll(30, every=PROBE_INTERVAL)
     assert status.rebuilds == 0
     assert status.lag == 4
 
@@ -438,7 +438,7 @@ def test_a_recreated_topic_stops_the_source_if_configured(cluster: FakeCluster) 
 
 
 def test_a_partition_added_later_is_read_from_its_start(cluster: FakeCluster) -> None:
-    bench = Bench(cluster, start="latest", discovery_interval=60)
+    bench = Bench(cluster, start="latest")
     bench.poll(5)
     cluster.fill(2, 6)
     bench.poll(5)
@@ -571,7 +571,7 @@ def test_messages_lost_between_two_runs_stop_the_source_if_configured(
 
 
 def test_a_paused_partition_waits_in_the_log_and_is_not_stuck(cluster: FakeCluster) -> None:
-    bench = Bench(cluster, stall_timeout=30)
+    bench = Bench(cluster)
     bench.source.pause([(TOPIC, 1), ("another", 0)])
     status = bench.poll(20, every=PROBE_INTERVAL)
     assert bench.seen == cluster.logs[0]
@@ -635,7 +635,6 @@ def test_security_settings_become_the_clients_arguments(tmp_path: Path) -> None:
             "ssl_certfile": certificate,
             "ssl_keyfile": key,
             "ssl_password": "nor-this",
-            "ssl_check_hostname": False,
             "api_version": 2.3,
         }
     )
@@ -650,7 +649,6 @@ def test_security_settings_become_the_clients_arguments(tmp_path: Path) -> None:
         "ssl_certfile": certificate,
         "ssl_keyfile": key,
         "ssl_password": "nor-this",
-        "ssl_check_hostname": False,
         "api_version": (2, 3),
     }
     options = confluent.consumer_options(settings)
@@ -664,7 +662,6 @@ def test_security_settings_become_the_clients_arguments(tmp_path: Path) -> None:
         "ssl.certificate.location": certificate,
         "ssl.key.location": key,
         "ssl.key.password": "nor-this",
-        "ssl.endpoint.identification.algorithm": "none",
     }
     assert "of-nobodys-business" not in repr(settings)
     assert "nor-this" not in repr(settings)
@@ -837,13 +834,11 @@ LOGIN = {"security_protocol": "SASL_SSL", "sasl_username": "reader", "sasl_passw
         {"topic": TOPIC, "security_protocol": "SSL", "ssl_keyfile": __file__},
         {"topic": TOPIC, "security_protocol": "SSL", "ssl_password": "x"},
         {"topic": TOPIC, "bootstrap_servers": "me:secret@broker:9092"},
-        {"topic": TOPIC, "stall_timeout": 0},
         {"topic": TOPIC, "group": "x"},
         {"topic": TOPIC, "group_id": ""},
         {"topic": TOPIC, "client": "librdkafka"},
         {"topic": TOPIC, "client": "confluent", "fetch_max_bytes": 500},
         {"topic": TOPIC, "client": "confluent", "max_poll_records": 2_000_000},
-        {"topic": TOPIC, "client": "confluent", "request_timeout": "10m"},
     ],
 )
 def test_settings_that_cannot_work_are_refused(wrong: dict[str, object]) -> None:
