@@ -73,9 +73,9 @@ def _training(config: Config, estimator: str | None, passes: int, patience: int)
     evaluator_config = config.evaluator_config()
     default = SNIPS() if config.ranking is None else ClickSNIPS()
     estimators = {choice.label: choice for choice in config.estimators} or {default.label: default}
-    if all(policy.kind not in policy_file.KINDS for policy in evaluator_config.learned_policies.values()):
+    if all(policy.kind not in policy_file.TRAINED for policy in evaluator_config.learned_policies.values()):
         hint = "write policies: {candidates: {apprentice: {kind: learned, objective: snips}}}"
-        raise InputError(f"policies.candidates: no candidate is of kind {' or '.join(policy_file.KINDS)}", hint=hint)
+        raise InputError(f"policies.candidates: no candidate is of kind {' or '.join(policy_file.TRAINED)}", hint=hint)
     require_configured("--estimator", estimator, estimators)
     from streameval.ope.evaluator.training import Training  # part of the room `learning`
 

@@ -13,7 +13,8 @@ from streameval.common.arrays import Array, Mask, State
 from streameval.common.component import strict
 from streameval.events import Fault
 from streameval.events.slates import LISTED, RANKINGS, SlateColumns
-from streameval.ope.policies.base import Answer, LearningPolicy, Log
+from streameval.ope.policies import policy_file
+from streameval.ope.policies.base import Answer, Copied, LearningPolicy, Log
 
 SLOTS = 20
 """Number of slots with their own coefficients. Later slots have the coefficients of the last one."""
@@ -32,29 +33,44 @@ class OfSlotRewards(LearningPolicy):
     the best action that is left. Events with a list of slates have no distribution, because the choice may not be
     listed. The first slate with features decides their number.
 
+    The scores of actions have no constant, which would be equal for all actions of a slot. With `weights` the policy
+    stays as its file has it.
+
     Args:
         epsilon: the probability of a slate that is filled at random
         l2: the penalty on the squares of coefficients
+        weights: the coefficients of the features, as a policy file has them [up to 20 slots, features]
 
     Source: Swaminathan et al., Off-policy evaluation for slate recommendation, NeurIPS 2017, for the targets.
     """
 
     epsilon: Annotated[float, Field(ge=0, le=1, description="the probability of a random slate")] = 0.0
     l2: Annotated[PositiveFloat, Field(description="the penalty on the squares of coefficients")] = 1.0
+    weights: Annotated[tuple[tuple[float, ...], ...], Field(description="fixed coefficients; `file` reads them")] = (
+        field(default=(), repr=False)
+    )
     kind: Literal["of_slot_rewards"] = field(default="of_slot_rewards", kw_only=True, repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.weights) > SLOTS or len(set(map(len, self.weights))) > 1 or () in self.weights:
+            raise ValueError(f"weights must be up to {SLOTS} rows of equally many features, one or more")
 
     @property
     def fills_slots(self) -> bool:
         return True
 
+    @property
+    def keeps_learning(self) -> bool:
+        return not self.weights
+
     def start(self) -> State:
         """Return the state before the first event: sums of products [slots, 1 + d, 1 + d], and of `1, r`."""
-        return {
-            "steps": 0,
-            "precision": np.zeros((SLOTS, 0, 0)),
-            "moment": np.zeros((SLOTS, 0)),
-            "rewards": np.zeros(2),
-        }
+        moment = np.zeros((SLOTS, 0))
+        if self.weights:
+            rows = np.minimum(np.arange(SLOTS), len(self.weights) - 1)
+            moment = np.column_stack([np.zeros(SLOTS), np.array(self.weights)[rows]])
+        precision = np.tile(np.eye(moment.shape[1]), (SLOTS, 1, 1))
+        return {"steps": 0, "precision": precision, "moment": moment, "rewards": np.zeros(2)}
 
     def fold(self, state: State, log: Log) -> tuple[Answer, State]:
         slates, events = log.slates, len(log.reward)
@@ -75,7 +91,7 @@ class OfSlotRewards(LearningPolicy):
                 rows = np.isin(slates.events_of_rows, chosen)
                 block = slates.take(chosen)
                 answer[rows] = self._distributions(state, block)
-                if first + log.block <= events:
+                if first + log.block <= events and self.keeps_learning:
                     assert log.duals is not None
                     state = self._learn(state, block, log.reward[chosen], log.weight[chosen], log.duals[rows])
         lacking = np.flatnonzero(~whole[slates.owner]).tolist()
@@ -84,8 +100,7 @@ class OfSlotRewards(LearningPolicy):
     def _distributions(self, state: State, slates: SlateColumns) -> Array:
         """Return the distribution over the rows of these slates."""
         sets, slot = slates.actions, np.minimum(slates.position, SLOTS - 1)
-        coefficients = np.linalg.solve(state["precision"], state["moment"][..., None])[..., 0]
-        scores = (_inputs(slates) * coefficients[slot[sets.owner]]).sum(axis=1)
+        scores = (_features(slates) * _weights(state)[slot[sets.owner]]).sum(axis=1)
         shown, best = np.zeros(len(scores), dtype=bool), np.zeros(len(scores))
         item, no_item_twice = slates.keys_of_rows, np.isin(slates.logging, RANKINGS)[slates.events_of_rows]
         for position in range(int(slates.sizes.max())):
@@ -103,7 +118,8 @@ class OfSlotRewards(LearningPolicy):
         count, total = state["rewards"]
         centred = np.where(known, reward - (total / count if count else 0.0), 0.0)
         event = slates.events_of_rows
-        inputs, shares = _inputs(slates), np.where(known, weight, 0.0)[event]
+        features = _features(slates)
+        inputs, shares = np.column_stack([np.ones(len(features)), features]), np.where(known, weight, 0.0)[event]
         slot = np.minimum(slates.position, SLOTS - 1)[slates.actions.owner]
         precision, moment = state["precision"].copy(), state["moment"].copy()
         for number in np.unique(slot):
@@ -119,9 +135,16 @@ class OfSlotRewards(LearningPolicy):
             "rewards": state["rewards"] + added,
         }
 
+    def file_content(self, state: State, copied: Copied) -> bytes | None:
+        return policy_file.to_bytes(self, _weights(state), copied.events) if state["moment"].size else None
 
-def _inputs(slates: SlateColumns) -> Array:
-    """Return a constant and the features of all rows, which have equally many [rows, 1 + d]."""
+
+def _weights(state: State) -> Array:
+    """Return the coefficients of the features, without the constant [slots, d]."""
+    return np.asarray(np.linalg.solve(state["precision"], state["moment"][..., None])[:, 1:, 0])
+
+
+def _features(slates: SlateColumns) -> Array:
+    """Return the features of all rows, which have equally many [rows, d]."""
     sets = slates.actions
-    features = sets.features_of(np.ones(len(sets.index), dtype=bool), sets.first_width)
-    return np.column_stack([np.ones(len(features)), features])
+    return sets.features_of(np.ones(len(sets.index), dtype=bool), sets.first_width)

@@ -18,19 +18,22 @@ POLICY_SUFFIX = ".npz"
 FILE_SCHEMA = 1
 """Version of the format."""
 LEARNED = "learned"
-KINDS = (LEARNED, "learned_ranker")
+TRAINED = (LEARNED, "learned_ranker")
+"""Kinds of the policies that `streameval learn` trains in several passes."""
+KINDS = (*TRAINED, "of_slot_rewards")
 """Kinds of the policies that are read again."""
 
 
 def to_bytes(policy: Any, weights: Array, events: int) -> bytes:
     """Return the content of a file `NAME.npz` with two arrays.
 
-    `weights` [1 or positions, features] are the weights of the scores. `description` is a JSON text with the `schema`
-    of the file, the `kind` and options of the policy, and the number of `events`. Equal policies give equal bytes.
+    `weights` [1, positions or slots, features] are the weights of the scores. `description` is a JSON text with the
+    `schema` of the file, the `kind` and options of the policy, and the number of `events`. Equal policies give equal
+    bytes.
 
     Args:
         policy: the policy, a dataclass
-        weights: [1 or positions, features]
+        weights: [1, positions or slots, features]
         events: the number of events that it learned from
 
     >>> from streameval.ope.learning.learned import Learned

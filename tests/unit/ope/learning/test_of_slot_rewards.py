@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import permutations, product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from streameval import Evaluator, EventBatch, OfSlotRewards
+from streameval.common.problems import ProblemsError
+from streameval.config.model import Config
 from streameval.events import ActionSets
 from streameval.ope.evidence.slate_weights import slot_duals
 from streameval.ope.policies.base import Log
@@ -100,3 +103,37 @@ def test_slates_without_features_are_missing() -> None:
     del columns["features"]
     evaluator = evaluated(EventBatch.from_arrays(**columns))
     assert evaluator.report().get("filler", "pseudo_inverse", "cumulative").value is None
+
+
+@pytest.mark.parametrize("way", ["factored", "uniform_ranking"])
+def test_a_frozen_copy_is_read_from_its_file_and_chooses_the_same_slates(way: str, tmp_path: Path) -> None:
+    columns, _ = log(900, way)
+    batch = EventBatch.from_arrays(**columns)
+    versions = {"kind": "versions_of", "policy": "filler", "every": 300, "keep": 1}
+    candidates = {"filler": OfSlotRewards(epsilon=0.1), "frozen": versions}
+    options: dict[str, Any] = {"estimators": ["pseudo_inverse"], "averages": ["cumulative"], "drift": None}
+    made = Evaluator(candidates, **options)
+    made.update(batch[:650])
+    ((copy, _, content),) = Evaluator.versions_in(made.state())
+    assert copy.name == "frozen-2"
+    assert content is not None
+    path = tmp_path / copy.file
+    path.write_bytes(content)
+    stored = {"kind": "of_slot_rewards", "file": str(path)}
+    read = Config.model_validate({"policies": {"candidates": {"filler": stored}}}).evaluator_config().learned_policies
+    made.update(batch[650:850])
+    from_file = Evaluator(read, **options)
+    from_file.update(batch[600:850])
+    found = [
+        one.report().get(name, "pseudo_inverse", "cumulative")
+        for one, name in ((made, "frozen-2"), (from_file, "filler"))
+    ]
+    assert found[0].value == found[1].value
+    assert found[0].importance_weight_max == found[1].importance_weight_max
+    assert [row.learns for row in from_file.report().learners] == [False]
+
+
+def test_weights_are_up_to_20_equal_rows() -> None:
+    for wrong in (((1.0,), (2.0, 3.0)), ((),), ((1.0,),) * 21):
+        with pytest.raises(ProblemsError, match="weights must be up to 20 rows"):
+            OfSlotRewards(weights=wrong)
