@@ -257,10 +257,13 @@ class ActionSets(Listed):
             only the probability of the logged action has NaN in the other rows.
         items: [total] number of the action in its slate, equal for equal actions, None outside slates
         scores: [total] score of the action if its ranking was drawn by scores, else NaN, None outside slates
+        duals: [total] `Gamma^+ 1_s` of the slate, None until a policy has needed it
     """
 
     EVENTS: ClassVar[Mapping[str, Any]] = {"index": -1, "features": ...}
-    ROWS: ClassVar[Mapping[str, tuple[str, ...]]] = {"offsets": ("propensities", "probabilities", "items", "scores")}
+    ROWS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "offsets": ("propensities", "probabilities", "items", "scores", "duals")
+    }
     PARTS: ClassVar[Mapping[str, type[Columns]]] = {"features": Features}
     PROBABILITIES: ClassVar[Sequence[str]] = ("propensities", "probabilities")
 
@@ -270,6 +273,13 @@ class ActionSets(Listed):
     probabilities: Array
     items: Index | None = None
     scores: Array | None = None
+    duals: Array | None = None
+
+    def to_state(self) -> Any:
+        """Return the columns by name, without `duals`, which follow from the others."""
+        state = super(ActionSets, self).to_state()
+        del state["duals"]
+        return state
 
     @property
     def logged(self) -> tuple[Index, Index]:

@@ -17,7 +17,7 @@ from streameval.ope.core.state import Company
 from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.room import Incomplete, Owned, Present, Room
 from streameval.ope.evidence.evidence import LARGEST_WEIGHT
-from streameval.ope.evidence.slate_weights import slot_duals
+from streameval.ope.evidence.slate_weights import with_duals
 from streameval.ope.learning.adam import LinearPolicy
 from streameval.ope.policies import own_choices
 from streameval.ope.policies.base import Answer, LearningPolicy, Log
@@ -62,9 +62,10 @@ def complete(config: EvaluatorConfig, state: State, incomplete: Incomplete) -> t
     limits = config.rewards[0].range
     pages = events.rankings, incomplete.looks, incomplete.signal
     fillers = [policy for policy in config.learned_policies.values() if policy.fills_slots]
-    is_learned = events.slates is not None and any(policy.keeps_learning for policy in fillers)
-    slates = events.slates if fillers else None, slot_duals(events) if is_learned else None
-    log = Log(sets, propensity, reward, 1 / sampling, config.block, None, events.raw_fields, limits, *pages, *slates)
+    if events.slates is not None and any(policy.keeps_learning for policy in fillers):
+        events = replace(events, slates=with_duals(events.slates))  # for the weights as well
+    slates = events.slates if fillers else None
+    log = Log(sets, propensity, reward, 1 / sampling, config.block, None, events.raw_fields, limits, *pages, slates)
     if incomplete.prediction is not None:
         log = _with_prediction(config, log, incomplete.prediction)
     answers, after, unlearned = {}, {}, Faults()

@@ -7,7 +7,8 @@ policy only through its marginal distributions in the slots, and its mean is 1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -28,16 +29,6 @@ MIN_EIGENVALUE = 1e-10
 """Smaller eigenvalues, relative to the largest, count as 0 when `Gamma` is inverted."""
 
 
-def slate_weights(batch: EventBatch, policies: Sequence[str]) -> Array:
-    """Return `G` of each slate for each policy [n, P], NaN if the event is not a slate or lacks the policy.
-
-    It is 1 for the logging policy.
-    """
-    if batch.slates is None:
-        return np.full((len(batch), len(policies)), np.nan)
-    return whole_weights(batch.slates, slot_gains(batch, policies))
-
-
 def whole_weights(slates: SlateColumns, gains: Array) -> Array:
     """Return `G` of each slate from the parts of its slots, [S, P] to [n, P]. It is NaN if the event is not a slate."""
     return np.where((slates.sizes > 0)[:, None], 1.0 + slates.per_event(gains), np.nan)
@@ -55,8 +46,8 @@ def slot_gains(batch: EventBatch, policies: Sequence[str]) -> Array:
         gains = slates.probabilities / slates.propensity[:, None] - 1.0
     for logging, gains_of in (
         (UNIFORM_RANKING, _ranking_gains),
-        (LISTED, lambda some: _dual_gains(some, _listed_duals(some))),
-        (PLACKETT_LUCE, lambda some: _dual_gains(some, _drawn_duals(some))),
+        (LISTED, lambda some: _dual_gains(some, _listed_duals)),
+        (PLACKETT_LUCE, lambda some: _dual_gains(some, _drawn_duals)),
     ):
         events = np.flatnonzero(slates.logging == logging)
         if len(events):
@@ -205,10 +196,8 @@ def _listed_duals(slates: SlateColumns) -> Array:
     return duals
 
 
-def slot_duals(batch: EventBatch) -> Array:
-    """Return `Gamma^+ 1_s` for each row of `slates.actions`, so that `G` is the policy's sum of it [rows]."""
-    slates = batch.slates
-    assert slates is not None
+def with_duals(slates: SlateColumns) -> SlateColumns:
+    """Return the slates with `actions.duals`, `Gamma^+ 1_s` of each row, so that `G` is the policy's sum of it."""
     sets, shown, event = slates.actions, slates.shown, slates.events_of_rows
     slots, actions = slates.sizes[event], sets.sizes[sets.owner]
     duals = shown / slates.propensity[sets.owner] - 1.0 + 1.0 / slots
@@ -224,7 +213,7 @@ def slot_duals(batch: EventBatch) -> Array:
         events = np.flatnonzero(slates.logging == logging)
         if len(events):
             duals[np.isin(event, events)] = duals_of(slates.take(events))
-    return np.asarray(duals)
+    return replace(slates, actions=replace(sets, duals=duals))
 
 
 def _drawn_duals(slates: SlateColumns) -> Array:
@@ -264,8 +253,9 @@ def _dual(gamma: Array, shown: Array) -> Array:
     return np.asarray(dual)
 
 
-def _dual_gains(slates: SlateColumns, duals: Array) -> Array:
-    """Return the parts of slots from `Gamma^+ 1_s` [rows] [S, P]."""
+def _dual_gains(slates: SlateColumns, duals_of: Callable[[SlateColumns], Array]) -> Array:
+    """Return the parts of slots from `Gamma^+ 1_s`, which is solved if no policy has needed it [S, P]."""
+    duals = duals_of(slates) if slates.actions.duals is None else slates.actions.duals
     differences = np.ascontiguousarray(slates.actions.probabilities.T) - slates.marginals
     return np.asarray(np.add.reduceat(differences * duals, slates.actions.offsets[:-1], axis=1).T)
 

@@ -92,8 +92,7 @@ class OfSlotRewards(LearningPolicy):
                 block = slates.take(chosen)
                 answer[rows] = self._distributions(state, block)
                 if first + log.block <= events and self.keeps_learning:
-                    assert log.duals is not None
-                    state = self._learn(state, block, log.reward[chosen], log.weight[chosen], log.duals[rows])
+                    state = self._learn(state, block, log.reward[chosen], log.weight[chosen])
         lacking = np.flatnonzero(~whole[slates.owner]).tolist()
         return (answer, dict.fromkeys(lacking, NO_FEATURES)), state
 
@@ -112,8 +111,10 @@ class OfSlotRewards(LearningPolicy):
             shown |= no_item_twice & np.isin(item, item[taken])
         return np.asarray(self.epsilon / np.repeat(sets.sizes, sets.sizes) + (1 - self.epsilon) * best)
 
-    def _learn(self, state: State, slates: SlateColumns, reward: Array, weight: Array, duals: Array) -> State:
+    def _learn(self, state: State, slates: SlateColumns, reward: Array, weight: Array) -> State:
         """Return the state after these slates."""
+        duals = slates.actions.duals
+        assert duals is not None
         known: Mask = ~np.isnan(reward)
         count, total = state["rewards"]
         centred = np.where(known, reward - (total / count if count else 0.0), 0.0)

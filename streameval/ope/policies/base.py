@@ -49,7 +49,6 @@ class Log(NamedTuple):
         looks: the probability of a look at each item of the pages, NaN if it is unknown [rows of the pages]
         signal: 1 for a click and 0 without one, minus the noise [rows of the pages]
         slates: the slates, None without any
-        duals: `Gamma^+ 1_s` of the slates, None if no policy needs it [rows of the slates]
     """
 
     sets: ActionSets
@@ -64,7 +63,6 @@ class Log(NamedTuple):
     looks: Array | None = None
     signal: Array | None = None
     slates: SlateColumns | None = None
-    duals: Array | None = None
 
     def take(self, events: slice) -> Log:
         """Return consecutive decisions. Pages have no place in them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import permutations, product
 from typing import Any
 
@@ -35,9 +36,10 @@ from streameval.events import JsonDecoder
 from streameval.events.slates import SlateColumns
 from streameval.ope.evidence import Evidence
 from streameval.ope.evidence.evidence import SlateSums, fading_of, start_slates
-from streameval.ope.evidence.slate_weights import SLOTS_SHOWN, ratio_sums, slate_weights, slot_duals
+from streameval.ope.evidence.slate_weights import SLOTS_SHOWN, ratio_sums, with_duals
 from support.messages import message
 from support.paths import DATA
+from support.slates import slate_weights
 from support.strategies import distributions, examples, factored_slates
 from support.streams import close
 
@@ -230,9 +232,12 @@ def test_with_any_model_the_doubly_robust_pseudo_inverse_has_the_value_as_expect
     best = DRPI().terms(exact.restricted_to(DRPI().needs), None)[0].numerator[:, 0]
     assert best == pytest.approx((worth * target).sum(), rel=1e-6)  # a true model leaves no noise
     assert np.ptp(plain) > 0.1
-    assert slot_duals(batch).reshape(len(slates), -1) @ target.ravel() == pytest.approx(
+    assert batch.slates is not None
+    solved = replace(batch, slates=with_duals(batch.slates))
+    assert solved.slates.actions.duals.reshape(len(slates), -1) @ target.ravel() == pytest.approx(
         slate_weights(batch, [POLICY])[:, 0]
     )
+    assert slate_weights(solved, [POLICY]).tolist() == slate_weights(batch, [POLICY]).tolist()
 
 
 def test_the_model_of_slates_takes_out_noise_and_the_interval_covers() -> None:

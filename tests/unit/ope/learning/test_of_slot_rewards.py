@@ -14,7 +14,7 @@ from streameval import Evaluator, EventBatch, OfSlotRewards
 from streameval.common.problems import ProblemsError
 from streameval.config.model import Config
 from streameval.events import ActionSets
-from streameval.ope.evidence.slate_weights import slot_duals
+from streameval.ope.evidence.slate_weights import with_duals
 from streameval.ope.policies.base import Log
 from support.streams import close
 
@@ -75,7 +75,8 @@ def test_the_policy_has_the_value_of_the_best_slates_of_all(way: str) -> None:
     batch = EventBatch.from_arrays(**columns)
     nothing = ActionSets.none(len(batch), 0)
     reward, ones = batch.reward, np.ones(len(batch))
-    stream = Log(nothing, ones, reward, ones, 100, slates=batch.slates, duals=slot_duals(batch))
+    assert batch.slates is not None
+    stream = Log(nothing, ones, reward, ones, 100, slates=with_duals(batch.slates))
     (rows, faults), state = OfSlotRewards().fold(OfSlotRewards().start(), stream)
     chosen = rows.reshape(parts.shape)
     assert not faults
@@ -96,6 +97,18 @@ def test_before_it_has_learned_and_at_random_it_has_a_distribution() -> None:
     columns, _ = log(100, "factored")
     batch = EventBatch.from_arrays(**columns)
     assert value(evaluated(batch, epsilon=1.0)) == close(batch.reward.mean())
+
+
+@pytest.mark.parametrize("way", ["uniform_ranking", "plackett_luce"])
+def test_next_to_the_policy_others_have_the_values_that_they_have_alone(way: str) -> None:
+    columns, _ = log(250, way)
+    batch = EventBatch.from_arrays(**columns | {"policies": {"even": np.full((250, SLOTS, ACTIONS), 1 / ACTIONS)}})
+    found = []
+    for candidates in ({"even": "logged"}, {"even": "logged", "filler": "of_slot_rewards"}):
+        evaluator = Evaluator(candidates, estimators=["pseudo_inverse"], averages=["cumulative"], drift=None)
+        evaluator.update(batch)
+        found.append(evaluator.report().get("even", "pseudo_inverse", "cumulative").value)
+    assert found[0] == found[1]
 
 
 def test_slates_without_features_are_missing() -> None:
