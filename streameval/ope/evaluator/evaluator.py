@@ -36,7 +36,6 @@ from streameval.ope.evaluator.heaviest import HeaviestEvent, heaviest
 from streameval.ope.evaluator.missing_fields import MissingField, missing_fields
 from streameval.ope.evaluator.options import Candidates, EvaluatorArguments, KindOrOptions
 from streameval.ope.evaluator.report_rows import (
-    KnownEvents,
     examination_rows,
     policy_counts,
     report_rows,
@@ -607,7 +606,7 @@ class Evaluator:
         """Fold whole blocks: weigh them by what came before, sum them up (half 1), and fold the sums (half 2)."""
         logged, weighed, after = self._weigh(events)
         sums = halves.summarise_blocks(self.config, self._grids, self._state, weighed, logged, self._monitor)
-        after = halves.Counts.from_weighed(weighed, self._knowledge).fold(after)
+        after = halves.counted(weighed, after)
         after.rooms = rooms.observe(self.config, after.rooms, Blocks(logged, weighed.events, weighed.every[0]))
         self._state = after
         self.heaviest = heaviest(self.heaviest, self.policies[1:], weighed)
@@ -678,14 +677,6 @@ class Evaluator:
         """Return the indices of the numerator, the denominator and the weighted sum of a ratio."""
         names = [reward.name for reward in self.config.rewards]
         return [*(names.index(part) for part in self.config.rewards[index].of), index]
-
-    @property
-    def _knowledge(self) -> halves.Known:
-        return halves.Known.from_state(self._state)
-
-    @property
-    def _mixes(self) -> bool:
-        return any(grid.mixes_components for grid in self._grids)
 
     def report(self, now: float | None = None, unmatched_share: float | None = None) -> Report:
         """Return the Report, the unfinished block included. The evaluator does not change.
@@ -767,12 +758,11 @@ class Evaluator:
             if config.rewards[0].is_ratio:
                 yield from self._ratio_rows(index, tail, learned.counts["since"] > 0)
                 continue
-            totals = KnownEvents(learned.counts, learned.weights, learned.slates[index], learned.by_rank)
-            last = None if tail is None else tail[index]
+            slates, last = learned.slates[index], None if tail is None else tail[index]
             for whole, before in zip(self._grids, self._state.grids, strict=True):
                 if pairs is None or not set(whole.pairs).isdisjoint(pairs):
                     grid, state = whole.select_reward(before, index)
-                    yield from report_rows(config, grid, state, last, totals, curve, wanted=averages)
+                    yield from report_rows(config, grid, state, last, learned, slates, curve, averages)
 
     def _ratio_rows(self, index: int, tail: Sequence[Evidence] | None, late: Mask) -> Iterator[Estimate]:
         """Yield the rows of a ratio, from the states of its parts and of their sum."""
@@ -788,8 +778,9 @@ class Evaluator:
             rest, _, _, goal, folded_curve = weighing.completed(config, learned, EventBatch.concat(self._pending))
             rest, _ = rooms.prepare(config, learned.rooms, rest)
             weighed = weighing.weighed(config, self._grids, learned, rest, goal, folded_curve)
-            folded = halves.fold(config, weighed.after, halves.summarise(weighed, self._mixes))
-            learned = halves.Counts.from_weighed(weighed, self._knowledge).fold(folded.state)
+            mixes = any(grid.mixes_components for grid in self._grids)
+            folded = halves.fold(config, weighed.after, halves.summarise(weighed, mixes))
+            learned = halves.counted(weighed, folded.state)
             tail = folded.with_means(weighed.every)
         curve, examination = None, weighing.examination(config)
         if examination is not None and learned.examination is not None:

@@ -22,7 +22,7 @@ from streameval.ope.evaluator import rooms
 from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.drift_detection import block_means
 from streameval.ope.evaluator.grid import Grid, GridSums
-from streameval.ope.evaluator.report_rows import PolicySums, support_known
+from streameval.ope.evaluator.report_rows import policy_totals, support_known
 from streameval.ope.evaluator.rewards import ClippedSums
 from streameval.ope.evaluator.room import Blocks
 from streameval.ope.evaluator.rooms import RoomSums
@@ -31,7 +31,6 @@ from streameval.ope.evaluator.weighing import Weighed
 from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.actions import Form
 from streameval.ope.evidence.evidence import Evidence, RecentMoments, RecentSums, SlateSums, fading_of
-from streameval.ope.evidence.largest_weights import LargestNumbers
 from streameval.ope.promotion import MonitorSums, PromotionMonitor, fold_arrivals
 
 
@@ -81,45 +80,13 @@ def _extreme(before: float | None, new: float, extreme: Callable[[float, float],
     return new if before is None else extreme(before, new)
 
 
-class Known(NamedTuple):
-    """Hold what came before some blocks. It makes half 1 cheaper or names an event, and changes no number.
-
-    Args:
-        events: number of events before
-        least: see `largest_weights.summarise`
-    """
-
-    events: int = 0
-    least: Array | None = None
-
-    @classmethod
-    def from_state(cls, state: EvaluatorState) -> Known:
-        """Read these numbers from the state of an evaluator."""
-        return cls(state.weights.events, largest_weights.floor(state.weights))
-
-
-class Counts(NamedTuple):
-    """Hold what some events add to the state in half 1, whatever their order.
-
-    Args:
-        policies: counts of each policy
-        weights: largest numbers that limit weights
-    """
-
-    policies: PolicySums
-    weights: LargestNumbers
-
-    @classmethod
-    def from_weighed(cls, weighed: Weighed, knowledge: Known) -> Counts:
-        """Count weighed events."""
-        whole, events = weighed.whole, weighed.events
-        largest = largest_weights.summarise(weighed.every[0], events, *knowledge)
-        return cls(PolicySums.from_evidence(whole, support_known(whole, events)), largest)
-
-    def fold(self, before: EvaluatorState) -> EvaluatorState:
-        """Return the state after these events."""
-        weights = largest_weights.fold(before.weights, self.weights)
-        return structs.replace(before, counts=self.policies.fold(before.counts), weights=weights)
+def counted(weighed: Weighed, before: EvaluatorState) -> EvaluatorState:
+    """Return the state with the counts and the largest weights after these events, which need not be in order."""
+    events, whole, weights = weighed.events, weighed.whole, before.weights
+    least = largest_weights.floor(weights)
+    largest = largest_weights.summarise(weighed.every[0], events, weights.events, least)
+    counts = policy_totals(before.counts, whole, support_known(whole, events))
+    return structs.replace(before, counts=counts, weights=largest_weights.fold(weights, largest))
 
 
 class Sums(Struct, frozen=True, eq=False):

@@ -6,7 +6,6 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from statistics import NormalDist
-from typing import NamedTuple
 
 import numpy as np
 from msgspec import structs
@@ -19,6 +18,7 @@ from streameval.ope.estimators import AnyEstimator, TermRange
 from streameval.ope.evaluator import slope
 from streameval.ope.evaluator.config import EvaluatorConfig
 from streameval.ope.evaluator.grid import Grid, GridState
+from streameval.ope.evaluator.state import EvaluatorState
 from streameval.ope.evidence import largest_weights
 from streameval.ope.evidence.actions import FORMS, Form
 from streameval.ope.evidence.evidence import Evidence, SlateState, slot_lifts, slot_ratio_means
@@ -40,26 +40,13 @@ STILL_LEARNS = (
 )
 
 
-class KnownEvents(NamedTuple):
-    """Hold what rows read of the state besides a grid, the events of the unfinished block included.
-
-    Args:
-        counts: [policies]. Counts by `COUNTS`.
-        by_rank: recent sums of clicks at each rank
-    """
-
-    counts: Mapping[str, Array]
-    weights: LargestState
-    slates: SlateState
-    by_rank: Array
-
-
 def report_rows(
     config: EvaluatorConfig,
     grid: Grid,
     state: GridState,
     tail: Evidence | None,
-    totals: KnownEvents,
+    learned: EvaluatorState,
+    slates: SlateState,
     curve: LearnedCurve | None = None,
     wanted: Collection[str] | None = None,
 ) -> Iterator[Estimate]:
@@ -70,20 +57,21 @@ def report_rows(
         grid: a grid with one reward
         state: the state of the grid
         tail: events of the unfinished block
-        totals: numbers of events, and weights
+        learned: the state of the evaluator after these events
+        slates: what it knows about slates for this reward
         curve: learned examination probabilities at ranks
         wanted: labels of the averages to read, by default all
     """
     shown = grid.shown(state, tail)
     if not shown.any():
         return
-    counts = totals.counts
+    counts = learned.counts
     (below_cut,) = known_numbers({"clicks": ratio(counts["clicks_below_cut"], counts["clicks"])}).values()
     pairs = [(index, estimator) for index in range(len(config.policies)) for estimator in grid.estimators]
     form, choosing = grid.form, {estimator for estimator in grid.estimators if len(estimator.alternatives) > 1}
     origin, reward = config.origin_of_propensities, config.rewards[0].name
     read = grid.read(state, tail, config.errors, wanted)
-    for average, interval, shared, columns, *by_name in _by_average(config, grid, read, totals, curve):
+    for average, interval, shared, columns, *by_name in _by_average(config, grid, read, learned, curve):
         numbers, details = map(known_numbers, by_name)
         caps, forecast = details.pop("cap"), numbers.pop("forecast", None)
         detail_rows, number_rows = (list(zip(*table.values(), strict=True)) for table in (details, numbers))
@@ -93,7 +81,7 @@ def report_rows(
                 continue
             row = dict(zip(details, detail_rows[column], strict=True)) | shared
             if form:
-                row |= known_numbers(_slot_details(totals.slates, index, estimator, average))
+                row |= known_numbers(_slot_details(slates, index, estimator, average))
             if choosing and estimator in choosing:
                 row[estimator.choice] = caps[column]
             if config.ranking is not None:
@@ -126,7 +114,7 @@ def _by_average(
     config: EvaluatorConfig,
     grid: Grid,
     read: Iterable[tuple[AnyAverage, AnyInterval, Reading, TrackedBounds | None]],
-    totals: KnownEvents,
+    learned: EvaluatorState,
     curve: LearnedCurve | None,
 ) -> Iterator[tuple[AnyAverage, AnyInterval, dict[str, str], Integers, dict[str, Array], dict[str, Array]]]:
     """Yield each average with its interval, shared details, chosen columns, and numbers and details of all columns.
@@ -134,13 +122,13 @@ def _by_average(
     Averages with the same interval are computed at once, their columns side by side within a policy.
     """
     policies, columns = len(config.policies), len(grid.columns)
-    counts = totals.counts
+    counts = learned.counts
     largest = counts[LARGEST[grid.form]]
     supported = (counts["supported"] == counts["present"]) & (counts["present"] > 0)
-    errors = _errors_of_curve(config, grid, curve, totals.by_rank)
+    errors = _errors_of_curve(config, grid, curve, learned.by_rank)
     for (interval, *_), alike in groupby(read, lambda entry: (entry[1], entry[0].mixes_components, entry[3] is None)):
         averages, _, readings, tracked = zip(*alike, strict=True)
-        limits = [log_limits(config, interval, average, totals.weights, grid.form) for average in averages]
+        limits = [log_limits(config, interval, average, learned.weights, grid.form) for average in averages]
         ranges = [term_range(config, grid, interval, largest, limit) for limit in limits]
 
         several = len(averages)
@@ -492,50 +480,26 @@ def support_known(evidence: Evidence, events: EventBatch) -> Mask:
     return np.asarray(has_support_information(events)[:, None] > 0)
 
 
-class PolicySums(NamedTuple):
-    """Count events of each policy, and hold its largest weights.
+def policy_totals(counts: Mapping[str, Array], evidence: Evidence, supported: Mask) -> dict[str, Array]:
+    """Return the counts of policies after some more events, by `COUNTS`.
 
     Args:
-        present: events with a usable probability
-        supported: events among them with the whole logging distribution
-        largest: largest weights by `LARGEST`, of events and of slates slot by slot
-        clicks: clicks on rankings
-        clicks_below_cut: clicks on items that the policy shows below the cut
+        counts: the counts before
+        evidence: the events
+        supported: what `support_known` returned
     """
-
-    present: Integers
-    supported: Integers
-    largest: dict[str, Array]
-    clicks: Array
-    clicks_below_cut: Array
-
-    @classmethod
-    def from_evidence(cls, evidence: Evidence, supported: Mask) -> PolicySums:
-        """Count events. `support_known` gives `supported`."""
-        clicks, shape = evidence.clicks, evidence.sample_weight.shape
-        none = np.zeros(shape[1])
-        if evidence.counts_once:
-            events, supported_events = (
-                np.full(shape[1], shape[0]),
-                np.resize(np.count_nonzero(supported, axis=0), shape[1]),
-            )
-        else:
-            present = evidence.sample_weight > 0
-            if "scored" in evidence.forms:
-                present = present | (evidence.forms["scored"].sample_weight > 0)
-            events, supported_events = (
-                np.asarray(np.count_nonzero(rows, axis=0)) for rows in (present, present & supported)
-            )
-        weighed = {LARGEST[None]: evidence} | {LARGEST[form]: seen for form, seen in evidence.forms.items()}
-        return cls(
-            events,
-            supported_events,
-            {name: seen.largest_weight for name, seen in weighed.items()},
-            none if clicks is None else clicks.counts(clicks.clicked, evidence.sample_weight),
-            none if clicks is None else clicks.counts(clicks.below, evidence.sample_weight),
-        )
-
-    def fold(self, counts: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the counts after these events."""
-        added = {name: counts[name] + getattr(self, name) for name in self._fields if name != "largest"}
-        return {**counts, **added, **{name: np.maximum(counts[name], weight) for name, weight in self.largest.items()}}
+    clicks, shape = evidence.clicks, evidence.sample_weight.shape
+    if evidence.counts_once:
+        added = {"present": np.full(shape[1], shape[0]), "supported": np.count_nonzero(supported, axis=0)}
+    else:
+        present = evidence.sample_weight > 0
+        if "scored" in evidence.forms:
+            present = present | (evidence.forms["scored"].sample_weight > 0)
+        rows = {"present": present, "supported": present & supported}
+        added = {name: np.count_nonzero(row, axis=0) for name, row in rows.items()}
+    if clicks is not None:
+        shown = {"clicks": clicks.clicked, "clicks_below_cut": clicks.below}
+        added |= {name: clicks.counts(items, evidence.sample_weight) for name, items in shown.items()}
+    weighed = {LARGEST[None]: evidence} | {LARGEST[form]: seen for form, seen in evidence.forms.items()}
+    largest = {name: np.maximum(counts[name], seen.largest_weight) for name, seen in weighed.items()}
+    return {**counts, **{name: counts[name] + number for name, number in added.items()}, **largest}

@@ -134,8 +134,8 @@ class Summary(msgspec.Struct, frozen=True, eq=False):
         fingerprint: fingerprint of the config
         events: numbers of events
         failures: failures of policies in code
-        counts: see `halves.Counts`
-        largest: see `halves.Counts`
+        counts: numbers of events of each policy, by `COUNTS`
+        largest: largest weights, see `LargestNumbers`
         blocks: the whole blocks, None without any
         units: whether an event has had a unit
         lesson: what the events of whole blocks teach reward models, for each reward
@@ -228,7 +228,7 @@ class Summariser(Evaluator):
     def _fold(self, events: EventBatch) -> None:
         logged, weighed, after = self._weigh(events)
         sums = halves.summarise_blocks(self.config, self._grids, self._state, weighed, logged, self._monitor)
-        self._state = halves.Counts.from_weighed(weighed, self._knowledge).fold(after)
+        self._state = halves.counted(weighed, after)
         self._state.rooms = rooms.fold(self.config, self._state.rooms, sums.rooms)
         for grid, state, added in zip(self._grids, self._state.grids, sums.grids, strict=True):
             grid.learn(state, added)

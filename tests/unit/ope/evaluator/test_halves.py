@@ -13,8 +13,9 @@ from streameval import Evaluator, EventBatch
 from streameval.common.arrays import to_plain
 from streameval.events.origin import Origin
 from streameval.ope.evaluator import halves, rooms, weighing
-from streameval.ope.evaluator.halves import Counts, Known, Sums
+from streameval.ope.evaluator.halves import Sums
 from streameval.ope.evaluator.weighing import Weighed
+from streameval.ope.evidence import largest_weights
 
 EVENTS, BLOCK, CANDIDATES = 2_000, 100, ["one", "two"]
 RULES = ["paired", "anytime", "sea", "bsea"]
@@ -132,10 +133,10 @@ def test_numbers_that_are_left_out_because_larger_ones_are_known_change_no_state
     evaluator = Evaluator(CANDIDATES, block=BLOCK, **cast(Any, options))
     evaluator.update(events[:1_000])
     evaluator.fold_pending()
-    knowledge, rest = Known.from_state(evaluator._state), events[1_000:]
-    weighed = weighed_by(evaluator, rest)
-    states = [
-        Counts.from_weighed(weighed, numbers).fold(evaluator._state).weights
-        for numbers in (knowledge, Known(knowledge.events))
-    ]
+    before, weighed = evaluator._state.weights, weighed_by(evaluator, events[1_000:])
+    evidence, rest = weighed.every[0], weighed.events
+    some = largest_weights.summarise(evidence, rest, before.events, largest_weights.floor(before))
+    every = largest_weights.summarise(evidence, rest, before.events)
+    assert (some.numbers != every.numbers).any()
+    states = [largest_weights.fold(before, numbers) for numbers in (some, every)]
     np.testing.assert_array_equal(states[0].largest, states[1].largest)
