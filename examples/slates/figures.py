@@ -12,13 +12,14 @@ from typing import Any
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
-from simulation import Array, Log, Reward, err, errors, expected, ndcg, runs, value, world
+from simulation import Array, Log, Reward, err, errors, expected, ndcg, runs, value, with_models, world
 
 mpl.use("Agg")
 
 HERE = Path(__file__).parent
 SIZES = (1_000, 3_162, 10_000, 31_623, 100_000)
 RUNS = 50
+MODEL_SIZES = SIZES[:3]
 COLOURS = {"IPS": "#767676", "DM": "#b5739d", "PI": "#56a3d9", "wPI": "#0a4f8f", "on-policy": "#2a9d63"}
 LEGEND = {
     "IPS": "IPS: the slate as one action",
@@ -97,11 +98,24 @@ def biases_of_rewards() -> dict[str, float]:
     return {size: float(f"{bias:.3g}") for size, bias in biases.items()}
 
 
+def models() -> dict[str, Any]:
+    """Return the errors of estimators with a model of slots, and how much of the gain a policy with one has."""
+    panels = {"5 of 10, uniform": 0.0, "5 of 10, peaked": 1.0}
+    found = {name: rounded(with_models(Log(world(5, 10), peak), MODEL_SIZES, RUNS)) for name, peak in panels.items()}
+    return {"sizes": MODEL_SIZES, "panels": found}
+
+
 def rounded(panel_errors: dict[str, Array]) -> dict[str, list[float]]:
     """Round the numbers of a panel for storage."""
     return {name: [float(f"{number:.4g}") for number in line] for name, line in panel_errors.items()}
 
 
 if __name__ == "__main__":
-    results = {"sizes": SIZES, "runs": RUNS, "errors": errors_of_sizes(), "bias": biases_of_rewards()}
+    results = {
+        "sizes": SIZES,
+        "runs": RUNS,
+        "errors": errors_of_sizes(),
+        "bias": biases_of_rewards(),
+        "models": models(),
+    }
     (HERE / "results.json").write_text(json.dumps(results, indent=1) + "\n")

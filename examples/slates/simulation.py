@@ -16,6 +16,7 @@ from itertools import permutations
 import numpy as np
 from numpy.typing import NDArray
 
+from streameval import Evaluator, EventBatch
 from streameval.ope.evidence import ranking_weights
 
 Array = NDArray[np.float64]
@@ -250,3 +251,73 @@ def runs(log: Log, reward: Reward, sizes: Sequence[int], count: int, seed: int =
 def errors(results: dict[str, Array], truth: float) -> dict[str, Array]:
     """Return the root mean squared error of each estimator over its runs, [sizes]."""
     return {name: np.sqrt(np.mean((estimates - truth) ** 2, axis=0)) for name, estimates in results.items()}
+
+
+MODELLED = ("pseudo_inverse", "weighted_pseudo_inverse", "dr_pi")
+
+
+def with_models(log: Log, sizes: Sequence[int], count: int, seed: int = 1) -> dict[str, Array]:
+    """Return how models of slots do on NDCG after each number of slates, over `count` logs.
+
+    It is the root mean squared error of each estimator of the new ranker, and the mean `share` of the gain of the best
+    linear ranker that a policy of kind `of_slot_rewards` has reached.
+    """
+    rng, truth = np.random.default_rng(seed), value(log.world, ndcg)
+    results = [_models_of_one_log(log, sizes, rng) for _ in range(count)]
+    found = {name: np.array([run[name] for run in results]) for name in results[0]}
+    share = found.pop("share").mean(axis=0)
+    return {**errors(found, truth), "share": share}
+
+
+def _models_of_one_log(log: Log, sizes: Sequence[int], rng: np.random.Generator) -> dict[str, list[float]]:
+    world, n, found = log.world, max(sizes), defaultdict[str, list[float]](list)
+    query = rng.integers(0, len(world.target), n)
+    slate, shape = log.draw(n, rng), (n, world.slots, world.actions)
+    target = np.zeros(shape)
+    np.put_along_axis(target, world.target[query][:, :, None], 1.0, axis=2)
+    batch = EventBatch.from_arrays(
+        reward=ndcg(world, query, slate),
+        action=slate,
+        scores=np.tile(np.log(log.weight), (n, 1)) if log.peak else None,
+        propensities=None if log.peak else np.full(shape, 1 / world.actions),
+        policies={"new": target},
+        features=np.repeat(world.features[query][:, None], world.slots, axis=1),
+        slate_logging="plackett_luce" if log.peak else "uniform_ranking",
+    )
+    evaluator = Evaluator({"new": "logged", "learns": "of_slot_rewards"}, list(MODELLED), ["cumulative"], drift=None)
+    gain_of_log, best_gain = logging_value(log), linear_value(world)
+    for first, last in zip((0, *sizes), sizes, strict=False):
+        evaluator.update(batch[first:last])
+        evaluator.fold_pending()
+        report, state = evaluator.report(), evaluator.learned("learns")
+        for name in MODELLED:
+            found[name].append(report.get("new", name, "cumulative").value or np.nan)
+        weights = np.linalg.solve(state["precision"], state["moment"][..., None])[: world.slots, 1:, 0]
+        reached = value_of_scores(world, np.einsum("qad,sd->qsa", world.features, weights))
+        found["share"].append((reached - gain_of_log) / (best_gain - gain_of_log))
+    return found
+
+
+def value_of_scores(world: World, scores: Array) -> float:
+    """Return the true NDCG of slates that have the best document left in each slot, [queries, slots, actions]."""
+    left, queries, slates = scores.copy(), np.arange(len(scores)), []
+    for slot in range(world.slots):
+        slates.append(left[:, slot].argmax(axis=1))
+        left[queries, :, slates[-1]] = -np.inf
+    return float(ndcg(world, queries, np.stack(slates, axis=1)).mean())
+
+
+def linear_value(world: World) -> float:
+    """Return the true NDCG of the ranker that regresses the gain of all documents on their features."""
+    features = world.features.reshape(-1, world.features.shape[2])
+    inputs = np.column_stack([np.ones(len(features)), features])
+    weights = np.linalg.lstsq(inputs, world.gain.ravel(), rcond=None)[0][1:]
+    return value_of_scores(world, np.repeat((world.features @ weights)[:, None], world.slots, axis=1))
+
+
+def logging_value(log: Log) -> float:
+    """Return the true NDCG of the logging ranker, from its probability of each document in each slot."""
+    world = log.world
+    shown = np.diag(log.covariance).reshape(world.slots, world.actions)
+    best = -np.sort(-world.gain, axis=1)[:, : world.slots] @ world.discount
+    return float((world.gain @ shown.T @ world.discount / best).mean())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from importlib import import_module
 from itertools import permutations
@@ -103,3 +104,15 @@ def test_the_evaluator_estimates_what_the_simulation_does(simulation: ModuleType
     assert report.get("new", "pseudo_inverse", "cumulative").value == pytest.approx((reward * weight).mean())
     weighted = report.get("new", "weighted_pseudo_inverse", "cumulative").value
     assert weighted == pytest.approx((reward * weight).sum() / weight.sum())
+
+
+def test_a_model_of_slots_takes_out_noise_and_finds_most_of_the_gain(simulation: ModuleType) -> None:
+    panels = json.loads((EXAMPLE / "results.json").read_text())["models"]["panels"]
+    live = simulation.with_models(simulation.Log(simulation.world(5, 10), 0.0), [500, 1_000], count=2)
+    for panel in (*panels.values(), live):
+        assert np.diff(panel["share"]).min() > 0
+    assert live["share"][-1] > 0.7
+    for panel in panels.values():
+        assert panel["share"][-1] > 0.95
+        without = np.minimum(panel["pseudo_inverse"], panel["weighted_pseudo_inverse"])
+        assert (np.array(panel["dr_pi"]) < 0.75 * without).all()
