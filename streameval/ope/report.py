@@ -129,7 +129,8 @@ class Estimate(msgspec.Struct, frozen=True):
         covers: `average`, `current` or `estimand`, see `Interval`
         effective_sample_size: the number of equally weighted events with as much evidence
         importance_weight_mean: 1 is expected
-        importance_weight_max: the largest importance weight
+        importance_weight_max: the largest importance weight. With the weights `G` of slates it is the largest `|G|`,
+            which is their rho once every slate has been shown.
         lift: the estimated difference to production, with its bounds in the next fields
         lift_ratio: the lift over the size of production's value on the events of both and with the weights of the lift,
             known if the interval of that value excludes 0

@@ -419,6 +419,19 @@ def test_sigma_squared_is_the_mean_square_of_the_weight_of_all_slates() -> None:
     assert "sigma_squared" not in report.get(POLICY, "ips", "cumulative").details
 
 
+def test_the_largest_weight_is_rho_when_every_slate_has_been_shown() -> None:
+    logging, target = np.tile([0.1, 0.9], (3, 1)), np.tile([0.0, 1.0], (3, 1))
+    slates = list(product(range(2), repeat=3))
+    weights = defined(slates, np.array([math.prod(logging[0, list(slate)]) for slate in slates]), target)
+    assert weights.max() < -weights.min()  # so that the sign matters
+    batch = batch_of(slate_message(slots=make_slots(slate, target, logging)) for slate in slates)
+    for estimator in BOTH:
+        evaluator = Evaluator([POLICY], estimators=[estimator], averages=[Cumulative()])
+        evaluator.update(batch)
+        estimate = evaluator.report().get(POLICY, estimator.kind, "cumulative")
+        assert estimate.importance_weight_max == close(np.abs(weights).max())
+
+
 def test_ratios_of_slots_fade_by_the_blocks_that_follow_them() -> None:
     batch = log_of_coins(300)
     sums = ratio_sums(batch, [POLICY], np.ones(len(batch)), 100)
