@@ -534,7 +534,8 @@ def json_array(column: Any) -> Column:
     column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     with suppress(pa.ArrowInvalid):  # bytes that are not UTF-8
         kind = column.type
-        column = column.cast(_json_type(kind, pa.dictionary)).cast(_json_type(kind))
+        for json_type in (_json_type(kind, pa.dictionary), _json_type(kind)):  # a cast may damage fields of nulls
+            column = column if column.type == json_type else column.cast(json_type)
     if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
         if column.type == pa.timestamp("ns", getattr(column.type, "tz", None)):  # rounded, as msgspec rounds text
             rounded = (column.cast(pa.int64()).fill_null(0).to_numpy() + 500) // 1000

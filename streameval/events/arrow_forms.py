@@ -18,6 +18,7 @@ from streameval.common.arrays import Array, Mask
 from streameval.events.action_sets import ActionSets, Features, Index, ScoredOutcomes, cumulative_offsets
 from streameval.events.arrow import (
     KINDS,
+    NO_LIST,
     NUMBERS,
     REWARD_KINDS,
     Column,
@@ -37,7 +38,7 @@ from streameval.events.batch import EventBatch
 from streameval.events.columns import with_outcomes, with_slates
 from streameval.events.decoder import JsonDecoder, RankingDecoder
 from streameval.events.origin import Origin
-from streameval.events.rankings import BELOW_CUT, Rankings
+from streameval.events.rankings import BELOW_CUT, MAX_RANK, Rankings
 from streameval.events.slates import FACTORED, ListedSlates, SlateColumns
 from streameval.events.tables import OTHER_FORMS
 
@@ -46,8 +47,15 @@ COMMON = ("event_id", "timestamp", "sampling_probability", "unit", "logging_poli
 BY_FORM: Mapping[str, Sequence[str]] = {"ranking": ("policies", "features"), "slots": (), "scored": ()}
 """Fields that only events of a form have, next to the one with its name."""
 IN_SLOTS = ("action", "propensity", "actions", "propensities", "features")
-RARE = ("ranks", "support", "swap", "marginals", "rank_probabilities")
-"""Fields of pages and policies. If a page has one, all pages are decoded like JSON."""
+OF_PAGES: Mapping[str, Sequence[str]] = {
+    "shown": KINDS["actions"],
+    "clicked": KINDS["actions"],
+    "propensities": KINDS["propensities"],
+    "swap": ("list of integer",),
+    "marginals": KINDS["features"],
+    "rank_probabilities": KINDS["features"],
+}
+"""Kinds of the fields of a page."""
 
 Members: TypeAlias = Mapping[str, Column]
 """The arrays of a struct by field."""
@@ -230,50 +238,49 @@ def _slates(fields: Fields, decoder: JsonDecoder, count: int) -> tuple[EventBatc
 
 def _whole_pages(fields: Fields, decoder: Any) -> Mask:
     """Return which pages have complete lists that fit together, of their items and of a policy or of features."""
-    page, lists, features = _page_fields(fields, decoder)
-    shown, clicked, propensities = page["shown"], page["clicked"], page.get("propensities")
-    items, clicks = sizes_of(shown), sizes_of(clicked)
+    page, lists, tables = _page_fields(fields, decoder)
+    items, clicks = sizes_of(page["shown"]), sizes_of(page["clicked"])
     whole = (items >= 0) & (items <= decoder.max_items) & (clicks >= 0)
-    optional = [(column, sizes) for column, sizes in ((propensities, clicks), (features, items)) if column is not None]
-    for column, sizes in optional:
-        own = sizes_of(column)
-        whole &= (own == sizes) | (own < 0)
-    for column in (shown, clicked, *lists.values(), *(column for column, _ in optional)):
+    for name, column in {**page, **tables}.items():
+        sizes, expected = sizes_of(column), {"clicked": clicks, "propensities": clicks, "swap": 2}.get(name, items)
+        whole &= (sizes == expected) | (sizes == NO_LIST)
+    for column in (*page.values(), *lists.values(), *tables.values()):
         whole[incomplete_rows(column)] = False
     if decoder.with_propensities:
-        whole &= (clicks == 0) | (False if propensities is None else sizes_of(propensities) >= 0)
-    keeping = [*lists.values(), *([] if features is None else [features])]
-    has_all_items = np.any([sizes_of(column) >= 0 for column in keeping], axis=0)
+        whole &= (clicks == 0) | ("propensities" in page and sizes_of(page["propensities"]) >= 0)
+    has_all_items = np.any([sizes_of(column) >= 0 for column in (*lists.values(), *tables.values())], axis=0)
     return np.asarray(whole & has_all_items)
 
 
-def _page_fields(fields: Fields, decoder: JsonDecoder) -> tuple[Members, Members, Column | None]:
-    """Return the fields of pages, the lists by policy, and the features.
+def _page_fields(fields: Fields, decoder: JsonDecoder) -> tuple[Members, Members, Members]:
+    """Return the fields of pages, the lists by policy, and the tables with a row for each item that a page shows.
 
     Raises:
-        _OddColumnError: A page has other fields, or a policy has no list, or items have several types.
+        _OddColumnError: A policy has no list, or more than its list, or items have several types.
     """
-    page, placements = _members(fields["ranking", None]), _members(fields.get(("policies", None)))
-    _require({"shown", "clicked"} <= page.keys() and page.keys().isdisjoint(RARE))
-    lists = dict[str, Column]()
+    members, placements = _members(fields["ranking", None]), _members(fields.get(("policies", None)))
+    page, lists = {name: column for name, column in members.items() if name in OF_PAGES}, dict[str, Column]()
     for policy in decoder.policies or ():
         if policy in placements:
             placement = _members(placements[policy])
             lists[policy] = placement.get("ranking")
-            _require(lists[policy] is not None and placement.keys().isdisjoint(RARE))
+            _require(lists[policy] is not None and placement.keys().isdisjoint(("ranks", "support")))
             _require(lists[policy].null_count == placements[policy].null_count)
+    tables = {name: page[name] for name in ("rank_probabilities",) if name in page}
+    tables |= {"features": fields["features", None]} if ("features", None) in fields else {}
+    kinds = {name: kind_of(column.type) for name, column in {**page, **tables}.items()}
+    _require(
+        kinds.keys() >= {"shown", "clicked"}
+        and all(kind in {**OF_PAGES, "features": KINDS["features"]}[name] for name, kind in kinds.items())
+    )
     names = [page["shown"], page["clicked"], *lists.values()]
-    _require({kind_of(column.type) for column in names} <= {*KINDS["actions"]})
     _require(len({"text" if kind_of(column.type) == "list of text" else column.type for column in names}) == 1)
-    features = fields.get(("features", None))
-    _require("propensities" not in page or kind_of(page["propensities"].type) in KINDS["propensities"])
-    _require(features is None or kind_of(features.type) in KINDS["features"])
-    return page, lists, features
+    return page, lists, tables
 
 
 def _pages(fields: Fields, decoder: JsonDecoder, count: int) -> tuple[EventBatch, Mask]:
     """Return pages, and which of them have a time, items without repeats, and numbers within their range."""
-    page, lists, features = _page_fields(fields, decoder)
+    page, lists, tables = _page_fields(fields, decoder)
     shown, clicked, *listed = _entries([page["shown"], page["clicked"], *lists.values()])
     policies, rows = decoder.policies or (), len(shown.page)
     lengths, ranks = np.full((len(policies), count), np.nan), np.full((len(policies), rows), BELOW_CUT)
@@ -286,31 +293,78 @@ def _pages(fields: Fields, decoder: JsonDecoder, count: int) -> tuple[EventBatch
     for entries in (shown, clicked, *listed):
         is_valid[entries.repeated] = False
     is_valid[clicked.page[clicked.row < 0]] = False
-    looks = np.full(len(clicked.page), np.nan)
-    if "propensities" in page:
-        has_looks = (sizes_of(page["propensities"]) >= 0)[clicked.page]
-        looks[has_looks] = floats_of(pc.list_flatten(page["propensities"]))
-        is_valid[clicked.page[has_looks & ~((looks > 0.0) & (looks <= 1.0))]] = False
     clicks, propensity, is_shown = np.zeros(rows), np.full(rows, np.nan), clicked.row >= 0
+    looks = _looks(page.get("propensities"), clicked, is_valid)
     clicks[clicked.row[is_shown]], propensity[clicked.row[is_shown]] = 1.0, looks[is_shown]
-    tables = None if features is None else _tables(features)
-    if tables is not None:
-        is_valid[tables.owner[~np.isfinite(tables.values)]] = False
+    swap_from, swap_to = _swaps(page.get("swap"), shown.sizes, is_valid)
+    numbers = {name: _table(column) for name, column in tables.items()}
+    for table in numbers.values():
+        is_valid[table.owner[~np.isfinite(table.values)]] = False
+    if "rank_probabilities" in tables:
+        _check_rank_probabilities(numbers["rank_probabilities"], tables["rank_probabilities"], shown, is_valid)
     rankings = Rankings(
         offsets=cumulative_offsets(shown.sizes),
         shown=shown.sizes,
-        swap_from=np.zeros(count, dtype=np.int64),
-        swap_to=np.zeros(count, dtype=np.int64),
+        swap_from=swap_from,
+        swap_to=swap_to,
         support=np.full(lengths.shape, np.nan).T,
         list_length=lengths.T,
         rank=shown.rank.astype(float),
         clicked=clicks,
         propensity=propensity,
-        next_ratio=np.full(rows, np.nan),
+        next_ratio=_next_ratios(page.get("marginals"), shown, is_valid),
         ranks=ranks.T,
-        features=tables,
+        **numbers,
     )
     return replace(batch, propensity=np.ones(count), reward=rankings.clicks, rankings=rankings), is_valid
+
+
+def _looks(column: Column | None, clicked: _Entries, is_valid: Mask) -> Array:
+    """Return the propensity of each clicked item, NaN without one. Marks pages with propensities out of range."""
+    looks = np.full(len(clicked.page), np.nan)
+    if column is not None:
+        has_looks = (sizes_of(column) >= 0)[clicked.page]
+        looks[has_looks] = floats_of(pc.list_flatten(column))
+        is_valid[clicked.page[has_looks & ~((looks > 0.0) & (looks <= 1.0))]] = False
+    return looks
+
+
+def _swaps(column: Column | None, items: Index, is_valid: Mask) -> Index:
+    """Return the lower and the higher rank of each exchange, 0 without one. Marks pages without these ranks."""
+    swaps = np.zeros((2, len(items)), dtype=np.int64)
+    if column is not None:
+        ranks = pc.list_flatten(column).cast(pa.int64(), safe=False).to_numpy().reshape(-1, 2)
+        has_swap = sizes_of(column) >= 0
+        swaps[:, has_swap] = np.sort(ranks, axis=1).T
+        low, high = swaps
+        is_valid[has_swap & ~((low >= 1) & (low < high) & (high <= np.minimum(items, MAX_RANK)))] = False
+    return swaps
+
+
+def _next_ratios(column: Column | None, shown: _Entries, is_valid: Mask) -> Array:
+    """Return the ratio of each pair of marginals, NaN without one. Marks pages with others than such pairs."""
+    ratios = np.full(len(shown.page), np.nan)
+    if column is not None:
+        table, has_pairs = _table(column), sizes_of(column) >= 0
+        are_pairs = has_pairs & (table.sizes == 2 * shown.sizes)
+        own, later = table.values[np.repeat(are_pairs, table.sizes)].reshape(-1, 2).T
+        is_valid[has_pairs & ~are_pairs] = False
+        rows = are_pairs[shown.page]
+        is_valid[shown.page[rows][~((own > 0.0) & (own <= 1.0) & (later >= 0.0) & (later <= 1.0))]] = False
+        with np.errstate(divide="ignore", invalid="ignore"):  # of pages that are marked
+            ratios[rows] = later / own
+    return ratios
+
+
+def _check_rank_probabilities(table: Features, column: Column, shown: _Entries, is_valid: Mask) -> None:
+    """Mark pages with numbers that are no probabilities, or without a probability of the ranks of their items."""
+    has_rows, widths = sizes_of(column) >= 0, table.sizes // np.maximum(shown.sizes, 1)
+    are_wide = has_rows & (widths >= shown.sizes)
+    is_valid[has_rows & ~are_wide] = False
+    is_valid[table.owner[~((table.values >= 0.0) & (table.values <= 1.0))]] = False
+    rows = are_wide[shown.page]
+    page, place = shown.page[rows], shown.rank[rows] - 1
+    is_valid[page[table.values[table.offsets[page] + place * (widths[page] + 1)] == 0.0]] = False
 
 
 class _Entries(NamedTuple):
@@ -349,11 +403,11 @@ def _entries(columns: Sequence[Column]) -> list[_Entries]:
     return entries
 
 
-def _tables(column: Column) -> Features | None:
-    """Return the numbers of lists of lists, None if there are none."""
+def _table(column: Column) -> Features:
+    """Return the numbers of lists of lists."""
     rows = pc.list_flatten(column)
     sizes = np.bincount(pc.list_parent_indices(column).to_numpy(), sizes_of(rows), len(column)).astype(np.int64)
-    return Features(cumulative_offsets(sizes), floats_of(pc.list_flatten(rows))) if sizes.any() else None
+    return Features(cumulative_offsets(sizes), floats_of(pc.list_flatten(rows)))
 
 
 Whole: TypeAlias = Callable[[Fields, Any], Mask]

@@ -222,6 +222,7 @@ class EventBatch(Batch):
             self,
             action_sets=sets.trimmed() if sets is not None and len(sets.propensities) else None,
             slates=slates,
+            rankings=self.rankings and self.rankings.trimmed(),
             scored=self.scored if self.scored is not None and len(self.scored.propensity) else None,
             unit=unit if unit is not None and unit.any() else None,
             logging_policy=logged if logged is not None and logged.any() else None,

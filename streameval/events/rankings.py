@@ -272,6 +272,12 @@ class Rankings(Listed):
         """Return the number of clicks, [n]."""
         return np.bincount(self.owner, self.clicked, len(self.shown)).astype(float)
 
+    def trimmed(self) -> Rankings:
+        """Drop features and probabilities of ranks if no page has them."""
+        tables = [self.features, self.rank_probabilities]
+        features, probabilities = (table if table is not None and len(table.values) else None for table in tables)
+        return replace(self, features=features, rank_probabilities=probabilities)
+
 
 NO_PLACEMENT = Placement()
 FEW_ITEMS = 8  # are found one by one, faster than through a dictionary of all items of the page
