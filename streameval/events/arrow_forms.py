@@ -1,7 +1,7 @@
 """Decode Arrow tables of slates, pages with clicks and scored outcomes by columns.
 
-Only columns like the ones that `streameval schema arrow` prints are read in this way: structs and lists of numbers and
-names, without columns of another form. All other tables, and rows with odd values, are decoded like JSON.
+Tables are read in this way if their columns are like the ones that `streameval schema arrow` prints and all events
+have one form. All other tables are decoded like JSON, and so are rows with odd values.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ AnyBatch = TypeVar("AnyBatch", EventBatch, RewardBatch)
 
 RAW_FIELDS = ("context", "actions", "action")  # a list of actions for all rows is text if the chosen actions are
 OTHER_FORMS = ("ranking", "slots", "scored")
-"""Columns of events that are decoded like JSON."""
+"""Columns of events with other forms than choices. Tables of files decode them like JSON."""
 IDENTIFIERS = ("event_id", "action", "unit", "logging_policy")  # fields that are text in CSV
 
 
