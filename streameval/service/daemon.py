@@ -56,9 +56,9 @@ SPANNING_HINT = "look for stray quotes, which hide rows; if cells hold line brea
 FOLD_INTERVAL_SECONDS = 0.1  # between two updates with pending blocks while the daemon keeps up with the stream
 MIN_FOLDED_BLOCKS = 20
 """The evaluator itself waits for more blocks, which stops the loop for far longer."""
-MIN_TURN_SECONDS = 0.1
-"""Duration of a turn that leaves fewer than `FEW_UNREAD` messages unread. One poll for many messages costs far less
-than one poll for each."""
+MIN_TURN_SECONDS = 0.25
+"""Duration of a turn that leaves fewer than `FEW_UNREAD` messages unread, half as long during a backfill. One poll for
+many messages costs far less than one poll for each."""
 FEW_UNREAD = 1_000
 """More than zero, because messages of open transactions count as unread until they are committed."""
 
@@ -219,8 +219,16 @@ class DaemonLoop(ABC, Generic[Reporting]):
                 return
             unread = self._source.status().lag if records else 0
             if unread is not None and unread < FEW_UNREAD:
-                time.sleep(max(0.0, self._turned + MIN_TURN_SECONDS - time.monotonic()))
+                self._rest()
         self._publish()
+
+    def _rest(self) -> None:
+        """Sleep until the turn ends. A Report that waits is made halfway, so that it holds up no poll."""
+        end = self._turned + MIN_TURN_SECONDS / (2 if self._backfills else 1)
+        if self._to_publish is not None:
+            time.sleep(max(0.0, (end - time.monotonic()) / 2))
+            self._publish(self._to_publish)
+        time.sleep(max(0.0, end - time.monotonic()))
 
     def _beat(self) -> None:
         """Note that the loop goes on."""
@@ -261,7 +269,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
         """Give the evaluator these messages, and count them."""
 
     def _publish_soon(self) -> None:
-        """Publish a Report now, or set `_to_publish`, so that the next turn does before it takes its messages."""
+        """Publish a Report now, or set `_to_publish`, so that it follows later, before other messages are taken."""
         self._publish()
 
     def _count(self, events: int, delays: Histogram, rejected: Mapping[str, int]) -> None:
@@ -477,7 +485,7 @@ class Daemon(DaemonLoop[Evaluator]):
         self._batch_duration = self._batch_duration.add(np.array([time.perf_counter() - started]))
 
     def _publish_soon(self) -> None:
-        """Update with events in one turn, and make the Report in the next one: each takes about ten milliseconds."""
+        """Make the Report later if blocks were updated in this turn: each takes about ten milliseconds."""
         if self._evaluator.fold_pending() or self._folded_at >= self._turned:
             self._to_publish = self._source.status()
         else:

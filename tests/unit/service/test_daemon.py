@@ -80,7 +80,13 @@ def test_a_report_that_takes_long_is_made_less_often(
     assert most - 2 <= slow.reports <= most
 
 
-def test_many_pending_blocks_and_a_report_hold_up_different_turns() -> None:
+@pytest.mark.parametrize(("lag", "before_polls"), [(None, [0, 0, 1, 2, 3, 4, 5]), (0, [0, 1, 2, 3, 4, 5, 6])])
+def test_many_pending_blocks_and_a_report_hold_up_different_turns(
+    lag: int | None, before_polls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Report comes before the events of the next turn, and before its poll if the daemon rests between the two."""
+    monkeypatch.setattr("streameval.service.daemon.MIN_TURN_SECONDS", 0.01)
+
     class Folding(Recorder):
         """Take each event as a block, and note after how many events blocks were folded and a Report was made."""
 
@@ -104,11 +110,17 @@ def test_many_pending_blocks_and_a_report_hold_up_different_turns() -> None:
             return super().report(now, unmatched_share)
 
     folding = Folding()
-    polls = [[records(b"1")], *([records(*[b"1"] * 20)] for _ in range(4)), [records(b"1")]]
-    Daemon(
-        ListSource(polls), NumberFormat(), folding, publish_interval=0.0, stop_when_exhausted=True, clock=lambda: 100.0
-    ).run()
-    assert folding.reported_at[:4] == [1, 21, 41, 61], "in the next turn, before its events"
+    polled: list[int] = []
+
+    def poll() -> list[Any]:
+        polled.append(len(folding.reported_at))
+        return [] if len(polled) > 6 else [records(*[b"1"] * (20 if 1 < len(polled) < 6 else 1))]
+
+    source = ListSource([poll] * 7)
+    source.lag = lag
+    Daemon(source, NumberFormat(), folding, publish_interval=0.0, stop_when_exhausted=True, clock=lambda: 100.0).run()
+    assert polled == before_polls
+    assert folding.reported_at[:4] == [1, 21, 41, 61], "before other events"
     assert folding.folded_at[:3] == [21, 41, 61], "no block is left to fold in the turn of a Report"
 
 
