@@ -129,16 +129,20 @@ class TermRange(NamedTuple):
             max_weight: the largest weight of each policy [policies, ...]
             limits: the likely and the possible weight [2, policies, ...], None for infinity
         """
-        likely, possible = np.full((2, *max_weight.shape), np.inf) if limits is None else limits
         ranges = [
-            estimator.term_range(reward_range, max_weight)._replace(
-                ratio=np.full(max_weight.shape, estimator.ratio), likely_weight=likely, possible_weight=possible
-            )
+            estimator.term_range(reward_range, max_weight)._replace(ratio=np.full(max_weight.shape, estimator.ratio))
             for estimator in estimators
         ]
-        return cls._make(
+        columns = cls._make(
             np.stack(values, axis=1).reshape(-1, *values[0].shape[1:]) for values in zip(*ranges, strict=True)
         )
+        return columns.limited(limits, len(estimators))
+
+    def limited(self, limits: Array | None, estimators: int) -> TermRange:
+        """Return the range with the likely and the possible weight of each policy, see `by_column`."""
+        unlimited = np.full((2, *self.heaviest.shape), np.inf)
+        likely, possible = unlimited if limits is None else np.repeat(limits, estimators, axis=1)
+        return self._replace(likely_weight=likely, possible_weight=possible)
 
     def lowest(self, weight: Array | float) -> Array:
         """Return the lower line at this weight, or its slope if the weight is infinite."""

@@ -129,7 +129,8 @@ def _by_average(
     for (interval, *_), alike in groupby(read, lambda entry: (entry[1], entry[0].mixes_components, entry[3] is None)):
         averages, _, readings, tracked = zip(*alike, strict=True)
         limits = [log_limits(config, interval, average, learned.weights, grid.form) for average in averages]
-        ranges = [term_range(config, grid, interval, largest, limit) for limit in limits]
+        whole = term_range(config, grid, interval, largest, None)
+        ranges = [whole.limited(limit, columns) for limit in limits]
 
         several = len(averages)
         reading = Reading.side_by_side(readings, policies)
