@@ -16,6 +16,7 @@ from streameval.events import EventBatch
 from streameval.events.further_rewards import FurtherRewards
 from streameval.ope.evidence.evidence import event_weight
 from streameval.ope.promotion.guardrails import Reward
+from streameval.ope.promotion.trust_checks import share_check
 from streameval.ope.report import ClippedReward
 
 FADING = math.exp(-1e-5)
@@ -220,5 +221,5 @@ def clipped_check(sums: Mapping[str, ClippedSums], limit: float) -> tuple[str, b
         limit: the largest share that passes
     """
     share, name = max((total.share or 0.0, name) for name, total in sums.items())
-    ok, finding = share <= limit, f"{significant(100 * share, 2)} % of the latest rewards ({name}) were clipped"
-    return "clipped_share", ok, finding if ok else f"{finding}, over {limit:.0%}"
+    finding = f"{significant(100 * share, 2)} % of the latest rewards ({name}) were clipped"
+    return share_check("clipped_share", share, limit, finding)

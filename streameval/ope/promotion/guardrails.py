@@ -206,6 +206,12 @@ def align_numbers(one: R, other: R) -> tuple[R, R]:
     return states[0], states[1]
 
 
+def resume_rules(before: Mapping[str, R], fresh: Mapping[str, R]) -> dict[str, R]:
+    """Return the states of the rules in `fresh`, from before if their memory depends on the same settings."""
+    pairs = ((label, before.get(label, new), new) for label, new in fresh.items())
+    return {label: old if old.memory_key == new.memory_key else new for label, old, new in pairs}
+
+
 def select_rules(rules: Mapping[str, R], policies: Sequence[int]) -> dict[str, R]:
     """Return the state of rules for some policies, production first."""
     candidates = [policy - 1 for policy in policies[1:]]

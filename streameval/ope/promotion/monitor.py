@@ -30,6 +30,7 @@ from streameval.ope.promotion.guardrails import (
     Reward,
     RuleState,
     align_numbers,
+    resume_rules,
     select_rules,
     start_rule,
 )
@@ -580,48 +581,31 @@ class PromotionMonitor:
         New rules start from zero. A rule must hold from zero again if a requirement has changed. Its memory restarts if
         a setting has changed that it depends on.
         """
-        rules = {}
-        for label, rule in self.rules.items():
-            fresh = self._start_rule(rule)
-            saved = state.rules.get(label, fresh)
-            if saved.memory_key != fresh.memory_key:
-                saved = fresh
-            elif saved.requirements != fresh.requirements:
+        fresh, guardrails = self.start(), {}
+        rules = resume_rules(state.rules, fresh.rules)
+        for label, new in fresh.rules.items():
+            saved = rules[label]
+            if saved.requirements != new.requirements:
                 last = {name: numbers for name, numbers in saved.last.items() if name != "losing"}
-                saved = structs.replace(saved, requirements=fresh.requirements, hold=fresh.hold, last=last)
-            rules[label] = saved
-        guardrails = {guardrail.name: self._resume_guardrail(guardrail, state) for guardrail in self.guardrails}
+                rules[label] = structs.replace(saved, requirements=new.requirements, hold=new.hold, last=last)
+        for name, fresh_guardrail in fresh.guardrails.items():
+            before = state.guardrails.get(name, fresh_guardrail)
+            guardrails[name] = structs.replace(before, rules=resume_rules(before.rules, fresh_guardrail.rules))
         return structs.replace(state, rules=rules, guardrails=guardrails)
-
-    def _resume_guardrail(self, guardrail: Guardrail, state: MonitorState) -> GuardrailState:
-        """Restart a rule if a setting has changed that its memory depends on."""
-        fresh = self._start_guardrail(guardrail)
-        saved = state.guardrails.get(guardrail.name, fresh)
-        rules = {
-            label: rule_state if (rule_state := saved.rules.get(label, new)).memory_key == new.memory_key else new
-            for label, new in fresh.rules.items()
-        }
-        return structs.replace(saved, rules=rules)
 
     def select_candidates(self, state: MonitorState, candidates: Sequence[int]) -> MonitorState:
         """Return the state of a monitor of these candidates only, by their indices."""
         policies = [0, *(1 + candidate for candidate in candidates)]
+        guardrails = {
+            name: structs.replace(known, **_judged(known, policies)) for name, known in state.guardrails.items()
+        }
         return structs.replace(
             state,
-            lifts=select_policies(state.lifts, candidates),
-            by=select_policies(state.by, candidates),
+            **_judged(state, policies),
             differs=select_policies(state.differs, candidates),
             trust=select_policies(state.trust, policies),
-            rules=select_rules(state.rules, policies),
             moved=select_policies(state.moved, candidates),
-            guardrails={
-                name: GuardrailState(
-                    select_policies(guardrail_state.lifts, candidates),
-                    select_policies(guardrail_state.by, candidates),
-                    select_rules(guardrail_state.rules, policies),
-                )
-                for name, guardrail_state in state.guardrails.items()
-            },
+            guardrails=guardrails,
             transitions=[
                 structs.replace(change, candidate=candidates.index(change.candidate))
                 for change in state.transitions
@@ -681,6 +665,12 @@ class PromotionMonitor:
             for label, rule_state in state.rules.items()
         }
         return structs.replace(state, by=fresh.by, rules=rules)
+
+
+def _judged(state: MonitorState | GuardrailState, policies: Sequence[int]) -> dict[str, Any]:
+    """Return what is known about the lifts of one reward, for some policies, production first."""
+    lifts, by = select_policies([state.lifts, state.by], [policy - 1 for policy in policies[1:]])
+    return {"lifts": lifts, "by": by, "rules": select_rules(state.rules, policies)}
 
 
 def _changes(promotable: Mask, worse: Mask) -> list[tuple[int, int, bool, bool]]:

@@ -218,24 +218,27 @@ def _policies_last(state: TrustState) -> tuple[Array, Array]:
     return np.moveaxis(state.totals, 0, -1), np.moveaxis(state.peaks, 0, -1)
 
 
+def share_check(name: str, share: float, limit: float, finding: str) -> tuple[str, bool, str]:
+    """Check whether a share is within its limit. The finding says what it is."""
+    ok = share <= limit * (1 + EDGE)
+    return name, ok, finding if ok else f"{finding}, over {limit:.0%}"
+
+
 def stream_checks(
     arrivals: ArrivalState, newest: float | None, now: float | None, unmatched_share: float | None, limits: Trust
 ) -> Iterator[tuple[str, bool, str]]:
     """Yield the checks of the stream for every policy: their names, whether they pass, and why."""
     share = rejected_share(arrivals)
-    ok, finding = share <= limits.rejected_share * (1 + EDGE), f"{share:.1%} of the latest events were rejected"
-    finding = finding if ok else f"{finding}, over {limits.rejected_share:.0%}"
     if arrivals.by_reward >= FORGOTTEN:
         share = arrivals.by_reward / (arrivals.accepted + arrivals.rejected)
-        ok, finding = False, f"{100 * share:.2g} % of the latest events were rejected for their reward"
-        finding = f"{finding}, and the others are no fair sample"
-    yield "rejected_share", ok, finding
+        finding = f"{100 * share:.2g} % of the latest events were rejected for their reward"
+        yield "rejected_share", False, f"{finding}, and the others are no fair sample"
+    else:
+        finding = f"{share:.1%} of the latest events were rejected"
+        yield share_check("rejected_share", share, limits.rejected_share, finding)
     if unmatched_share is not None:
-        ok, finding = (
-            unmatched_share <= limits.unmatched_share * (1 + EDGE),
-            f"{unmatched_share:.1%} of rewards have no decision",
-        )
-        yield "unmatched_share", ok, finding if ok else f"{finding}, over {limits.unmatched_share:.0%}"
+        finding = f"{unmatched_share:.1%} of rewards have no decision"
+        yield share_check("unmatched_share", unmatched_share, limits.unmatched_share, finding)
     if limits.stale_after is not None and now is not None and newest is not None:
         ok, finding = now - newest <= limits.stale_after, f"the newest event is {duration_text(now - newest)} old"
         yield "stale", ok, finding if ok else f"{finding}, over {format_duration(limits.stale_after)}"
@@ -300,34 +303,24 @@ def missing_check(
     known = [(share, where) for share, where in shares if share is not None]
     own = max(0, counts.missing - unknown)
     share, where = max(known, default=(own / max(1, counts.events + own), ""))
-    ok, finding = share <= limits.missing_share, f"{share:.1%} of the events{where} lack its probability"
-    return "missing_share", ok, finding if ok else f"{finding}, over {limits.missing_share:.0%}"
+    finding = f"{share:.1%} of the events{where} lack its probability"
+    return share_check("missing_share", share, limits.missing_share, finding)
 
 
 def reward_range_check(estimates: Iterable[Estimate], reward_range: tuple[float, float]) -> tuple[str, bool, str]:
     """Check whether the intervals of these estimates of one policy agree with the range of the rewards."""
     low, high = reward_range
     rounding = 1e-9 * (high - low)
-    for estimate in estimates:
-        if estimate.lower is not None and estimate.upper is not None:
+    for row in estimates:
+        for of_lift, lower, upper in (("", row.lower, row.upper), ("the lift of ", row.lift_lower, row.lift_upper)):
+            if lower is None or upper is None:
+                continue
             problem = ""
-            if estimate.lower > high + rounding or estimate.upper < low - rounding:
+            if not of_lift and (lower > high + rounding or upper < low - rounding):
                 problem = f"lies outside the reward range, {low:g} to {high:g}"
-            elif estimate.lower > estimate.upper + rounding:
+            elif lower > upper + rounding:
                 problem = "is empty: its lower bound is above its upper bound"
             if problem:
-                ends = f"{significant(estimate.lower)} to {significant(estimate.upper)}"
-                return (
-                    "reward_range",
-                    False,
-                    f"the interval of {estimate.estimator} on {estimate.average}, {ends}, {problem}",
-                )
-        if (
-            estimate.lift_lower is not None
-            and estimate.lift_upper is not None
-            and estimate.lift_lower > estimate.lift_upper + rounding
-        ):
-            ends = f"{significant(estimate.lift_lower)} to {significant(estimate.lift_upper)}"
-            finding = f"the interval of the lift of {estimate.estimator} on {estimate.average}, {ends}, is empty"
-            return "reward_range", False, f"{finding}: its lower bound is above its upper bound"
+                which = f"{of_lift}{row.estimator} on {row.average}, {significant(lower)} to {significant(upper)}"
+                return "reward_range", False, f"the interval of {which}, {problem}"
     return "reward_range", True, f"all intervals overlap the reward range, {low:g} to {high:g}"
