@@ -604,9 +604,7 @@ class Evaluator:
 
     def _fold(self, events: EventBatch) -> None:
         """Fold whole blocks: weigh them by what came before, sum them up (half 1), and fold the sums (half 2)."""
-        logged, weighed, after = self._weigh(events)
-        sums = halves.summarise_blocks(self.config, self._grids, self._state, weighed, logged, self._monitor)
-        after = halves.counted(weighed, after)
+        logged, weighed, sums, after = self._summarise(events)
         after.rooms = rooms.observe(self.config, after.rooms, Blocks(logged, weighed.events, weighed.every[0]))
         self._state = after
         self.heaviest = heaviest(self.heaviest, self.policies[1:], weighed)
@@ -626,14 +624,15 @@ class Evaluator:
             state.promotion = monitor.fold(state.promotion, sums.promotion, lifts)
         self._state = state
 
-    def _weigh(self, events: EventBatch) -> tuple[EventBatch, Weighed, EvaluatorState]:
-        """Return whole blocks as logged, the same blocks weighed, and the state that weighs the next blocks."""
+    def _summarise(self, events: EventBatch) -> tuple[EventBatch, Weighed, halves.Sums, EvaluatorState]:
+        """Return whole blocks as logged and as weighed, their sums, and the state that weighs the next blocks."""
         logged, faults, after, goal, curve = weighing.completed(self.config, self._state, events)
         self._count_failures(faults)
         events, prepared = rooms.prepare(self.config, after.rooms, logged)
         after = structs.replace(after, rooms=prepared)
         weighed = weighing.weighed(self.config, self._grids, after, events, goal, curve)
-        return logged, weighed, weighed.after
+        sums = halves.summarise_blocks(self.config, self._grids, self._state, weighed, logged, self._monitor)
+        return logged, weighed, sums, halves.counted(weighed, weighed.after)
 
     def _fold_averages(self, sums: halves.Sums, folded: halves.Folded, curve: LearnedCurve | None) -> list[list[Lift]]:
         """Fold whole blocks into the states of all grids, and return the lifts that promotion reads for each reward."""

@@ -226,9 +226,7 @@ class Summariser(Evaluator):
                 reward.estimators = decode(estimators, reward.estimators)
 
     def _fold(self, events: EventBatch) -> None:
-        logged, weighed, after = self._weigh(events)
-        sums = halves.summarise_blocks(self.config, self._grids, self._state, weighed, logged, self._monitor)
-        self._state = halves.counted(weighed, after)
+        _, _, sums, self._state = self._summarise(events)
         self._state.rooms = rooms.fold(self.config, self._state.rooms, sums.rooms)
         for grid, state, added in zip(self._grids, self._state.grids, sums.grids, strict=True):
             grid.learn(state, added)
