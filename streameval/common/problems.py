@@ -28,6 +28,7 @@ EXPECTED: Mapping[str, str] = {
     "string_too_short": "text that is not empty",
     "finite_number": "a finite number",
     "invalid_key": "a key that is text",
+    "path_not_directory": "a folder that exists",
     **dict.fromkeys(("string", "path"), "text"),
     **dict.fromkeys(("list", "tuple"), "a list"),
     "dict": "a mapping",

@@ -375,12 +375,15 @@ PROBLEMS = {
     "source: {topic: t, rewards: {topic: r, default: -1}}": "expected a number from reward.min (0) to reward.max (1)",
     "source: {topic: t, format: avro}": "expected one of json or dsjson, found 'avro'\nhint: how events are encoded",
     "source: {topic: t, format: {kind: avro}}": "source.format.registry (line 2): missing\nhint: ",
+    "source: {topic: t, format: {kind: avor, registry: 'http://h'}}": "found 'avor'\nhint: did you mean 'avro'?",
+    "source: {topic: t, format: {kind: avro, schemas: /none}}": "expected a folder that exists, found '/none'",
     "source: {topic: t, format: {kind: avro, registry: 'h:1'}}": "expected text, found 'h:1'\nhint: the URL of the sc",
     "source: {topic: t, format: {kind: avro, registry: 'http://h', user: u}}": "found the unknown key 'user'\nhint: ",
     "source: {topic: t, format: {kind: avro, registry: 'http://h', username: u}}": "username and password belong toget",
     "source: {kind: file, path: log.parquet}": "expected NDJSON or CSV, and log.parquet is Parquet; `streameval produ",
     "source: {kind: file, path: [log.csv, log.ndjson]}": "expected files of one format, and log.csv is ",
     "source: {topic: t}\ndead_letters: {kind: kafka, topic: t}": "expected a topic that is not read, found 't'\nhint: ",
+    "source: {kind: simulated}\ndead_letters: {kind: kafka, topic: t}": "expected 'file', because the source is not a",
     "dead_letters: rejected.ndjson": "dead_letters (line 2): expected a mapping of options, found 'rejected.ndjson'\nh",
     "dead_letters: {kind: kafak, topic: x}": "dead_letters (line 2): expected one of file or kafka, found 'kafak'\n"
     "hint: did you mean 'kafka'?",
@@ -683,14 +686,6 @@ def test_a_state_of_half_the_memory_is_warned_about_with_its_size() -> None:
     per_event = (window_config(2_000_000).full_bytes() - window_config(1_000_000).full_bytes()) / 1_000_000
     (problem,) = window_config(round(memory / 2 / per_event / 100) * 100).memory_warnings()
     assert f"the estimates take {memory / 2**31:,.1f} GiB once all windows are full" in problem.message
-
-
-def test_too_many_candidates_for_the_memory_are_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("streameval.config.model.usable_memory", lambda: 2**30)
-    with pytest.raises(ConfigError, match=r"the estimates take [\d,.]+ GiB .* this process may use 1\.0 GiB"):
-        list(candidates_config(10_000).memory_warnings())
 
 
 def test_a_state_of_a_usual_size_has_no_warning() -> None:
