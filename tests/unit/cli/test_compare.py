@@ -237,11 +237,6 @@ def test_values_of_segments_are_found_in_the_data(
     assert rows["de"].share == pytest.approx(log["country"].count("de") / EVENTS)
 
 
-def test_the_field_of_one_segment(log: dict[str, Any]) -> None:
-    answer = se.compare(log, ["new"], segments="country")
-    assert {"de", "fr", "jp", "other"} == {row.segment_value for row in answer.report.segments}
-
-
 def test_several_rewards(log: dict[str, Any]) -> None:
     spending = {**log, "spent": [20 * reward for reward in log["reward"]]}
     report = se.compare(spending, ["new"], rewards={"click": {"field": "reward"}, "spent": {"max": 20}}).report

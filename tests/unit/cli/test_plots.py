@@ -66,13 +66,6 @@ def test_a_long_stream_is_thinned_out() -> None:
     assert trace.every == 400
 
 
-@pytest.mark.parametrize("events", [950, 6_001])
-def test_there_are_never_more_than_twice_the_points(events: int) -> None:
-    trace = traced(events, Trace(PAIRS, points=20, every=50))
-    assert 19 <= len(trace.kept) <= 40
-    assert len(set(np.diff(accepted(trace))[:-1].tolist())) == 1
-
-
 def test_a_log_of_known_length_has_its_points_at_once() -> None:
     trace, evaluated = Trace(PAIRS, points=20), evaluator()
     for read in range(1, 11):

@@ -142,22 +142,6 @@ def test_in_arrival_order_each_event_counts_once_and_none_waits(restarts: bool) 
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_separate_rewards_are_joined(restarts: bool) -> None:
-    settings = config(rewards={"topic": REWARDS, "window": "20s", "default": 0, "combine": "sum"})
-    log = spread()
-    late = [
-        json.dumps({"event_id": f"e-{number}", "timestamp": 1000.0 + 0.1 * number + 3, "reward": 0.25}).encode()
-        for number in range(0, EVENTS, 3)
-        for _ in range(2)
-    ]
-    log.parts[REWARDS, 0], log.positions[REWARDS, 0] = late, 0
-    out = went_through(start_fresh(settings).pipeline, log, settings, restarts, 4)
-    expected = np.where(np.arange(EVENTS) % 3 == 0, 0.5, 0.0)
-    np.testing.assert_allclose(out.timestamp, 1000.0 + 0.1 * np.arange(EVENTS))
-    np.testing.assert_allclose(out.reward, expected)
-
-
-@pytest.mark.parametrize("restarts", [False, True])
 def test_several_separate_rewards_of_a_decision_are_joined(restarts: bool) -> None:
     late = {"topic": REWARDS, "window": "20s", "default": 0, "combine": "sum"}
     several = {"click": {}, "sale": {"max": 9}}

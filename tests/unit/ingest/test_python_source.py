@@ -306,18 +306,6 @@ def test_a_check_reads_decisions_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     source.close()
 
 
-def test_rejected_messages_go_to_a_file_only() -> None:
-    source = {"kind": "python", "target": "x:stream"}
-    with pytest.raises(ValidationError, match="the source is not a topic"):
-        Config.model_validate(
-            {
-                "source": source,
-                "policies": {"candidates": ["new"]},
-                "dead_letters": {"kind": "kafka", "topic": "rejected"},
-            }
-        )
-
-
 def test_a_backfill_calls_the_function_a_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MODULE, "stream", numbers, raising=False)
     settings = PythonSettings(target=f"{__name__}:stream")

@@ -32,7 +32,7 @@ from hypothesis import strategies as st
 
 from streameval.cli.replay import Replay
 from streameval.config.model import Config
-from streameval.errors import ConfigError, InputError
+from streameval.errors import InputError
 from streameval.events import EventBatch, Fault, JsonDecoder, Origin, fingerprints
 from streameval.events.arrow_messages import NAMES_KEY, arrow_message
 from streameval.events.further_rewards import RewardField
@@ -407,15 +407,6 @@ def test_lists_in_columns_are_action_sets(tmp_path: Path) -> None:
     assert refused.events.rejected == {"distribution_sum": 1, "malformed": 1, "unknown_action": 1}
 
 
-def test_lists_in_csv_are_json(tmp_path: Path) -> None:
-    file = csv_of(
-        tmp_path / "x.csv",
-        "timestamp,action,reward,actions,propensities,challenger",
-        '1,b,1,"[""a"", ""b""]","[0.5, 0.5]","[0.25, 0.75]"',
-    )
-    assert replayed(tmp_path, file, text=PLAIN).get("challenger", "ips", "cumulative").importance_weight_mean == 1.5
-
-
 ODD = ["", "[", "[]", "{}", "0.5", "[null]", "[0.5, 1e400]", "[NaN, 1]", "[1, 2", "[0.5],[0.5]", "[1e22, 0]"]
 LISTS: dict[str, list[str]] = {
     "action": ["a", "b", "", "z", "1", "é"],
@@ -624,6 +615,7 @@ def test_lists_in_csv_are_read_by_columns(tmp_path: Path, monkeypatch: pytest.Mo
     batch = decoded(file, JsonDecoder(["challenger"]), ColumnNames())
     assert batch.action_sets is not None
     assert batch.action_sets.index.tolist() == [1, 1, 1]
+    assert batch.probabilities.tolist() == [[0.75]] * 3
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
@@ -747,11 +739,6 @@ def test_memory_does_not_grow_with_the_row_group(tmp_path: Path) -> None:
     held = [pa.total_allocated_bytes() - before for _ in batches]
     assert file.stat().st_size > 8e6
     assert max(held) < 6e6
-
-
-def test_unknown_names_of_columns_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"columns\.timestmp \(line 2\): .* the unknown key 'timestmp'"):
-        configured(tmp_path, PLAIN.replace("\n", "\ncolumns: {timestmp: ts}\n", 1))
 
 
 def test_replay_on_the_command_line_takes_a_table(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,6 @@ from uuid import UUID
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from streameval.config.model import Config
 from streameval.errors import InputError
@@ -25,7 +24,6 @@ from streameval.events import EventBatch
 from streameval.ingest.base import NotYetReadableError
 from streameval.ingest.kafka import registry as registries
 from streameval.ingest.kafka import schemas
-from streameval.ingest.kafka.settings import KafkaSettings
 from support.factories import wait_until
 from support.schema_registry import (
     EVENT_COLUMNS,
@@ -221,20 +219,6 @@ def test_without_its_packages_the_error_names_the_extra(monkeypatch: pytest.Monk
     with pytest.raises(InputError, match="avro needs a package that is not installed") as caught:
         configured("http://localhost:8081").event_format()
     assert caught.value.hint == "pip install 'streameval[avro]'"
-
-
-@pytest.mark.parametrize(
-    ("form", "problem"),
-    [
-        ({"kind": "avro", "registry": "localhost:8081"}, "registry"),
-        ({"kind": "avro", "registry": "http://localhost:8081", "username": "me"}, "belong together"),
-        ({"kind": "avor", "registry": "http://localhost:8081"}, "format"),
-        ({"kind": "avro", "schemas": "/none"}, "schemas"),
-    ],
-)
-def test_mistakes_in_the_format_are_refused(form: dict[str, str], problem: str) -> None:
-    with pytest.raises(ValidationError, match=problem):
-        KafkaSettings.model_validate({"topic": "decisions", "format": form})
 
 
 def with_field(kind: Any) -> dict[str, Any]:

@@ -143,23 +143,3 @@ def test_decisions_without_rewards_are_events_if_rewards_come_separately() -> No
     assert np.isnan(batch.reward).all()
     assert len(batch) == 2
     assert JsonDecoder([]).decode_batch([decision]).rejected[0].reason == "missing_field"
-
-
-@pytest.mark.parametrize("size", [4, 5, 8, 9, 10])
-def test_only_the_last_of_many_new_ids_are_remembered(size: int) -> None:
-    remembered = Deduplication(4)
-    ids = [f"id-{number}" for number in range(size)]
-    assert (
-        len(remembered.take(batch_of([Arrival(0.0, 0, offset, event_id) for offset, event_id in enumerate(ids)])))
-        == size
-    )
-    repeated = [ids[-1], ids[-4], ids[-2], ids[-3]]
-    assert not len(
-        remembered.take(batch_of([Arrival(0.0, 0, offset, event_id) for offset, event_id in enumerate(repeated)]))
-    )
-    others = [f"other-{number}" for number in range(3)]
-    remembered.take(batch_of([Arrival(0.0, 0, offset, event_id) for offset, event_id in enumerate(others)]))
-    kept = remembered.take(
-        batch_of([Arrival(0.0, 0, offset, event_id) for offset, event_id in enumerate(reversed(ids[-4:]))])
-    )
-    assert len(kept) == 3, "only the newest is still remembered"
