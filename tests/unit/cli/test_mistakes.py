@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import pickle
@@ -131,8 +130,6 @@ MISTAKES_IN_A_LOG = {
         "trust check mean_weight: mean weight 100 over 400 events, expected 1: propensities or support are wrong\n"
         "hint: write the propensity and the candidate's probability in the same unit: one looks like percent",
     ),
-    "a propensity is 0": (field("propensity", lambda _: 0, every=3), "propensity: 0 is not in (0, 1] (log.ndjson:1)"),
-    "a propensity is negative": (field("propensity", lambda _: -0.5, every=3), "propensity: -0.5 is not in (0, 1]"),
     "a propensity is text": (field("propensity", str), "propensity: expected float, got str: '0.5' (log.ndjson:1)"),
     "propensities are those of another policy": (
         field("propensity", lambda _: 0.9),
@@ -140,14 +137,10 @@ MISTAKES_IN_A_LOG = {
     ),
     "propensities are missing": (drop_field("propensity"), "propensity: missing, as is `propensities` (log.ndjson:1)"),
     "the reward is missing": (drop_field("reward"), "reward: missing (log.ndjson:1)\nhint: write 0 if nothing was"),
-    "the reward is text": (field("reward", lambda _: "click"), "reward: expected bool | float, got str: 'click'"),
     "the reward is a word": (
         field("reward", lambda _: "Yes"),
         "got str: 'Yes' (log.ndjson:1)\nhint: write 1 and 0 for words such as Yes; pandas: column.map(",
     ),
-    "the reward is null": (field("reward", lambda _: None, every=2), "reward: missing (log.ndjson:1)"),
-    "the reward is infinite": (field("reward", lambda _: math.inf, every=9), "reward: inf is not a finite number"),
-    "the action is missing": (drop_field("action"), "action: missing (log.ndjson:1)"),
     "the id is missing": (
         drop_field("event_id"),
         "event_id: missing (log.ndjson:1)\nhint: events in JSON need ids, which show copies, while rows of tables need",
@@ -189,10 +182,6 @@ MISTAKES_IN_A_LOG = {
         field("propensity", math.log),
         "is not in (0, 1] (log.ndjson:1)\nhint: a propensity",
     ),
-    "a sampling probability is a percentage": (
-        lambda _, event: {**event, "sampling_probability": 10},
-        "sampling_probability: 10 is not in (0, 1] (log.ndjson:1)",
-    ),
     "the propensities of all actions sum to more than 1": (
         lambda _, event: {**drop_field("propensity")(0, event), **SET, "propensities": [0.5, 0.3, 0.3]},
         "propensities: sums to 1.1, not to 1 (log.ndjson:1)\nhint: log the probability of every action",
@@ -204,22 +193,6 @@ MISTAKES_IN_A_LOG = {
     "the propensity contradicts the distribution": (
         lambda _, event: {**event, **SET, "propensity": 0.9, "propensities": [0.5, 0.3, 0.2]},
         "propensity: 0.9, but `propensities` has 0.5 for the action (log.ndjson:1)\nhint: log the propensity of",
-    ),
-    "an action has no propensity": (
-        lambda _, event: {**event, **SET, "propensities": [0.5, 0.5]},
-        "propensities: 2 entries for 3 actions (log.ndjson:1)",
-    ),
-    "an action is listed twice": (
-        lambda _, event: {**event, "actions": ["a", "b", "b", "c"]},
-        "actions: 'b' is listed twice (log.ndjson:1)",
-    ),
-    "actions have different numbers of features": (
-        lambda _, event: {**event, **SET, "features": [[1], [1, 2], [3]]},
-        "features[1]: 2 numbers, but features[0] has 1 (log.ndjson:1)",
-    ),
-    "distributions without actions": (
-        challenger(lambda value: [value, 1 - value]),
-        "policies.challenger: a list over actions, but `actions` is missing (log.ndjson:1)",
     ),
 }
 
@@ -359,11 +332,6 @@ MISTAKES_IN_FILES: dict[str, tuple[str, str | bytes, str]] = {
         "",
         "error: no event was accepted: there is none\nhint: check the names of files",
     ),
-    "a gzip file that is cut": (
-        "x.ndjson.gz",
-        gzip.compress(bytes(range(256)) * 99)[:200],
-        "x.ndjson.gz is cut off after",
-    ),
     "columns separated by semicolons": (
         "x.csv",
         (HEADER + ROW).replace(",", ";"),
@@ -404,12 +372,6 @@ MISTAKES_IN_FILES: dict[str, tuple[str, str | bytes, str]] = {
         HEADER + "1700000000000,a,0.5,1,1\n",
         "is it in milliseconds? (x.csv:1)",
     ),
-    "a row that lacks a cell": (
-        "x.csv",
-        HEADER + ROW + "1700000000,a,0.5\n",
-        "3 cells for 5 columns (x.csv:2)\nhint: ",
-    ),
-    "a file that is not Parquet": ("x.parquet", "nothing", "error: x.parquet cannot be read as Parquet: "),
 }
 
 

@@ -275,17 +275,8 @@ ROW = {"timestamp": 1.0, "action": "x", "propensity": 0.5, "reward": 1.0, "chall
 @pytest.mark.parametrize(
     ("changes", "reason", "detail"),
     [
-        ({"propensity": 0.0}, "propensity_range", "propensity: 0 is not in (0, 1]"),
-        ({"propensity": None}, "missing_field", "propensity: missing"),
         ({"propensity": float("nan")}, "missing_field", "propensity: missing"),
-        ({"propensity": float("inf")}, "not_finite", "propensity: inf is not a finite number"),
         ({"reward": 2.0}, "reward_range", "reward: 2 is not in [0, 1]"),
-        ({"reward": None}, "missing_field", "reward: missing"),
-        ({"reward": float("-inf")}, "not_finite", "reward: -inf is not a finite number"),
-        ({"timestamp": None}, "missing_field", "timestamp: missing"),
-        ({"action": None}, "missing_field", "action: missing"),
-        ({"challenger": 1.5}, "probability_range", "policies.challenger: 1.5 is not in [0, 1]"),
-        ({"challenger": float("inf")}, "not_finite", "policies.challenger: inf is not a finite number"),
     ],
 )
 def test_a_bad_row_has_the_reason_that_it_would_have_as_json(
