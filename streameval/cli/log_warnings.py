@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
+from operator import attrgetter
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from streameval.events.defects import REJECTION_HINTS
 from streameval.events.origin import NO_IDENTITY
 from streameval.ingest.stages import Deduplication
 from streameval.ope.remedies import causes_first, remedy_of
-from streameval.ope.report import Report, TrustCheck
+from streameval.ope.report import Report
 
 MIN_SHARE = 0.001
 """Share of the events above which a defect is worth a warning."""
@@ -172,15 +173,12 @@ def missing_warnings(report: Report) -> Iterator[str]:
 
 def trust_warnings(report: Report) -> Iterator[str]:
     """Yield warnings about failed trust checks, with the policies that fail them for the same reason."""
-    failed = causes_first(sorted((check for check in report.trust if not check.ok), key=_check_and_reason))
-    for (check, reason), group in groupby(failed, key=_check_and_reason):
+    check_and_reason = attrgetter("check", "reason")
+    failed = causes_first(sorted((check for check in report.trust if not check.ok), key=check_and_reason))
+    for (check, reason), group in groupby(failed, key=check_and_reason):
         names = [row.policy for row in group]
         finding = f"{' and '.join(names)} {'fail' if names[1:] else 'fails'} the trust check {check}: {reason}"
         yield warning(finding, _check_remedy(report, check, names[0]))
-
-
-def _check_and_reason(check: TrustCheck) -> tuple[str, str]:
-    return check.check, check.reason
 
 
 def _check_remedy(report: Report, check: str, policy: str) -> str:

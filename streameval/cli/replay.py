@@ -21,9 +21,8 @@ from streameval.cli.copies import Copies
 from streameval.cli.known_late import LateSegments
 from streameval.cli.log_warnings import FUNCTION_HINTS, MIN_SHARE, LogCounts, missing_warnings, trust_warnings
 from streameval.cli.plots import ReplayPlot, check_path, save
-from streameval.cli.results import answer_lines
 from streameval.cli.scores import ScoreFile
-from streameval.cli.tables import decisions_table, result_tables
+from streameval.cli.tables import answer_lines, decisions_table, result_tables
 from streameval.cli.terminal import console, progress_of_bytes, say, silence_logs, warn, warning
 from streameval.cli.trace import Trace, read_truth, require_truth_of
 from streameval.common.arrays import Array

@@ -1,4 +1,4 @@
-"""Print results as tables."""
+"""Print results as sentences and tables."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ from streameval.ope.answer import (
     best_first,
     calibrated,
     chosen_estimates,
+    headline,
     limit_lines,
     percentage,
     quantile_rows,
+    seen_lifts,
     summary,
 )
 from streameval.ope.report import Calibration, Decision, Estimate, Report
 
+MAX_ANSWERS = 5
+"""Candidates with an answer, unless everything is shown."""
 MAX_SEGMENTS = 10
 """Rows of segments, unless everything is shown."""
 Cell: TypeAlias = str | Text
@@ -72,6 +76,23 @@ def facts(rows: Iterable[tuple[str, str]]) -> Table:
     for name, value in rows:
         table.add_row(name, Text(value))
     return table
+
+
+def answer_lines(report: Report, everything: bool) -> Iterator[str]:
+    """Yield a sentence and remedies for each candidate, the best one first, and details if everything is shown."""
+    candidates = answers(report)
+    if title := headline(candidates):
+        yield title
+    shown = candidates if everything else candidates[:MAX_ANSWERS]
+    for answer in shown:
+        yield answer.sentence
+        if answer.remedy:
+            yield f"  {answer.remedy}"
+        yield from (f"  {detail}" for detail in answer.details if everything)
+    if len(shown) < len(candidates):
+        yield f"(--all prints the answers for {len(candidates) - len(shown)} more candidates)"
+    for policy, estimated, seen, _ in seen_lifts(report):
+        yield f"the lift of {policy}: estimated {estimated} from events that others chose, seen {seen} on its own"
 
 
 def result_tables(report: Report, everything: bool) -> Iterator[RenderableType]:

@@ -59,39 +59,26 @@ class Commands(typer.core.TyperGroup):
         """Run the command.
 
         Raises:
+            InputError: The disk of stdout is full. Such an error names no file.
             typer.Exit: The command ended with an exit code other than 0.
         """
         code = 0
         try:
-            super().invoke(ctx)
-        except typer.Exit as ending:
-            code = ending.exit_code
-        except BrokenPipeError:
-            pass  # the reader has left, as `head` does
-        except OSError as error:
-            _require_room(error)
-            raise
-        try:
+            try:
+                super().invoke(ctx)
+            except typer.Exit as ending:
+                code = ending.exit_code
             sys.stdout.flush()
-        except BrokenPipeError:
+        except BrokenPipeError:  # the reader has left, as `head` does
             _close_stdout()
         except OSError as error:
-            _require_room(error)
-            raise
+            if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            _close_stdout()
+            hint = "free some space, or write elsewhere; what was written so far is incomplete"
+            raise InputError(f"the output cannot be written: {error.strerror}", hint=hint) from error
         if code:
             raise typer.Exit(code)
-
-
-def _require_room(error: OSError) -> None:
-    """Explain the failure of a write to stdout on a full disk, which names no file.
-
-    Raises:
-        InputError: That is the failure.
-    """
-    if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        _close_stdout()
-        hint = "free some space, or write elsewhere; what was written so far is incomplete"
-        raise InputError(f"the output cannot be written: {error.strerror}", hint=hint) from error
 
 
 def _close_stdout() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
@@ -302,23 +302,21 @@ class Config(EvaluatorOptions):
         if written is None and self.source is not None:
             form = self.source.record_decoder(self.columns) or form
         goal, *further = self.reward_fields
-        options: dict[str, Any] = {"rewarded": False} if joined else {}
-        options |= {"further": further} if further else {}
-        sums = [reward.field or name for name, reward in self.rewards.items() if reward.of]
-        options |= {"unlogged": sums} if sums else {}
-        options |= {"segments": config.fields} if config.fields else {}
-        options |= {"estimated": True} if config.propensity else {}
-        if kind == "json" and isinstance(self.source, LogSettings) and self.source.policies_of:
-            options |= {"headers": self.source.policies_of}
+        headers = self.source.policies_of if kind == "json" and isinstance(self.source, LogSettings) else None
         try:
             decoder = form(
                 policies=config.logged_policies,
                 reward_field=goal.field,
                 reward_range=None if is_log else (goal.low, goal.high),
                 scores=config.scores,
+                rewarded=not joined,
                 identified=joined or self.candidates_topic is not None or self._identified(is_log),
+                further=further,
+                segments=config.fields,
                 named=config.names_actions,
-                **options,
+                estimated=config.propensity is not None,
+                unlogged=[reward.field or name for name, reward in self.rewards.items() if reward.of],
+                headers=headers,
             )
         except ValueError as error:
             hint = COSTS_HINT if kind == "dsjson" else "the reward of an event needs its own field"

@@ -120,7 +120,7 @@ class _Item(NamedTuple):
     value: bytes | None
 
 
-class PythonSource:
+class PythonSource(Source):
     """Call a function in a thread, and again after a failure, from the position of its last message.
 
     A message and its positions are taken together, so that a snapshot between two polls counts each message once.
@@ -248,9 +248,6 @@ class PythonSource:
     @property
     def _is_paused(self) -> bool:
         return bool(self._counts) and all(self._place(partition) in self._paused for partition in self._counts)
-
-    def commit(self, offsets: SourceOffsets) -> None:
-        """Ignore the call."""
 
     def close(self) -> None:
         """Let the function end after its next message. A function that waits ends with the program."""

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
-from streameval.cli.results import answer_lines
 from streameval.cli.tables import (
+    answer_lines,
     calibration_table,
     decisions_table,
     estimates_table,

@@ -8,8 +8,7 @@ import pytest
 
 from streameval.cli.configuration import configuration_table
 from streameval.cli.replay import Replay
-from streameval.cli.results import answer_lines
-from streameval.cli.tables import segments_table
+from streameval.cli.tables import answer_lines, segments_table
 from streameval.config.model import Config
 from support.factories import make_report, with_segments
 
