@@ -216,34 +216,22 @@ def test_a_function_that_ends_is_called_again_after_the_interval(opened: Callabl
     assert not source.status().exhausted
 
 
-def test_a_fast_function_waits_for_the_evaluation(opened: Callable[..., Source]) -> None:
+@pytest.mark.parametrize(
+    ("options", "most"), [({"buffered": 10}, 11), ({"held_max_bytes": 1000}, 4)], ids=["many", "long"]
+)
+def test_messages_wait_for_the_evaluation(opened: Callable[..., Source], options: dict[str, int], most: int) -> None:
     made = [0]
 
     def stream(positions: Any) -> Iterator[Any]:
-        for item in numbers(positions, 1000):
-            made[0] += 1
-            yield item
-
-    source = opened(stream, buffered=10)
-    wait_until(lambda: made[0] >= 11, 10.0)
-    time.sleep(0.05)
-    assert made[0] == 11
-    assert len(values(drained(source))) == 1000
-
-
-def test_long_messages_wait_for_the_evaluation(opened: Callable[..., Source]) -> None:
-    made = [0]
-
-    def stream(positions: Any) -> Iterator[Any]:
-        for number in range(20):
+        for number in range(200):
             made[0] += 1
             yield {0: number}, b"x" * 400
 
-    source = opened(stream, held_max_bytes=1000)
-    wait_until(lambda: made[0] >= 4, 10.0)
+    source = opened(stream, **options)
+    wait_until(lambda: made[0] >= most, 10.0)
     time.sleep(0.05)
-    assert made[0] == 4
-    assert len(values(drained(source))) == 20
+    assert made[0] == most
+    assert len(values(drained(source))) == 200
 
 
 def test_a_poll_that_waits_learns_that_nothing_is_new(opened: Callable[..., Source]) -> None:

@@ -73,11 +73,16 @@ def test_a_recommender_reads_the_weights_of_a_copy_with_numpy(tmp_path: Path) ->
     assert (tmp_path / "frozen-2.npz").read_bytes() == content
 
 
-def coded(name: str) -> Evaluator:
-    code = {"kind": "python", "target": f"support.coded_policies:{name}", "learns": True}
+def with_copies(policy: dict[str, Any], **options: Any) -> Evaluator:
     settings: dict[str, Any] = {"estimators": ["ips"], "averages": ["cumulative"], "drift": "off"}
-    policies = {"candidates": {"apprentice": code, "frozen": FROZEN}}
-    return Evaluator.from_config(Config.model_validate({"policies": policies, **settings}).evaluator_config())
+    policies = {"candidates": {"apprentice": policy, "frozen": FROZEN}}
+    return Evaluator.from_config(
+        Config.model_validate({"policies": policies, **settings, **options}).evaluator_config()
+    )
+
+
+def coded(name: str) -> Evaluator:
+    return with_copies({"kind": "python", "target": f"support.coded_policies:{name}", "learns": True})
 
 
 def test_the_file_of_a_copy_in_code_has_the_bytes_that_the_code_returns(tmp_path: Path) -> None:
@@ -191,15 +196,7 @@ FOLLOWERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 def following(policy: dict[str, Any], model: dict[str, Any]) -> Evaluator:
-    follower = {"kind": "of_reward_model", **policy}
-    settings: dict[str, Any] = {
-        "estimators": ["ips"],
-        "averages": ["cumulative"],
-        "drift": "off",
-        "reward_model": model,
-    }
-    policies = {"candidates": {"apprentice": follower, "frozen": FROZEN}}
-    return Evaluator.from_config(Config.model_validate({"policies": policies, **settings}).evaluator_config())
+    return with_copies({"kind": "of_reward_model", **policy}, reward_model=model)
 
 
 @pytest.mark.parametrize("name", FOLLOWERS)

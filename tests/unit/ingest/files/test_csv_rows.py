@@ -88,24 +88,24 @@ def test_a_stray_quote_costs_its_own_row_only_and_rows_over_several_lines_are_co
     assert expected.status().spanning_rows == 0
 
 
-def test_carriage_returns_alone_end_lines_also_after_a_restart(opened: Opened, tmp_path: Path) -> None:
-    path = tmp_path / "log.csv"
-    path.write_bytes(b"action,reward\ra,1\rb,0\r")
+@pytest.mark.parametrize(
+    ("name", "text", "rows", "more", "last"),
+    [
+        ("log.csv", b"action,reward\ra,1\rb,0\r", [(2, "a"), (3, "b")], b"c,1\rd", (4, "c")),
+        ("log.tsv", b"action\treward\na,b\t1\n", [(2, "a,b")], b"c,d\t1\n", (3, "c,d")),
+    ],
+    ids=["carriage returns alone end lines", "tabs separate cells if no commas do"],
+)
+def test_the_form_of_rows_is_known_also_after_a_restart(
+    opened: Opened, tmp_path: Path, name: str, text: bytes, rows: list[Any], more: bytes, last: tuple[int, str]
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(text)
     source = opened(path, follow=True)
-    assert numbered(source) == [(2, "a"), (3, "b")]
+    assert numbered(source) == rows
     with path.open("ab") as file:
-        file.write(b"c,1\rd")
-    assert numbered(opened(path, source.offsets(), follow=True)) == [(4, "c")]
-
-
-def test_tabs_separate_cells_if_no_commas_do_also_after_a_restart(opened: Opened, tmp_path: Path) -> None:
-    path = tmp_path / "log.tsv"
-    path.write_text("action\treward\na,b\t1\n")
-    source = opened(path, follow=True)
-    assert numbered(source) == [(2, "a,b")]
-    with path.open("a") as file:
-        file.write("c,d\t1\n")
-    assert numbered(opened(path, source.offsets(), follow=True)) == [(3, "c,d")]
+        file.write(more)
+    assert numbered(opened(path, source.offsets(), follow=True)) == [last]
 
 
 @pytest.mark.parametrize("name", ["log.csv", "log.csv.gz"])

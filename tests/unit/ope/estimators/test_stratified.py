@@ -17,6 +17,7 @@ from streameval.ope.estimators import IPS, StratifiedDR, StratifiedIPS, Terms
 from streameval.ope.evidence import Evidence
 from streameval.ope.reward_models import Ridge
 from support.reference.slow_mixture import Part, SlowMixture, decayed_mean, slope_before
+from support.reference.slow_ridge import slow_ridge
 from support.strategies import examples
 from support.streams import evaluated
 
@@ -59,25 +60,10 @@ class Offers:
         return np.arange(len(self.action)), self.action
 
 
-def slow_predictions(offers: Offers, block: int, penalty: float = 1.0) -> Array:
-    """Return predictions of ridge regression on all events in earlier blocks, weighted by age, [n, actions]."""
-    n = len(offers.reward)
-    design = np.concatenate([np.ones((n, ACTIONS, 1)), offers.features], axis=2)
-    predictions = np.zeros((n, ACTIONS))
-    for start in range(0, n, block):
-        ages = start // block - 1 - np.arange(start) // block
-        fading = (1 - 1 / HORIZON) ** (block * ages)
-        x = design[np.arange(start), offers.action[:start]]
-        square = (x * fading[:, None]).T @ x + penalty * np.eye(1 + FEATURES)
-        beta = np.linalg.solve(square, (x * fading[:, None]).T @ offers.reward[:start])
-        predictions[start : start + block] = np.clip(design[start : start + block] @ beta, 0.0, 1.0)
-    return predictions
-
-
 def slow_dr(offers: Offers, block: int) -> list[Part]:
     """Return the three components of stratified_dr."""
-    q, large = slow_predictions(offers, block), offers.weights > THRESHOLD
-    w, ones = offers.weights[offers.logged], np.ones(len(offers.reward))
+    w, ones, large = offers.weights[offers.logged], np.ones(len(offers.reward)), offers.weights > THRESHOLD
+    q = slow_ridge(offers.features, offers.action, offers.reward, ones, block, HORIZON).clip(0.0, 1.0)
     small = w <= THRESHOLD
     low = w * offers.reward * small
     modelled = (offers.target * q * large).sum(axis=1)

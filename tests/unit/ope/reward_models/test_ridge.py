@@ -18,7 +18,8 @@ from streameval.ope.core import Cumulative, Mixture
 from streameval.ope.estimators import DM, StratifiedDR, StratifiedIPS
 from streameval.ope.reward_models import Ridge
 from streameval.ope.reward_models.base import LoggedActions
-from support.offers import ACTIONS, BLOCK, FEATURES, NONSENSE, Array, Offers, folded
+from support.offers import ACTIONS, BLOCK, NONSENSE, Array, Offers, folded
+from support.reference.slow_ridge import slow_ridge
 from support.strategies import examples
 
 
@@ -54,18 +55,7 @@ def predictions(batch: EventBatch, model: Ridge, **options: Any) -> Array:
 
 
 def closed_form(offers: Offers, horizon: float, penalty: float) -> Array:
-    """Return predictions of weighted ridge regression on all earlier blocks, not clipped, [n, actions]."""
-    n = len(offers.reward)
-    design = np.concatenate([np.ones((n, ACTIONS, 1)), offers.features], axis=2)
-    expected = np.zeros((n, ACTIONS))
-    for start in range(0, n, BLOCK):
-        ages = BLOCK * (start // BLOCK - 1 - np.arange(start) // BLOCK)
-        weight = (1 - 1 / horizon) ** ages / offers.sampling[:start]
-        x = design[np.arange(start), offers.action[:start]]
-        square = (x * weight[:, None]).T @ x + penalty * np.eye(1 + FEATURES)
-        beta = np.linalg.solve(square, (x * weight[:, None]).T @ offers.reward[:start])
-        expected[start : start + BLOCK] = design[start : start + BLOCK] @ beta
-    return expected
+    return slow_ridge(offers.features, offers.action, offers.reward, 1 / offers.sampling, BLOCK, horizon, penalty)
 
 
 @pytest.mark.parametrize(("horizon", "penalty"), [(10_000.0, 1.0), (100.0, 0.1), (500.0, 30.0)])

@@ -693,21 +693,20 @@ def test_large_weights_may_follow_a_negative_one() -> None:
 # the kind of interval
 
 
-def test_dependent_events_widen_the_interval_on_both_sides() -> None:
+@pytest.mark.parametrize(
+    ("tracked", "by_effect"),
+    [
+        ([0.1, 0.5, 0.3, 0.3], {4.0: (-0.1, 0.7), 0.5: (0.1, 0.5), np.nan: (0.1, 0.5)}),
+        ([0.3, 0.2, 0.35, 0.1], {9.0: (0.2, 0.4), 1.0: (0.3, 0.2)}),  # each end has an estimate of its own
+    ],
+)
+def test_dependent_events_move_each_end_away_from_its_estimate(
+    tracked: list[float], by_effect: dict[float, tuple[float, float]]
+) -> None:
     limits = TermRange.between((0.0, 0.0), (0.0, 1.0), np.full(1, np.inf), np.ones(1))
-    tracked = np.array([[0.1], [0.5], [0.3], [0.3]])
-    for effect, expected in ((4.0, (-0.1, 0.7)), (0.5, (0.1, 0.5)), (np.nan, (0.1, 0.5))):
-        reading = SimpleNamespace(design_effect=np.array([effect]))
-        bounds = ConfidenceSequence().bounds(reading, limits, 0.95, tracked)  # type: ignore[arg-type]
-        assert np.concatenate(bounds) == pytest.approx(expected)
-
-
-def test_each_end_moves_away_from_the_estimate_that_it_is_a_bound_of() -> None:
-    limits = TermRange.between((0.0, 0.0), (0.0, 1.0), np.full(1, np.inf), np.ones(1))
-    tracked = np.array([[0.3], [0.2], [0.35], [0.1]])
-    for effect, expected in ((9.0, (0.2, 0.4)), (1.0, (0.3, 0.2))):
-        reading = SimpleNamespace(design_effect=np.array([effect]))
-        bounds = ConfidenceSequence().bounds(reading, limits, 0.95, tracked)  # type: ignore[arg-type]
+    for effect, expected in by_effect.items():
+        reading: Any = SimpleNamespace(design_effect=np.array([effect]))
+        bounds = ConfidenceSequence().bounds(reading, limits, 0.95, np.array(tracked)[:, None])
         assert np.concatenate(bounds) == pytest.approx(expected)
 
 
