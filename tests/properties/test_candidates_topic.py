@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -12,10 +10,10 @@ import numpy as np
 import pytest
 
 from streameval.config.model import Config
-from streameval.ingest.base import Records
 from streameval.ingest.pipeline import EventPipeline
 from streameval.ope.evaluator.evaluator import Evaluator
 from streameval.ope.report import Report
+from support.polling import polls, read_through
 from support.rewards import assert_equal
 
 START, EVENTS, LATE = 1_700_000_000.0, 1_500, 0.05
@@ -90,22 +88,10 @@ def logs(seed: int, rewarded: bool) -> tuple[Logs, Logs]:
 
 def read(config: Config, written: Logs, seed: int, every: float, restarts: bool = False) -> tuple[Report, Any]:
     """Return the Report of a reader that polls now and then, and what its buffers counted."""
-    rng, form = np.random.default_rng(seed), config.event_format()
-    intake, evaluator = EventPipeline(form, config.required_source()), Evaluator.from_config(config.evaluator_config())
-    position: dict[tuple[str, int], int] = dict.fromkeys(written, 0)
-    for number, now in enumerate(np.arange(0.0, 900.0, every).tolist()):
-        records, ended = [], dict[tuple[str, int], float | None]()
-        for partition, log in written.items():
-            end = bisect_right(log, now, key=itemgetter(0))
-            first, last = position[partition], min(end, position[partition] + int(rng.integers(0, 400)))
-            if last > first:
-                records.append(Records(*partition, range(first, last), [message for _, message in log[first:last]]))
-            ended[partition], position[partition] = START + now if first == end else None, last
-        evaluator.update(intake.take(records, ended))
-        if restarts and number % 3 == 1:
-            state = msgspec.msgpack.decode(msgspec.msgpack.encode([intake.state(), evaluator.state()]))
-            intake, evaluator = EventPipeline(form, config.required_source()), Evaluator.from_state(state[1])
-            intake.restore(state[0])
+    form, moments = config.event_format(), np.arange(0.0, 900.0, every).tolist()
+    polled = polls(written, seed, moments, START, 400)
+    evaluator, often = Evaluator.from_config(config.evaluator_config()), (3, 1) if restarts else ()
+    intake, evaluator = read_through(lambda: EventPipeline(form, config.required_source()), evaluator, polled, often)
     evaluator.update(intake.flush())
     evaluator.fold_pending()
     return evaluator.report(), intake.buffered()

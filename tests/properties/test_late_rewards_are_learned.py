@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect
-from operator import itemgetter
-
 import msgspec
 import numpy as np
 import pytest
 
 from streameval.config.model import Config
-from streameval.ingest.base import Records
 from streameval.ingest.pipeline import EventPipeline
 from streameval.ope.evaluator.evaluator import Evaluator
+from support.polling import polls, read_through
 
 DECISIONS, REWARDS = "decisions", "clicks"
 START, EVENTS, SECONDS = 1_700_000_000.0, 900, 300.0
@@ -65,23 +62,10 @@ def weights(every: float, seed: int, restarts: bool = False) -> dict[str, bytes]
     Args:
         every: Seconds between two polls of the reader.
     """
-    form, rng, written = CONFIG.event_format(), np.random.default_rng(seed), messages()
-    intake, evaluator = EventPipeline(form, CONFIG.required_source()), Evaluator.from_config(CONFIG.evaluator_config())
-    read: dict[tuple[str, int], int] = dict.fromkeys(written, 0)
-    for number, now in enumerate(np.arange(0.0, SECONDS + 100.0, every).tolist()):
-        records, ended = [], dict[tuple[str, int], float | None]()
-        for partition, logged in written.items():
-            end = bisect(logged, now, key=itemgetter(0))
-            last = min(end, read[partition] + int(rng.integers(0, 400)))
-            if last > read[partition]:
-                taken = [message for _, message in logged[read[partition] : last]]
-                records.append(Records(*partition, range(read[partition], last), taken))
-            ended[partition], read[partition] = START + now if last == end == read[partition] else None, last
-        evaluator.update(intake.take(records, ended))
-        if restarts and number % 5 == 3:
-            state = msgspec.msgpack.decode(msgspec.msgpack.encode([intake.state(), evaluator.state()]))
-            intake, evaluator = EventPipeline(form, CONFIG.required_source()), Evaluator.from_state(state[1])
-            intake.restore(state[0])
+    form, moments = CONFIG.event_format(), np.arange(0.0, SECONDS + 100.0, every).tolist()
+    polled = polls(messages(), seed, moments, START, 400)
+    evaluator, often = Evaluator.from_config(CONFIG.evaluator_config()), (5, 3) if restarts else ()
+    _, evaluator = read_through(lambda: EventPipeline(form, CONFIG.required_source()), evaluator, polled, often)
     evaluator.fold_pending()
     assert evaluator.accepted == EVENTS
     return {name: state["weights"]["data"] for name, state in evaluator.state()["rooms"]["learning"].items()}

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-from bisect import bisect
-from collections.abc import Iterator
-from operator import itemgetter
 
-import msgspec
 import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from streameval import Evaluator
 from streameval.events import JsonDecoder
-from streameval.ingest.base import Records, TopicPartition
 from streameval.ingest.kafka.settings import KafkaSettings
 from streameval.ingest.pipeline import EventPipeline
 from streameval.ope.core import Cumulative, Decay, Window
@@ -22,6 +17,7 @@ from streameval.ope.estimators import IPS, SNIPS
 from streameval.ope.report import Report
 from streameval.service.metrics import metrics_text
 from support.factories import make_published
+from support.polling import polls, read_through
 
 DECISIONS, REWARDS, PARTITIONS = "decisions", "clicks", 3
 START, SECONDS, EVENTS = 1_700_000_000.0, 200.0, 2_000
@@ -53,29 +49,6 @@ def logs(seed: int, count: int = EVENTS) -> Logs:
     return {topic_partition: sorted(messages) for topic_partition, messages in written.items()}
 
 
-def polls(
-    written: Logs, rng: np.random.Generator, start: float, every: float
-) -> Iterator[tuple[list[Records], dict[TopicPartition, float | None]]]:
-    """Yield the polls of a reader.
-
-    Args:
-        start: When the reader starts, in seconds.
-        every: Seconds between two polls.
-    """
-    read, ended = dict.fromkeys(written, 0), dict[TopicPartition, float | None]()
-    for now in np.arange(start, SECONDS + 200.0, every).tolist():
-        records = []
-        for topic_partition, messages in written.items():
-            end = bisect(messages, now, key=itemgetter(0))
-            ended[topic_partition] = START + now if read[topic_partition] == end else None
-            taken = messages[read[topic_partition] : min(end, read[topic_partition] + int(rng.integers(0, 500)))]
-            if taken:
-                offsets = range(read[topic_partition], read[topic_partition] + len(taken))
-                records.append(Records(*topic_partition, offsets, [message for *_, message in taken]))
-                read[topic_partition], ended[topic_partition] = read[topic_partition] + len(taken), None
-        yield records, dict(ended)
-
-
 def stages(rewards: bool) -> KafkaSettings:
     late = {"rewards": {"topic": REWARDS, "window": "45s"}} if rewards else {}
     return KafkaSettings(topic=DECISIONS, duplicates=1000, max_lateness="4s", idle_timeout="5s", **late)
@@ -94,13 +67,10 @@ def report(written: Logs, seed: int, start: float, every: float, *, rewards: boo
         estimators=[IPS(), SNIPS()],
         averages=[Cumulative(), Window(tau=350), Decay(half_life=90), Window(span="80s", name="time")],
     )
-    intake = EventPipeline(form, stages(rewards))
-    for number, (records, partitions) in enumerate(polls(written, np.random.default_rng(seed), start, every)):
-        evaluator.update(intake.take(records, partitions))
-        if restarts and number % 7 == 3:
-            state = msgspec.msgpack.decode(msgspec.msgpack.encode([intake.state(), evaluator.state()]))
-            intake, evaluator = EventPipeline(form, stages(rewards)), Evaluator.from_state(state[1])
-            intake.restore(state[0])
+    moments = np.arange(start, SECONDS + 200.0, every).tolist()
+    polled = polls(written, seed, moments, START, 500)
+    often = (7, 3) if restarts else ()
+    intake, evaluator = read_through(lambda: EventPipeline(form, stages(rewards)), evaluator, polled, often)
     buffered = intake.buffered()
     assert buffered is not None
     assert buffered.events == 0
@@ -155,7 +125,9 @@ def test_buffered_and_late_events_are_exported() -> None:
         logs(seed=11),
         EventPipeline(JsonDecoder(["challenger"], rewarded=False, identified=True), stages(True)),
     )
-    for records, partitions in polls(written, np.random.default_rng(1), 0.0, 1.0):
+    for records, partitions in polls(
+        written, np.random.default_rng(1), np.arange(SECONDS + 200.0).tolist(), START, 500
+    ):
         if any(chunk.topic == REWARDS and chunk.offsets[-1] >= 300 for chunk in records):
             break
         intake.take(records, partitions)
