@@ -218,6 +218,7 @@ intervals: {long: {kind: empirical_bernstein, max_weight: 20}}
     assert config.intervals == {"long": EmpiricalBernstein(max_weight=20)}
 
 
+LOGIN = "security_protocol: SASL_SSL, sasl_username: me, sasl_password: x"
 ONE_TOPIC = (
     "one daemon evaluates one topic, found {}\n"
     "hint: start a second one for the other topic, with a `name` of its own: deploy/README.md, Several"
@@ -365,6 +366,21 @@ PROBLEMS = {
     "source: {topic: t, bootstrap_servers: 'u:p@h:1'}": "broker addresses contain no user and password; use sasl_user",
     "source: {topic: x, security_protocol: SASL_SSL}": "source (line 2): security_protocol SASL_SSL needs "
     "sasl_mechanism, sasl_username and sasl_password\nhint: ",
+    "source: {topic: ''}": "source.topic (line 2): expected text that is not empty, found ''",
+    "source: {topic: t, start: 2026-01-01T00:00:00}": "or a time with its zone, such as 2026-01-31T00:00:00Z, found ",
+    "source: {topic: t, bootstrap_servers: ' , '}": "bootstrap_servers (line 2): expected a list that is not empty",
+    "source: {topic: t, group_id: ''}": "source.group_id (line 2): expected text that is not empty, found ''",
+    "source: {topic: t, client: librdkafka}": "expected one of kafka-python or confluent, found 'librdkafka'",
+    "source: {topic: t, client: confluent, max_poll_records: 2000000}": "needs a max_poll_records from 1 to 1000000",
+    "source: {topic: t, sasl_username: me}": "sasl_* settings have no effect unless security_protocol is",
+    f"source: {{topic: t, {LOGIN}, sasl_mechanism: OAUTHBEARER}}": "OAUTHBEARER and sasl_oauth_url need each other",
+    f"source: {{topic: t, {LOGIN}, sasl_mechanism: PLAIN, sasl_oauth_url: 'https://i/t'}}": "need each other",
+    "source: {topic: t, sasl_oauth_url: identity/token}": "sasl_oauth_url (line 2): expected text, found 'identity/tok",
+    "source: {topic: t, sasl_oauth_url: 'https://me:s@i/t'}": "sasl_oauth_url (line 2): expected text, found 'https://***@",
+    "source: {topic: t, sasl_oauth_scope: kafka}": "sasl_oauth_scope has no effect without sasl_oauth_url",
+    "source: {topic: t, security_protocol: SSL, ssl_cafile: none.pem}": "expected a file that exists, found 'none.pem'",
+    "source: {topic: t, security_protocol: SSL, ssl_keyfile: streameval.yaml}": "ssl_password require ssl_certfile",
+    "source: {topic: t, security_protocol: SSL, ssl_password: x}": "ssl_keyfile and ssl_password require ssl_certfile",
     "source: {topic: t, ssl_cafile: streameval.yaml}": "ssl_* settings have no effect unless security_protocol is",
     "source:\n  topic: x\n  client_options: {fetch_min_bytes: 10, isolation_level: none}": "source.client_options "
     "(line 4): 'isolation_level' cannot be changed: the guarantees of streameval depend",
@@ -382,6 +398,22 @@ PROBLEMS = {
     "source: {topic: t, format: {kind: avro, registry: 'http://h', username: u}}": "username and password belong toget",
     "source: {kind: file, path: log.parquet}": "expected NDJSON or CSV, and log.parquet is Parquet; `streameval produ",
     "source: {kind: file, path: [log.csv, log.ndjson]}": "expected files of one format, and log.csv is ",
+    "source: {kind: file, path: log.feather}": "log.feather is Arrow; `streameval produce` sends its rows",
+    "source: {kind: file, path: log.csv, format: json}": "expected files of one format, and log.csv is CSV",
+    "source: {kind: file, path: 's3://b/log', follow: true}": "expected a local file to follow, and s3://b/log is an a",
+    "source: {kind: file, path: log.csv, policies_of: {v7: [a]}}": "policies_of names lists in events of JSON",
+    "source: {kind: file, path: log, policies_of: {v7: [a, b, a]}}": "policies_of.v7 contains a name twice",
+    "source: {kind: file, path: log, policies_of: {v7: []}}": "policies_of.v7 (line 2): expected a list that is not em",
+    "source: {kind: python, target: module.function}": "source.target (line 2): expected text, found 'module.function'",
+    "source: {kind: simulated, candidates: [a, a]}": "candidates must have different names",
+    "source: {kind: simulated, candidates: [logging]}": "none may be called logging",
+    "source: {kind: simulated, candidates: 0}": "source.candidates (line 2): expected a list that is not empty",
+    "source: {kind: simulated, rate: -1}": "source.rate (line 2): expected a number greater than or equal to 0",
+    "source: {kind: simulated, events: 0}": "source.events (line 2): expected a number greater than 0, found 0",
+    "source: {kind: simulated, drift: sideways}": "expected one of smooth, abrupt or stationary, found 'sideways'",
+    "source: {kind: simulated, cycle: {amplitude: 1.0}}": "amplitude (line 2): expected a number less than 1, found",
+    "source: {kind: simulated, cycle: {amplitude: -0.1}}": "expected a number greater than or equal to 0, found -0.1",
+    "source: {kind: simulated, cycle: {period: 0h}}": "expected a duration longer than 0, such as 30m, found '0h'",
     "source: {topic: t}\ndead_letters: {kind: kafka, topic: t}": "expected a topic that is not read, found 't'\nhint: ",
     "source: {kind: simulated}\ndead_letters: {kind: kafka, topic: t}": "expected 'file', because the source is not a",
     "dead_letters: rejected.ndjson": "dead_letters (line 2): expected a mapping of options, found 'rejected.ndjson'\nh",
