@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from streameval.errors import InputError
 from streameval.events.records import RowDecoder
@@ -143,19 +142,6 @@ def test_two_columns_of_one_name_are_refused(opened: Opened, tmp_path: Path) -> 
 def test_bytes_that_are_not_utf_8_spoil_their_row_only(opened: Opened, tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_bytes(HEADER.encode() + b"\xff,1\nb,1\n")
     assert [action for _, action in numbered(opened(tmp_path / "log.csv"))][1] == "b"
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"path": "log.parquet"}, "`streameval produce` sends its rows"),
-        ({"path": "log.feather"}, "is Arrow; `streameval produce` sends its rows"),
-        ({"path": "log.csv", "format": "json"}, "log.csv is CSV"),
-    ],
-)
-def test_other_tables_are_refused(options: dict[str, str], problem: str) -> None:
-    with pytest.raises(ValidationError, match=problem):
-        FileSettings.model_validate(options)
 
 
 def test_standard_input_may_be_csv() -> None:

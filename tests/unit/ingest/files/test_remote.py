@@ -20,7 +20,6 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.asyn import get_loop
 from fsspec.implementations.memory import MemoryFileSystem
-from pydantic import ValidationError
 
 import streameval
 from streameval.errors import InputError
@@ -328,11 +327,6 @@ def test_without_fsspec_the_extra_is_named() -> None:
     ):
         count_events("s3://bucket/log.csv")
     assert error.value.hint == "pip install 'streameval[cloud]'"
-
-
-def test_an_address_cannot_be_followed() -> None:
-    with pytest.raises(ValidationError, match="expected a local file to follow"):
-        FileSettings(path=["s3://bucket/log.ndjson"], follow=True)
 
 
 def test_a_folder_of_parquet_files_is_no_source_of_lines(memory: Any) -> None:

@@ -19,14 +19,13 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from streameval.errors import InputError, SourceError
 from streameval.events import JsonDecoder
 from streameval.ingest.base import Offsets, Records
 from streameval.ingest.files import lines
 from streameval.ingest.files.reading import read_events
-from streameval.ingest.files.source import FileSettings, FileSource
+from streameval.ingest.files.source import FileSource
 from support.strategies import encode
 
 LINES = [b'{"line": %d}' % number for number in range(1, 6)]
@@ -541,16 +540,3 @@ def test_damaged_files_are_named_with_the_line_before_the_damage(tmp_path: Path,
     path = write(tmp_path / "x", compress(LONG)[:-7])
     with pytest.raises(InputError, match=r"x is cut off after line [\d,]+: its data end in the middle"):
         drain(FileSource(path))
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ({"path": "log.ndjson", "policies_of": {"v7": ["a", "b", "a"]}}, "policies_of.v7 contains a name twice"),
-        ({"path": "log.ndjson", "policies_of": {"v7": []}}, "at least 1 item"),
-        ({"path": "log.csv", "policies_of": {"v7": ["a"]}}, "policies_of names lists in events of JSON"),
-    ],
-)
-def test_headers_that_name_no_lists_are_refused(options: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ValidationError, match=problem):
-        FileSettings.model_validate(options)

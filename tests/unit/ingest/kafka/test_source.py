@@ -708,7 +708,6 @@ def test_options_of_the_client_library_are_passed_on_last(client: str, wait: str
     ("client", "options", "reason"),
     [
         ("kafka-python", {"enable_auto_commit": True}, "'enable_auto_commit' cannot be changed: the guarantees"),
-        ("kafka-python", {"isolation_level": "read_uncommitted"}, "'isolation_level' cannot be changed"),
         ("kafka-python", {"check_crcs": True}, "'check_crcs' cannot be changed"),
         ("kafka-python", {"value_deserializer": "json"}, "'value_deserializer' cannot be changed"),
         ("kafka-python", {"auto_offset_reset": "latest"}, "'auto_offset_reset' cannot be changed"),
@@ -799,46 +798,6 @@ def test_a_group_that_never_answers_does_not_delay_closing_for_long(monkeypatch:
     source.close()
     assert time.monotonic() - started_at < 30.0
     group.answers.release()
-
-
-LOGIN = {"security_protocol": "SASL_SSL", "sasl_username": "reader", "sasl_password": "x"}
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {},
-        {"topic": ""},
-        {"topic": TOPIC, "start": "yesterday"},
-        {"topic": TOPIC, "start": "2026-01-01T00:00:00"},
-        {"topic": TOPIC, "security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"},
-        {"topic": TOPIC, "sasl_username": "reader"},
-        {"topic": TOPIC, **LOGIN, "sasl_mechanism": "OAUTHBEARER"},
-        {"topic": TOPIC, **LOGIN, "sasl_mechanism": "PLAIN", "sasl_oauth_url": "https://identity/token"},
-        {"topic": TOPIC, **LOGIN, "sasl_mechanism": "OAUTHBEARER", "sasl_oauth_url": "identity/token"},
-        {
-            "topic": TOPIC,
-            **LOGIN,
-            "sasl_mechanism": "OAUTHBEARER",
-            "sasl_oauth_url": "https://me:secret@identity/token",
-        },
-        {"topic": TOPIC, "sasl_oauth_scope": "kafka"},
-        {"topic": TOPIC, "bootstrap_servers": " , "},
-        {"topic": TOPIC, "security_protocol": "SSL", "ssl_cafile": "/nowhere/ca.pem"},
-        {"topic": TOPIC, "ssl_cafile": __file__},
-        {"topic": TOPIC, "security_protocol": "SSL", "ssl_keyfile": __file__},
-        {"topic": TOPIC, "security_protocol": "SSL", "ssl_password": "x"},
-        {"topic": TOPIC, "bootstrap_servers": "me:secret@broker:9092"},
-        {"topic": TOPIC, "group": "x"},
-        {"topic": TOPIC, "group_id": ""},
-        {"topic": TOPIC, "client": "librdkafka"},
-        {"topic": TOPIC, "client": "confluent", "fetch_max_bytes": 500},
-        {"topic": TOPIC, "client": "confluent", "max_poll_records": 2_000_000},
-    ],
-)
-def test_settings_that_cannot_work_are_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(ValidationError):
-        KafkaSettings.model_validate(wrong)
 
 
 def test_client_confluent_without_its_library_is_refused_with_a_hint(
