@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -18,6 +18,8 @@ MAX_AHEAD = 300.0
 
 class JoinedSettings(LogSettings):
     """Order the events of a log by time, and join what comes separately."""
+
+    keeps_position: ClassVar[bool] = True
 
     order: Literal["event_time", "arrival"] | None = Field(
         None,
@@ -34,6 +36,11 @@ class JoinedSettings(LogSettings):
     )
     held_max_bytes: PositiveInt = Field(
         128 * 2**20, description="Memory for buffered events; beyond it, partitions that are ahead are not read."
+    )
+    stall_after: Seconds = Field(
+        600.0,
+        description="/livez fails, so that the process is restarted, once nothing has answered, or unread messages "
+        "have not come, for this long. The source is opened anew long before.",
     )
     rewards: RewardTopic | None = Field(
         None, description="A topic of delayed rewards in JSON, joined to their decisions by event_id."
@@ -62,6 +69,10 @@ class JoinedSettings(LogSettings):
         """Return what is joined to decisions, for people."""
         names = {"rewards": self.rewards, "candidates": self.candidates}
         return " and ".join(name for name, topic in names.items() if topic is not None)
+
+    @property
+    def longest_wait(self) -> float:
+        return self.stall_after
 
     @property
     def clock_tolerance(self) -> float:

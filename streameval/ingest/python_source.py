@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import groupby
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import structlog
@@ -54,8 +54,6 @@ class PythonSettings(JoinedSettings):
     rewards that are joined to their decisions. In the partition `candidates.topic` they are probabilities.
     """
 
-    keeps_position: ClassVar[bool] = True
-
     kind: Literal["python"] = "python"
     target: str = Field(
         pattern=r"^[\w.]+:[\w.]+$",
@@ -71,9 +69,6 @@ class PythonSettings(JoinedSettings):
         10_000, description="Messages that are read ahead of the evaluation, of at most `held_max_bytes` together."
     )
     _left_out: frozenset[str] = PrivateAttr(default=frozenset())
-    stall_after: Seconds = Field(
-        600.0, description="/livez fails once the function has failed for this long, so that the process is restarted."
-    )
 
     @property
     def description(self) -> str:
@@ -86,10 +81,6 @@ class PythonSettings(JoinedSettings):
     @property
     def decisions_topic(self) -> str:
         return self.name
-
-    @property
-    def longest_wait(self) -> float:
-        return self.stall_after
 
     @property
     def wire_format(self) -> WireFormat:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import AwareDatetime, BaseModel, Discriminator, Field, Tag, TypeAdapter
 
-from streameval.common.text import Seconds
 from streameval.errors import InputError
 from streameval.events.records import RecordDecoder
 from streameval.events.tables import ColumnNames
@@ -69,8 +68,6 @@ def reader_of(settings: AvroFormat | ProtobufFormat | GlueFormat | DescribedProt
 class KafkaSettings(KafkaTopic, JoinedSettings):
     """Read events from a Kafka topic, alone or with topics of rewards and of candidates' probabilities."""
 
-    keeps_position: ClassVar[bool] = True
-
     kind: Literal["kafka"] = "kafka"
     format: Annotated[
         Annotated[Literal["json", "dsjson"], Tag("name")]
@@ -85,11 +82,6 @@ class KafkaSettings(KafkaTopic, JoinedSettings):
         "or protobuf with a file of schemas, {kind: protobuf, descriptor: FILE, message: NAME}; "
         "or either in the frame of AWS Glue with a folder of schemas, {kind: avro, schemas: FOLDER}.",
     )
-    stall_after: Seconds = Field(
-        600.0,
-        description="/livez fails once no broker has answered, or unread messages have not come, for this long, so "
-        "that the process is restarted. New clients are made long before.",
-    )
 
     @property
     def decisions_topic(self) -> str:
@@ -98,10 +90,6 @@ class KafkaSettings(KafkaTopic, JoinedSettings):
     @property
     def topics(self) -> tuple[str, ...]:
         return self.log_topics
-
-    @property
-    def longest_wait(self) -> float:
-        return self.stall_after
 
     @property
     def description(self) -> str:
