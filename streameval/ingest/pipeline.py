@@ -103,7 +103,8 @@ class EventPipeline:
         self._clipped_joined = self.repeated_events = 0
         self._duplicates = self._deduplication()
         self._identified = events.identified
-        self._watched, self._decoded_events = Deduplication(WATCHED_IDS), 0  # not in the state: they only count
+        self._watched = Deduplication(WATCHED_IDS)  # not in the state: it and the next two only count
+        self._messages = self._decoded_events = 0
         self._order: EventOrder | None = None
         self._later_duplicates: Deduplication | None = None
         self._left = HeldEvents()  # from an order by time before a restart, until the next events come
@@ -123,6 +124,11 @@ class EventPipeline:
     def mostly_ahead(self) -> bool:
         """Tell whether more of the last events were dated ahead than one producer with a wrong clock may write."""
         return self._clock.mostly_ahead
+
+    @property
+    def events_per_message(self) -> float:
+        """Return the mean number of events in a message, at least 1."""
+        return max(1.0, self._decoded_events / max(1, self._messages))
 
     def second_reading(self) -> SecondReading:
         """Return a pipeline with the same stages that reads the log again, and passes on no event buffered here."""
@@ -165,6 +171,7 @@ class EventPipeline:
         self.events.identified = self._identified or watches
         batch, rewards = self._decode(records)
         self._decoded_events += len(batch)
+        self._messages += sum(map(len, records))
         self._clock.require([batch, *rewards], now)
         if self._order is not None:
             self._clock.ahead += self._order.redate(self._clock.latest(now), now)

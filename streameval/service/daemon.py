@@ -57,9 +57,9 @@ FOLD_INTERVAL_SECONDS = 0.1  # between two updates with pending blocks while the
 MIN_FOLDED_BLOCKS = 20
 """The evaluator itself waits for more blocks, which stops the loop for far longer."""
 MIN_TURN_SECONDS = 0.25
-"""Duration of a turn that leaves fewer than `FEW_UNREAD` messages unread, half as long during a backfill. One poll for
+"""Duration of a turn that leaves fewer than `FEW_UNREAD` events unread, half as long during a backfill. One poll for
 many messages costs far less than one poll for each."""
-FEW_UNREAD = 1_000
+FEW_UNREAD = 250
 """More than zero, because messages of open transactions count as unread until they are committed."""
 
 Reporting = TypeVar("Reporting", bound=Evaluator)
@@ -118,7 +118,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
         self._supervisor = Supervisor()
         self._stopping = False
         self._turned = self._alive_at = time.monotonic()
-        evaluator.on_fold = self._beat
+        evaluator.on_fold = self._note_fold
         self._published_at = self._reported_at = self._folded_at = self._next_report_at = -math.inf
         self._to_publish: SourceStatus | None = None  # the status of the source for the Report of the next turn
         self._unreported = True  # an empty Report is one too: readiness does not wait for the first event
@@ -218,7 +218,7 @@ class DaemonLoop(ABC, Generic[Reporting]):
             elif self._publish().exhausted and self._stop_when_exhausted and not self._backfills:
                 return
             unread = self._source.status().lag if records else 0
-            if unread is not None and unread < FEW_UNREAD:
+            if unread is not None and unread * self._pipeline.events_per_message < FEW_UNREAD:
                 self._rest()
         self._publish()
 
@@ -234,6 +234,11 @@ class DaemonLoop(ABC, Generic[Reporting]):
         """Note that the loop goes on."""
         self._alive_at = time.monotonic()
         self._supervisor.turned()
+
+    def _note_fold(self) -> None:
+        """Note that blocks were evaluated."""
+        self._beat()
+        self._folded_at = self._alive_at
 
     def _reload_when_asked(self) -> None:
         if not self._asked or self._reload is None:
@@ -474,9 +479,8 @@ class Daemon(DaemonLoop[Evaluator]):
             return
         # Events that were buffered before a reload lack the columns of new segments.
         self._evaluator.update(replace(batch, segments=self._evaluator.config.columns_of(batch)))
-        is_due = time.monotonic() >= self._folded_at + FOLD_INTERVAL_SECONDS
-        if is_due and self._evaluator.fold_pending(MIN_FOLDED_BLOCKS):
-            self._folded_at = time.monotonic()
+        if time.monotonic() >= self._folded_at + FOLD_INTERVAL_SECONDS:
+            self._evaluator.fold_pending(MIN_FOLDED_BLOCKS)
         self._collect()
         if len(batch) and not self._accepted:
             log.info("first_event", policies=list(batch.policies))

@@ -4,7 +4,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from streameval.errors import SourceError
 from streameval.events import REASONS, EventBatch, Rejected
+from streameval.events.origin import Origin
 from streameval.ingest import groups
 from streameval.ingest.background import WorkerStatus
 from streameval.ingest.kafka.settings import KafkaSettings
@@ -93,6 +94,7 @@ def test_many_pending_blocks_and_a_report_hold_up_different_turns(
         def __init__(self) -> None:
             super().__init__()
             self.pending, self.folded_at, self.reported_at = 0, list[int](), list[int]()
+            self.on_fold: Callable[[], None]
 
         def update(self, batch: EventBatch) -> None:
             super().update(batch)
@@ -103,6 +105,8 @@ def test_many_pending_blocks_and_a_report_hold_up_different_turns(
             if folds and self.pending > 1:
                 self.folded_at.append(len(self.rewards))
             self.pending = 0 if folds else self.pending
+            if folds:
+                self.on_fold()
             return folds
 
         def report(self, now: float | None = None, unmatched_share: float | None = None) -> Report:
@@ -222,13 +226,19 @@ def test_a_source_with_few_unread_messages_is_not_polled_in_a_tight_loop(polled:
     assert polls <= 2 + (time.monotonic() - started) / MIN_TURN_SECONDS
 
 
-@pytest.mark.parametrize("lag", [FEW_UNREAD, None])
-def test_turns_do_not_wait_while_many_messages_are_unread(lag: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("lag", "in_message"), [(FEW_UNREAD, 1), (None, 1), (1, FEW_UNREAD)])
+def test_turns_do_not_wait_while_many_events_are_unread(
+    lag: int | None, in_message: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Repeated(NumberFormat):
+        def decode_batch(self, values: Iterable[bytes | None], origin: Origin | None = None) -> EventBatch:
+            return super().decode_batch([value for value in values for _ in range(in_message)])
+
     monkeypatch.setattr("streameval.service.daemon.MIN_TURN_SECONDS", 3600.0)
-    daemon, source, recorder = make_daemon([[records(b"1")] for _ in range(3)])
+    source, recorder = ListSource([[records(b"1")] for _ in range(3)]), Recorder()
     source.lag = lag
-    daemon.run()
-    assert recorder.rewards == [1.0] * 3
+    Daemon(source, Repeated(), recorder, stop_when_exhausted=True, clock=lambda: 100.0).run()
+    assert recorder.rewards == [1.0] * 3 * in_message
 
 
 def test_a_lasting_failure_ends_the_run_with_its_reason_and_closes_the_source() -> None:
