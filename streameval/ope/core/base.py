@@ -31,11 +31,13 @@ class Path(NamedTuple):
         sums: the sums of the blocks
         steps: what they add to variances
         rate: the drift rate, if the average needs it [B, P, E]
+        reads: whether lifts need a reading after each block, which a season gives for one block only
     """
 
     sums: BlockSums
     steps: Steps
     rate: Array | None
+    reads: bool = False
 
 
 class Step(NamedTuple):

@@ -202,10 +202,14 @@ class Mixture(Average):
 
     def fold(self, state: MixtureState, path: Path, bank: Bank) -> Lift | None:
         """Fold whole blocks into the state, and return the lifts of every estimator."""
-        sums, layout = path.sums, bank.layout
-        values = self._fold(state, state.values, _values(sums, layout), bank, is_lift=False)
-        fading = np.exp(-sums.size / MEMORY)
-        past.fold(state.values.past, path.steps, bank.shared, np.full((len(sums), 1, 1), fading))
+        sums, layout, reads = path.sums, bank.layout, path.reads and self.season is None
+        values, values_after = self._fold(state, state.values, _values(sums, layout), bank, False, reads)
+        fading, pasts = np.exp(-sums.size / MEMORY), []
+        if reads:
+            followed = past.follow(state.values.past, path.steps, bank.shared, float(fading))
+            pasts.append(_expanded_path(followed, bank.shared))
+        else:
+            past.fold(state.values.past, path.steps, bank.shared, np.full((len(sums), 1, 1), fading))
         if bank.policies < 2:
             return None
         blocks, rows, squares, signed, own = _lifts(sums, layout, values)
@@ -218,7 +222,7 @@ class Mixture(Average):
         past_rows = _expanded_path(after, tables)
         form, term_variance = past.form_and_variance(past_rows)
         effects = np.fmax(1.0, past.design_effect(past_rows, known=(form, term_variance)))
-        lift_path = self._fold(state, state.lifts, blocks, bank, is_lift=True)
+        lift_path, lifts_after = self._fold(state, state.lifts, blocks, bank, True, reads)
         value, sampling, spread = (_over_components(lift_path[..., index], layout, np.add) for index in (2, 3, 4))
         shape = (len(sums), -1)
         events = np.repeat(sums.rows[:, 1:, layout.events_row(True), None], bank.columns, axis=-1)
@@ -226,18 +230,43 @@ class Mixture(Average):
         noise = term_variance * effects
         parts = rows[..., 0], rows[..., 6], rows[..., 1], noise, np.zeros_like(noise), own
         alone = BlockLift(*(part.reshape(shape) for part in parts))
-        return Lift(value.reshape(shape), variance, spread.reshape(shape), events.reshape(shape), alone)
+        lift = Lift(value.reshape(shape), variance, spread.reshape(shape), events.reshape(shape), alone)
+        if values_after is not None and lifts_after is not None:
+            return lift._replace(reading=_readings(values_after, lifts_after, [*pasts, past_rows]))
+        return lift._replace(reading=self.read(state, None, None, bank)) if path.reads else lift
 
-    def _fold(self, whole: MixtureState, state: Decays, blocks: _Blocks, bank: Bank, is_lift: bool) -> Array:
-        """Fold blocks into decays of the whole state, and return the path of `kernel.mix`."""
+    def _fold(
+        self, whole: MixtureState, state: Decays, blocks: _Blocks, bank: Bank, is_lift: bool, reads: bool
+    ) -> tuple[Array, DecayReading | None]:
+        """Fold blocks into decays of the whole state, and return the path of `kernel.mix`, with a reading if asked."""
         recent = state.columns[..., :6].copy() if isinstance(whole, SeasonalState) else kernel.NOTHING
-        mixed = self._mix(state, blocks, bank, is_lift)
+        if reads:
+            path, after = self._mix_each(state, blocks, bank, is_lift)
+        else:
+            path, after = self._mix(state, blocks, bank, is_lift).path, None
         if isinstance(whole, SeasonalState):
-            self._fold_season(whole.season_of(state), state, blocks, mixed.path, recent, bank, is_lift)
+            self._fold_season(whole.season_of(state), state, blocks, path, recent, bank, is_lift)
         kernel.fade(state.faded, np.ascontiguousarray(blocks.faded), np.exp(-blocks.size / HORIZONS))
         state.largest = np.maximum(state.largest, blocks.largest.max(axis=0, initial=0.0))
         state.events = state.events + len(blocks.terms) * blocks.size
-        return mixed.path
+        return path, after
+
+    def _mix_each(self, state: Decays, blocks: _Blocks, bank: Bank, is_lift: bool) -> tuple[Array, DecayReading]:
+        """Fold blocks into decays one by one, and return the path with a reading after each block."""
+        paths, steps, count = [], [], len(blocks.terms)
+        for number in range(count):
+            events = state.events + number * blocks.size
+            part = blocks.part(slice(number, number + 1))
+            path, *mixed = self._mix(structs.replace(state, events=events), part, bank, is_lift)
+            arrays = [array.copy() for array in (state.decays, state.columns, state.overlap)]
+            paths.append(path)
+            steps.append((*arrays, events + blocks.size, *mixed))
+        decays, columns, overlap, events, *mixed = (
+            np.stack(rows, axis=1).reshape(-1, *rows[0].shape[1:]) for rows in zip(*steps, strict=True)
+        )
+        path, candidates = np.concatenate(paths), slice(None) if is_lift else np.array(bank.candidates)
+        after = structs.replace(state, decays=decays, columns=columns, overlap=overlap, events=events)
+        return path, DecayReading(after, bank.layout, _Mixed(path, *mixed), candidates, blocks=count)
 
     def _mix(self, state: Decays, blocks: _Blocks, bank: Bank, is_lift: bool) -> _Mixed:
         """Fold blocks into decays, and mix the decays after them."""
@@ -601,13 +630,19 @@ def _expanded_path(path: Past, tables: Tables) -> State:
 class DecayReading:
     """Read a bank of decays now, [P, C] each. `Mixture` has the formulas.
 
-    `candidates`: the policies that share what is learned about drift.
+    Args:
+        state: the decays
+        layout: the rows of block sums
+        mixed: the mixture of the decays
+        candidates: the policies that share what is learned about drift
+        blocks: the number of states of each policy, one after each block, which stand like policies [P * blocks]
     """
 
     state: Decays
     layout: Layout
     mixed: _Mixed
     candidates: Mask | slice
+    blocks: int = field(default=1, kw_only=True)
 
     @cached_property
     def weight(self) -> Array:
@@ -671,9 +706,10 @@ class DecayReading:
         the stream has had: while `d` is hardly known, the whole trend counts as drift.
         """
         slope, noise = self.trend
-        learned = self.state.columns[..., 8:].copy()
+        every = self.state.columns[..., 8:]
+        learned = every.reshape(-1, self.blocks, *every.shape[1:]).copy()
         learned[self.candidates] = learned[self.candidates].sum(axis=0, keepdims=True)
-        usual = ratio(learned[..., 0], learned[..., 1])
+        usual = ratio(*np.moveaxis(learned.reshape(every.shape), -1, 0))
         seen = 1 - np.exp(-self.state.events[:, None] / MEMORY)
         return np.asarray(np.maximum(np.fmax(slope**2 - seen * noise, usual), 0.0))
 
@@ -693,6 +729,11 @@ class DecayReading:
         return {name: np.sqrt(np.where(self.is_known, values, np.nan)) for name, values in every}
 
     @property
+    def parts(self) -> dict[str, Array]:
+        """Return the standard deviations of whole terms now, one entry a column."""
+        return {name: values.ravel() for name, values in self.parts_of(self.blend).items()}
+
+    @property
     def horizon(self) -> Array:
         """Return the mean horizon of each component in events, which is no longer than the stream, [P, C]."""
         limits = np.minimum(HORIZONS, np.maximum(self.state.events, 1)[:, None])
@@ -709,6 +750,17 @@ class DecayReading:
         return np.asarray(_over_components(self.weight[..., -1], self.layout, np.minimum) > 0)
 
     @property
+    def moments_of_value(self) -> Array:
+        """Return the moments that make the estimate and the number of events behind it, [P, E, rows]."""
+        layout, is_known = self.layout, self.is_known
+        moments = np.full((*is_known.shape, ROWS), np.nan)
+        moments[..., MomentRow.WEIGHT] = moments[..., MomentRow.V] = np.where(is_known, 1.0, 0.0)
+        moments[..., MomentRow.U] = np.where(is_known, _over_components(self.blend.value, layout, np.add), 0.0)
+        squares = _over_components(self.squares, layout, np.maximum)
+        moments[..., MomentRow.WEIGHT_SQUARE] = np.where(is_known, squares, 0.0)
+        return moments
+
+    @property
     def moments(self) -> Array:
         """Return the moments under the mixed kernel, or under the one with the largest squares if there are components.
 
@@ -716,12 +768,7 @@ class DecayReading:
         weights are reported as uncorrelated, so that no interval corrects the estimate by the mean weight:
         pseudo-events have no weights, and a ratio is corrected already. [P, E, rows].
         """
-        layout, state, is_known = self.layout, self.state, self.is_known
-        moments = np.full((*is_known.shape, ROWS), np.nan)
-        moments[..., MomentRow.WEIGHT] = moments[..., MomentRow.V] = np.where(is_known, 1.0, 0.0)
-        moments[..., MomentRow.U] = np.where(is_known, _over_components(self.blend.value, layout, np.add), 0.0)
-        squares = _over_components(self.squares, layout, np.maximum)
-        moments[..., MomentRow.WEIGHT_SQUARE] = np.where(is_known, squares, 0.0)
+        layout, state, moments = self.layout, self.state, self.moments_of_value
         seen = (self.kernel * self.weight).sum(axis=-1)
         every = self.weight.max(axis=1, keepdims=True)  # a ratio may have left out blocks that have weights
         for index, row in enumerate(DIAGNOSTIC_ROWS):
@@ -802,11 +849,27 @@ def _reading(
         spread,
         tail=None,
         details={"horizon_events": np.where(is_known, horizon, np.nan).ravel()},
-        parts={name: values.ravel() for name, values in now.parts_of(now.blend).items()},
+        parts=now.parts,
         lift=lift,
         compared=compared,
         ahead=None if lift is None else now.ahead,
     )
+
+
+def _readings(values: DecayReading, lifts: DecayReading, pasts: Sequence[State]) -> Reading:
+    """Return the reading after each block, [P, blocks, E] columns, without diagnostics.
+
+    Args:
+        values: the decays after each block
+        lifts: the decays of the lifts
+        pasts: the pasts of both, see `_expanded_path`
+    """
+    spread, of_lifts = (
+        {name: part.swapaxes(0, 1).reshape(-1, part.shape[-1]) for name, part in rows.items()} for rows in pasts
+    )
+    one, other = (now.moments_of_value.reshape(-1, ROWS) for now in (values, lifts))
+    lift = Reading(other, of_lifts, tail=None, parts=lifts.parts, compared=_compared_with(values, lifts))
+    return Reading(one, spread, tail=None, parts=values.parts, lift=lift)
 
 
 def _compared_with(values: DecayReading, lifts: DecayReading) -> Comparison:
@@ -816,10 +879,11 @@ def _compared_with(values: DecayReading, lifts: DecayReading) -> Comparison:
     starts, and moves to production's start here.
     """
     share, pseudo = lifts.mixed.share, lifts.pseudo_events
-    own, every = values.weight[1:], values.weight[:1]
-    starts = values.state.columns[..., 6]
-    moved = np.nan_to_num(ratio(pseudo, own + pseudo)) * np.nan_to_num(starts[:1] - starts[1:])[..., None]
-    production = (share * (values.mixed.estimates[1:] + moved)).sum(axis=-1) - lifts.mixed.value
+    first, others = slice(values.blocks), slice(values.blocks, None)
+    own, starts = values.weight[others], values.state.columns[..., 6]
+    every, start = (np.resize(part[first], part[others].shape) for part in (values.weight, starts))
+    moved = np.nan_to_num(ratio(pseudo, own + pseudo)) * np.nan_to_num(start - starts[others])[..., None]
+    production = (share * (values.mixed.estimates[others] + moved)).sum(axis=-1) - lifts.mixed.value
     lacking = missing_share((lifts.kernel * own).sum(axis=-1), (lifts.kernel * every).sum(axis=-1))
     return Comparison(
         np.where(lifts.is_known, _over_components(production, values.layout, np.add), np.nan).ravel(),

@@ -60,6 +60,7 @@ class Lift(NamedTuple):
             the noise of the ratio times the squared denominator
         divisor: for a ratio of rewards, the difference of its denominator
         switched: for rules, whether it is another lift than in the block before
+        reading: the average after each block, block after block for each policy, if asked for. Without diagnostics.
     """
 
     value: Array
@@ -69,6 +70,7 @@ class Lift(NamedTuple):
     block: BlockLift | None = None
     switched: Mask | None = None
     divisor: BlockLift | None = None
+    reading: Reading | None = None
 
     def select_blocks(self, kept: Mask) -> Lift:
         """Return the first four numbers after some of the blocks."""

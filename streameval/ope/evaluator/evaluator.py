@@ -22,7 +22,7 @@ from streameval.events.defects import UnusableLog
 from streameval.events.segments import Segment
 from streameval.ope.basis import with_basis
 from streameval.ope.candidates.versions import FrozenPolicy
-from streameval.ope.core import AnyAverage
+from streameval.ope.core import AnyAverage, Mixture
 from streameval.ope.core.ring import full_bytes
 from streameval.ope.core.state import STATE_SCHEMA, decode, encode, migrated
 from streameval.ope.estimators import AnyEstimator
@@ -64,6 +64,8 @@ from streameval.ope.reward_models import AnyRewardModel, online
 
 BLOCKS_AT_ONCE, FEWEST_AT_ONCE = 240, 2
 """Whole blocks folded together, at most and at least: enough to keep numpy busy."""
+MOST_READ = 60
+"""Whole blocks folded together at most, if a rule judges a ratio, which needs memory for each of them."""
 PARTS_AT_ONCE = 6_000
 """Blocks times policies folded together, within these limits: few enough to fit the cache of the processor."""
 
@@ -557,11 +559,12 @@ class Evaluator:
 
     @property
     def _batch_events(self) -> int:
-        """Return the number of events that `update` folds together, one block if a rule judges a ratio."""
-        if self.promotion_lifts and self.config.judged_ratios:
+        """Return the number of events that `update` folds together, one block if a rule judges a ratio by a season."""
+        averages = [self.config.averages[average] for _, average in self.promotion_lifts] if self._read_rewards else []
+        if any(isinstance(average, Mixture) and average.season for average in averages):
             return self.config.block
-        blocks = max(FEWEST_AT_ONCE, min(BLOCKS_AT_ONCE, PARTS_AT_ONCE // len(self.policies)))
-        return blocks * self.config.block
+        most = MOST_READ if averages else BLOCKS_AT_ONCE
+        return max(FEWEST_AT_ONCE, min(most, PARTS_AT_ONCE // len(self.policies))) * self.config.block
 
     def fold_pending(self, least: int = 1) -> bool:
         """Fold the pending whole blocks if there are at least `least`, and return whether there were.
@@ -638,7 +641,7 @@ class Evaluator:
         """Fold whole blocks into the states of all grids, and return the lifts that promotion reads for each reward."""
         lifts: dict[Pair, list[Lift]] = {}
         for grid, state, added in zip(self._grids, self._state.grids, sums.grids, strict=True):
-            lifts |= grid.fold_sums(state, added, folded.grid_means(grid), self.promotion_lifts)
+            lifts |= grid.fold_sums(state, added, folded.grid_means(grid), self.promotion_lifts, self._read_rewards)
         if curve is not None and folded.by_rank is not None:
             after_blocks = LearnedCurve(*(part[1:] for part in curve))
             lifts = weighing.with_error_of_curve(self.config, lifts, after_blocks, folded.by_rank)
@@ -652,25 +655,22 @@ class Evaluator:
         ]
 
     def _ratio_lift(self, index: int, pair: Pair, paths: Sequence[Lift]) -> Lift:
-        """Return the lift of a ratio after the last block, from the states of its parts and of their sum.
+        """Return the lift of a ratio after each block, from its parts and their sum.
 
         Args:
             index: the ratio
             pair: the estimator and the average
-            paths: the lift of each reward after the block
+            paths: the lift of each reward
         """
-        estimator, average = pair
-        whole, state = next(both for both in zip(self._grids, self._state.grids, strict=True) if pair in both[0].pairs)
-        indices = self._parts_of(index)
-        parts = (whole.select_reward(state, part) for part in indices)
-        readings = [
-            reading
-            for grid, alone in parts
-            for _, _, reading, _ in grid.read(alone, None, self.config.errors, [average])
-        ]
+        columns = next([column.label for column in grid.columns] for grid in self._grids if pair in grid.pairs)
         _, weight = self.config.rewards[index].of.values()
-        columns, three = [column.label for column in whole.columns], [paths[part] for part in indices]
-        return ratios.lift_after(readings, weight, columns, estimator, three)
+        return ratios.lift_after([paths[part] for part in self._parts_of(index)], weight, columns, pair[0])
+
+    @property
+    def _read_rewards(self) -> set[int]:
+        """Return the indices of the rewards that are parts of a ratio that promotion judges."""
+        judged = self.config.judged_ratios if self.promotion_lifts else []
+        return {part for index in judged for part in self._parts_of(index)}
 
     def _parts_of(self, index: int) -> list[int]:
         """Return the indices of the numerator, the denominator and the weighted sum of a ratio."""

@@ -227,7 +227,12 @@ class Grid:
         return GridSums(kept, present, tuple(rewards))
 
     def fold_sums(
-        self, state: GridState, sums: GridSums, recent: Sequence[RecentMoments], lifts: Iterable[Pair] = ()
+        self,
+        state: GridState,
+        sums: GridSums,
+        recent: Sequence[RecentMoments],
+        lifts: Iterable[Pair] = (),
+        read: Collection[int] = (),
     ) -> dict[Pair, list[Lift]]:
         """Fold the sums of whole blocks into the state (half 2), and return the lifts that belong to this grid.
 
@@ -236,6 +241,7 @@ class Grid:
             sums: what `summarise` returned
             recent: recent means for each reward after each block. Unused unless an average mixes components.
             lifts: pairs of an estimator and an average that mixes components
+            read: indices of the rewards with lifts that need a reading after each block
         """
         own = [pair for pair in lifts if pair in self.pairs]
         if not sums.rewards:
@@ -244,11 +250,11 @@ class Grid:
         reward_lifts = []
         for index, (reward, added) in enumerate(zip(state.rewards, sums.rewards, strict=True)):
             means = recent[index].select_blocks(sums.kept) if self.mixes_components else None
-            reward_lifts.append(self._fold_reward(reward, index, added, means))
+            reward_lifts.append(self._fold_reward(reward, index, added, means, bool(own) and index in read))
         return {pair: self._lifts(pair, sums.kept, reward_lifts) for pair in own}
 
     def _fold_reward(
-        self, state: RewardState, index: int, added: RewardSums, recent: RecentMoments | None
+        self, state: RewardState, index: int, added: RewardSums, recent: RecentMoments | None, reads: bool
     ) -> dict[str, Lift | None]:
         """Fold whole blocks into the state of one reward, and return the lifts by average."""
         bank, paths = self.bank, self._learned(state, added)
@@ -264,7 +270,7 @@ class Grid:
             short = {name: one.fold(state.spans[name], values, self.block) for name, one in self._short_spans.items()}
         lifts = {}
         for average, drift in zip(self.averages, self._drifts, strict=True):
-            path = Path(sums, steps, _rate(drift, rates, short))
+            path = Path(sums, steps, _rate(drift, rates, short), reads)
             lifts[average.label] = average.fold(state.averages[average.label], path, bank)
         for label, trackers in self.trackers.items():
             state.watched[label] = trackers[index].fold(state.watched[label], *added.observed)
@@ -336,7 +342,8 @@ class Grid:
                 for index, columns in enumerate((*every[:4], *(every.block or ()))):
                     rows[index, kept] = columns.reshape(len(columns), -1, count)[..., first]
             value, variance, drift, events = rows[:4]
-            lifts.append(Lift(value, variance, drift, events, BlockLift(*rows[4:])))
+            reading = None if every is None else every.reading
+            lifts.append(Lift(value, variance, drift, events, BlockLift(*rows[4:]), reading=reading))
         return lifts
 
     def select_reward(self, state: GridState, index: int) -> tuple[Grid, GridState]:

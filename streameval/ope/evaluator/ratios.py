@@ -192,30 +192,28 @@ def _lifts(readings: Sequence[Reading], lifts: Sequence[Reading], own: Variances
     }
 
 
-def lift_after(
-    readings: Sequence[Reading], weight: float, columns: Sequence[str], label: str, paths: Sequence[Lift]
-) -> Lift:
-    """Return the lift of a ratio after a block, for rules that judge by the lift alone.
+def lift_after(paths: Sequence[Lift], weight: float, columns: Sequence[str], label: str) -> Lift:
+    """Return the lift of a ratio after each block, for rules that judge by the lift alone.
 
     Args:
-        readings: the numerator, the denominator and their weighted sum on a mixture after the block
+        paths: the lifts of the numerator, the denominator and their weighted sum. The ratio has the events of the sum
         weight: the weight of the denominator in the sum
         columns: labels of the columns of a policy
         label: the column of the estimator
-        paths: the lifts of the three after the block. The ratio has the events of the sum
     """
-    estimators = len(columns)
-    own = Variances.from_readings(readings, weight)
-    numbers = _lifts(readings, [reading.lift(estimators) for reading in readings], own, 1.0)
-    unknown = np.where(_is_known(readings), 0.0, np.nan)  # which a sum hands on
-    unknown = unknown[estimators:] + _for_candidates(unknown, estimators)
     above, below, path = paths
-    deviation = numbers["lift_deviation"] * readings[1].value[estimators:]
-    named = [numbers[name] for name in ("lift", *FOR_RULES)]
-    rows = ((row + unknown).reshape(-1, estimators) for row in (*named, deviation))
-    value, variance, spread, deviation = (
-        np.where(np.isnan(path.events), np.nan, row[:, columns.index(label)]) for row in rows
-    )
+    value, variance, spread, deviation = rows = np.full((4, *path.value.shape), np.nan)
+    readings, kept = [path.reading for path in paths if path.reading is not None], ~np.isnan(path.events).any(axis=1)
+    if readings:
+        estimators = len(columns) * int(kept.sum())  # each block has columns of its own
+        own = Variances.from_readings(readings, weight)
+        numbers = _lifts(readings, [reading.lift(estimators) for reading in readings], own, 1.0)
+        unknown = np.where(_is_known(readings), 0.0, np.nan)  # which a sum hands on
+        unknown = unknown[estimators:] + _for_candidates(unknown, estimators)
+        noise = numbers["lift_deviation"] * readings[1].value[estimators:]
+        for row, number in zip(rows, (*(numbers[name] for name in ("lift", *FOR_RULES)), noise), strict=True):
+            by_block = (number + unknown).reshape(path.value.shape[1], -1, len(columns))
+            row[kept] = by_block[..., columns.index(label)].T
     block = above.block and above.block._replace(noise=deviation**2)
     return Lift(value, variance, spread, path.events, block, divisor=below.block)
 

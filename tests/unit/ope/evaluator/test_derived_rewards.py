@@ -257,6 +257,7 @@ def test_a_ratio_that_decides_has_the_lift_of_its_row_however_the_stream_is_cut(
     whole.update(log[:1_200])
     for first in range(0, 1_200, 333):
         cut.update(log[first : min(first + 333, 1_200)])
+        cut.fold_pending()
         cut = Evaluator.from_state(cut.state())
     report = whole.report()
     assert report.promotion == cut.report().promotion
