@@ -147,34 +147,29 @@ def per_click(policy: Array, price: Array) -> float:
     return float((policy * CLICK * price).sum() / (policy * CLICK).sum())
 
 
-TENS = [range(10), range(10, 20)]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", TENS)
-def test_a_ratio_as_goal_promotes_nobody_who_earns_the_same_per_click(seeds: range) -> None:
-    wrong = np.array([decided(seed, np.full(3, 20.0)) for seed in seeds]).sum(axis=0)
-    assert (wrong <= [[0], [1]]).all()
+def test_a_ratio_as_goal_promotes_nobody_who_earns_the_same_per_click() -> None:
+    wrong = np.array([decided(seed, np.full(3, 20.0)) for seed in range(40)]).sum(axis=0)
+    assert (wrong <= [[0], [4]]).all(), wrong
 
 
 @pytest.mark.slow
 def test_a_ratio_as_goal_promotes_who_earns_more_per_click() -> None:
-    assert [decided(seed, BETTER) for seed in range(3)] == [[(True, False)] * 2] * 3
-    assert [decided(seed, 40.0 - BETTER) for seed in range(3)] == [[(False, True)] * 2] * 3
+    assert [decided(seed, BETTER) for seed in range(5)] == [[(True, False)] * 2] * 5
+    assert [decided(seed, 40.0 - BETTER) for seed in range(5)] == [[(False, True)] * 2] * 5
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seeds", TENS)
-def test_a_ratio_as_guardrail_stops_who_loses_more_per_click(seeds: range) -> None:
+def test_a_ratio_as_guardrail_stops_who_loses_more_per_click() -> None:
     loss = per_click(ACTIONS, WORSE) - per_click(CANDIDATE, WORSE)
-    promotable = np.array([decided(seed, WORSE, max_loss=loss) for seed in seeds])[..., 0]
-    assert (promotable.sum(axis=0) <= [0, 1]).all()
+    promotable = np.array([decided(seed, WORSE, max_loss=loss) for seed in range(40)])[..., 0]
+    assert (promotable.sum(axis=0) <= [0, 4]).all(), promotable.sum(axis=0)
 
 
 @pytest.mark.slow
 def test_a_ratio_as_guardrail_lets_pass_who_loses_less_per_click() -> None:
     loss = per_click(ACTIONS, WORSE) - per_click(CANDIDATE, WORSE)
-    assert all(promotable for seed in range(3) for promotable, _ in decided(seed, WORSE, max_loss=3 * loss))
+    assert all(promotable for seed in range(5) for promotable, _ in decided(seed, WORSE, max_loss=3 * loss))
 
 
 class NearlyOne(NamedTuple):
