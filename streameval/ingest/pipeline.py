@@ -144,24 +144,25 @@ class EventPipeline:
         """Tell whether events may be due without new messages, so that `take` must also be called then."""
         return self._order is not None or len(self._left) > 0
 
-    def groups(
-        self, records: Sequence[Records], partitions: PartitionEnds
-    ) -> Iterator[tuple[list[Records], PartitionEnds]]:
-        """Yield the messages of a poll, and the partitions, in groups that fit in memory.
+    def groups(self, records: Sequence[Records]) -> Iterator[tuple[list[Records], bool]]:
+        """Yield the messages of a poll in groups that fit in memory, and whether it is the last group.
 
-        Only with the last group has a partition been read to its end.
+        In order of time, nothing counts before the last group is taken: it may have the oldest events, and rewards.
         """
         *groups, last = grouped_messages(records, self.events)
-        yield from ((group, dict.fromkeys(partitions)) for group in groups)
-        yield last, partitions
+        yield from ((group, False) for group in groups)
+        yield last, True
 
-    def take(self, records: Sequence[Records], partitions: PartitionEnds, now: float = math.inf) -> EventBatch:
+    def take(
+        self, records: Sequence[Records], partitions: PartitionEnds, now: float = math.inf, *, is_last: bool = True
+    ) -> EventBatch:
         """Return the events that count now, with everything rejected on the way.
 
         Args:
             records: the messages of a poll, or a group of them
             partitions: all partitions, and when they were found at their end
             now: seconds since 1970. An event dated more than `clock_tolerance` of the source later counts as of now
+            is_last: whether it is the last group of a poll
 
         Raises:
             ClockBehindError: `now` is more than a day behind the events, and none of the messages is taken.
@@ -183,7 +184,7 @@ class EventPipeline:
         if self._order is not None:
             self._order.expect(partitions)
             ended = {partition: time for partition, time in partitions.items() if time is not None}
-            batch = self._order.take(batch, rewards, ended, self._limit)
+            batch = self._order.take(batch, rewards, ended, self._limit, is_last)
         elif len(self._left):
             batch = EventBatch.concat([self._left.take(), batch])
         return self._finished(batch)

@@ -93,4 +93,6 @@ def options_of(content: bytes, kind: str = LEARNED) -> dict[str, Any]:
         raise InputError(f"the policy file is of kind {found}, which no candidate starts from", hint=hint)
     if found != kind:
         raise InputError(f"the policy file is of kind {found}, expected {kind}", hint=f"write kind: {found}")
+    if weights.ndim != 2 or not weights.size:
+        raise InputError(f"`weights` of the policy file have the shape {weights.shape}, expected rows", hint=hint)
     return {**described, "weights": weights.tolist()}

@@ -439,17 +439,21 @@ def test_a_clock_far_behind_the_events_withholds_them_and_saves_no_offset(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(groups, "MAX_NUMBERS", 2 * groups.OTHER_NUMBERS)  # two events are taken together
+    monkeypatch.setattr("streameval.service.daemon.MAX_WITHHELD", 20)
     writer, learner, now = Writer(), Recorder(), [1.0]
     pipeline = EventPipeline(NumberFormat(), KafkaSettings(topic="interactions"))
     source = ListSource([[records(*[b"1000000"] * size)]], exhausted=False)
+    source.lag = 0
     daemon = Daemon(source, pipeline, learner, clock=lambda: now[0], snapshots=writer)
     with running(daemon):
         wait_until(lambda: "behind the events" in daemon.published.detail)
+        wait_until(lambda: bool(source.paused) == (size >= 20))
         assert not daemon.published.ready
         assert not learner.rewards
         assert not any(writer.kept), "an offset would skip the events after a restart"
         now[0] = 1_000_001.0
         wait_until(lambda: daemon.published.ready and len(learner.rewards) == size)
+    assert not source.paused
     assert writer.kept[-1] is not None
     assert daemon.published.batch_duration.count == math.ceil(size / 2)
 
