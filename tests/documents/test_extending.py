@@ -14,19 +14,24 @@ from pydantic import Field, TypeAdapter
 
 import streameval as se
 from streameval.config.model import AnySource
+from streameval.events import JsonDecoder
+from streameval.ope.candidates import AnyPolicy
 from streameval.ope.core import AnyAverage, Lift
 from streameval.ope.estimators import AnyEstimator
 from streameval.ope.evidence import Evidence
 from streameval.ope.intervals import AnyInterval
+from streameval.ope.policies.coded import fields_read, fill
 from streameval.ope.promotion.block_sums import BlockSums
 from streameval.ope.promotion.rules import AnyRule, RuleContext
 from streameval.ope.promotion.sums import RewardSums
 from streameval.service.metrics import METRICS, metrics_text
 from support import recipes
 from support.factories import make_published, make_report
+from support.messages import message
 from support.recipes.average import PolynomialDecay
 from support.recipes.estimator import TrimmedIPS
 from support.recipes.interval import Chebyshev
+from support.recipes.policy import FirstOrBest
 from support.recipes.promotion_rule import Present
 from support.recipes.source import LiteralSettings
 
@@ -41,14 +46,17 @@ EVENTS, BLOCK, CAP = 1_030, 100, 1.5
         (AnyInterval, Chebyshev, {"kind": "chebyshev"}),
         (AnyRule, Present, {"kind": "present"}),
         (AnySource, LiteralSettings, {"kind": "literal", "messages": ["{}"]}),
+        (AnyPolicy, FirstOrBest, {"kind": "first_or_best", "share": 0.25, "scores": "clicks"}),
     ],
 )
 def test_a_part_that_is_added_to_its_union_is_configured_by_its_kind(
     union: Any, variant: type, options: dict[str, Any]
 ) -> None:
     kinds = reduce(or_, get_args(get_args(union)[0]), variant)
-    configured = TypeAdapter(Annotated[kinds, Field(discriminator="kind")]).validate_python(options)
-    assert configured == variant(**options)
+    added: TypeAdapter[Any] = TypeAdapter(Annotated[kinds, Field(discriminator="kind")])
+    configured = added.validate_python(options)
+    assert configured == variant(**options) == added.validate_python(added.dump_python(configured))
+    assert added.json_schema()["$defs"][variant.__name__]["properties"].keys() >= options.keys()
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +139,16 @@ def test_a_new_rule_judges_every_candidate_after_every_block() -> None:
     context = RuleContext(0.0, 0.95, np.array([0.01, 0.01]), (0.0, 1.0), BLOCK, logged=True)
     judgement, _ = Present().judge({}, sums, Lift(value, unknown, unknown, unknown), context)
     assert judgement.enter.tolist() == [[True, False], [True, True]]
+
+
+def test_a_new_policy_reads_its_field_and_lacks_events_without_it() -> None:
+    policy = FirstOrBest(share=0.25, scores="clicks")
+    sets = {"actions": ["a", "b", "c"], "propensities": [0.25, 0.5, 0.25], "action": "b", "propensity": ...}
+    decoder = JsonDecoder([], scores=fields_read([policy]))
+    batch = decoder.decode_batch([message(1, **sets, clicks=[1, 3, 2]), message(2, **sets)])
+    filled, faults = fill(batch.with_policies(["mixed"]), {"mixed": policy.prepare()})
+    np.testing.assert_equal(filled.action_sets.probabilities[:, 0], [0.25, 0.75, 0.0, *[np.nan] * 3])
+    assert {event: fault.reason for event, fault in faults["mixed"].items()} == {1: "missing_field"}
 
 
 def test_a_new_source_is_opened_by_its_settings() -> None:
