@@ -326,11 +326,13 @@ class Mixture(Average):
         pools, rates = self._pools(_pooled(bank, is_lift))
         fading = float(np.exp(-blocks.size / MEMORY))
         means = Means.from_terms(blocks.terms, path, _denominators(bank.layout, is_lift), recent, fading)
+        was_started = season.is_started
         course, firsts = seasonal.follow(season, self.season, means, blocks.squares, blocks.reached, blocks.size)
         if not season.is_started:
             return
         is_timed = np.isfinite(blocks.reached)
-        squares = np.where(is_timed[:, None], blocks.squares, 0.0)
+        has_started = was_started | np.logical_or.accumulate(is_timed & (means.weight > 0).any(axis=(1, 2)))
+        squares = np.where((is_timed & has_started)[:, None], blocks.squares, 0.0)
         left = replace(blocks, terms=course.without(blocks.terms, is_timed), squares=squares)
         parts = []
         for first, last in pairwise([0, *firsts, len(left.terms)]):

@@ -75,6 +75,18 @@ def test_cuts_and_restarts_change_no_number(seed: int) -> None:
     assert cut.report() == after(events)
 
 
+def test_blocks_before_the_first_lift_count_alike_one_by_one_and_together() -> None:
+    """A self-normalised lift is unknown after one block, and this block is no part of its season."""
+    events, options = stream(2.5), {"block": BLOCK, "drift": None, "promotion": None}
+    whole, cut = (Evaluator(["one"], ["snips"], [Mixture(seasonal="24h")], **options) for _ in range(2))
+    whole.update(events)
+    for first in range(0, len(events), BLOCK):
+        cut.update(events[first : first + BLOCK])
+        cut.fold_pending()
+    rows = [[row.details["lift_se"] for row in one.report().estimates if row.policy == "one"] for one in (whole, cut)]
+    assert rows[0] == pytest.approx(rows[1], rel=1e-12)
+
+
 @pytest.mark.parametrize("times", [np.nan, None])
 def test_without_times_the_season_stays_off(times: float | None) -> None:
     events = stream(4)
