@@ -21,6 +21,6 @@ class FirstOrBest(ComputedPolicy):
     kind: Literal["first_or_best"] = field(default="first_or_best", kw_only=True, repr=False)
 
     def ask(self, sets: ActionSets, raw_fields: RawFields) -> Answer:
-        first, _ = First().ask(sets, raw_fields)
+        first, failed = First().ask(sets, raw_fields)
         best, faults = EpsilonGreedy(epsilon=0.0, scores=self.scores).ask(sets, raw_fields)
-        return self.share * first + (1 - self.share) * best, faults
+        return self.share * first + (1 - self.share) * best, {**failed, **faults}
