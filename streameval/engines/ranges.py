@@ -221,7 +221,7 @@ class RangeEvaluator:
                     dropped += 1
             return batch
 
-        parts = (part for records in messages for group, _ in pipeline.groups([records]) for part in group)
+        parts = (part for records in messages for group in pipeline.groups([records], {}) for part in group)
         for batch in _gathered(parts, decoded):
             if len(batch) and not events:
                 problems += [f"{missing}; {missing.hint}" for missing in summariser.missing_fields(batch)]

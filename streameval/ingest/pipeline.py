@@ -144,25 +144,21 @@ class EventPipeline:
         """Tell whether events may be due without new messages, so that `take` must also be called then."""
         return self._order is not None or len(self._left) > 0
 
-    def groups(self, records: Sequence[Records]) -> Iterator[tuple[list[Records], bool]]:
-        """Yield the messages of a poll in groups that fit in memory, and whether it is the last group.
+    def groups(self, records: Sequence[Records], partitions: PartitionEnds) -> Iterator[list[Records]]:
+        """Yield the messages of a poll in groups that fit in memory.
 
-        In order of time, nothing counts before the last group is taken: it may have the oldest events, and rewards.
+        In order of time there is one group: its last messages may have the oldest events, and rewards of the first.
         """
-        *groups, last = grouped_messages(records, self.events)
-        yield from ((group, False) for group in groups)
-        yield last, True
+        self.decide(partitions)
+        yield from grouped_messages(records, self.events) if self._order is None else [list(records)]
 
-    def take(
-        self, records: Sequence[Records], partitions: PartitionEnds, now: float = math.inf, *, is_last: bool = True
-    ) -> EventBatch:
+    def take(self, records: Sequence[Records], partitions: PartitionEnds, now: float = math.inf) -> EventBatch:
         """Return the events that count now, with everything rejected on the way.
 
         Args:
             records: the messages of a poll, or a group of them
             partitions: all partitions, and when they were found at their end
             now: seconds since 1970. An event dated more than `clock_tolerance` of the source later counts as of now
-            is_last: whether it is the last group of a poll
 
         Raises:
             ClockBehindError: `now` is more than a day behind the events, and none of the messages is taken.
@@ -184,7 +180,7 @@ class EventPipeline:
         if self._order is not None:
             self._order.expect(partitions)
             ended = {partition: time for partition, time in partitions.items() if time is not None}
-            batch = self._order.take(batch, rewards, ended, self._limit, is_last)
+            batch = self._order.take(batch, rewards, ended, self._limit)
         elif len(self._left):
             batch = EventBatch.concat([self._left.take(), batch])
         return self._finished(batch)

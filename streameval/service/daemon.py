@@ -297,16 +297,15 @@ class DaemonLoop(ABC, Generic[Reporting]):
         if self._decisions is not None:
             self._decisions.collect(self._evaluator, versions, self.published.report)
 
-    def _through_pipeline(self, records: list[Records], ends: PartitionEnds, is_last: bool) -> EventBatch:
+    def _through_pipeline(self, records: list[Records], ends: PartitionEnds) -> EventBatch:
         """Return the events that count now. Messages are withheld while their schema or the right time is unknown.
 
         Args:
             records: the messages
             ends: all partitions, and when they were found at their end
-            is_last: whether it is the last group of a poll
         """
         try:
-            batch = self._pipeline.take(records, ends, self._clock(), is_last=is_last)
+            batch = self._pipeline.take(records, ends, self._clock())
         except (ClockBehindError, NotYetReadableError) as error:
             if not self._withheld:
                 kind = "clock_behind" if isinstance(error, ClockBehindError) else "messages_unreadable"
@@ -462,18 +461,19 @@ class Daemon(DaemonLoop[Evaluator]):
     """Decode and evaluate in this process."""
 
     def _take(self, records: list[Records]) -> None:
-        groups, ends = list(self._pipeline.groups(records)), self._source.status().ended_at
-        for index, (group, is_last) in enumerate(groups):
-            self._take_group(group, ends, is_last)
+        ends = self._source.status().ended_at
+        groups = list(self._pipeline.groups(records, ends))
+        for index, group in enumerate(groups):
+            self._take_group(group, ends)
             if self._withheld:
-                self._withheld = [part for rest, _ in groups[index:] for part in rest]
+                self._withheld = [part for rest in groups[index:] for part in rest]
                 if sum(map(len, self._withheld)) >= MAX_WITHHELD:  # a producer with a wrong clock may write fewer
                     self._source.pause(self._source.status().positions)
                 return
 
-    def _take_group(self, records: list[Records], ends: PartitionEnds, is_last: bool) -> None:
+    def _take_group(self, records: list[Records], ends: PartitionEnds) -> None:
         started = time.perf_counter()
-        batch = self._through_pipeline(records, ends, is_last)
+        batch = self._through_pipeline(records, ends)
         if self._dead_letters is not None:
             self._dead_letters.put(records, batch.rejected)
         if not len(batch) and not batch.rejected:

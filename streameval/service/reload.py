@@ -163,8 +163,9 @@ class Backfill:
         end, least = time.monotonic() + SLICE_SECONDS, self._read + min_events
         while not self._reader.caught_up(positions):
             records = self._reader.poll(positions, BUSY_TIMEOUT_SECONDS)
-            for group, is_last in self._pipeline.groups(records):
-                self._late.update(self._pipeline.take(group, dict.fromkeys(positions), is_last=is_last))
+            ends = dict.fromkeys(positions)
+            for group in self._pipeline.groups(records, ends):
+                self._late.update(self._pipeline.take(group, ends))
             self._read += sum(map(len, records))
             if not records or (time.monotonic() > end and self._read >= least):
                 break

@@ -134,7 +134,6 @@ class EventOrder:
         rewards: Sequence[RewardBatch] = (),
         ended: Mapping[TopicPartition, float] = MappingProxyType({}),
         limit: float = math.inf,
-        is_last: bool = True,
     ) -> EventBatch:
         """Add the events and rewards of a poll, and return the events due, with all that are rejected.
 
@@ -148,14 +147,11 @@ class EventOrder:
                 read. An answer counts once, so that an answer from before a long pause does not make a partition count
                 as idle during the pause
             limit: events from this time on wait in any case
-            is_last: whether nothing more of the poll follows. Until then, nothing is due
         """
         complete_until = min(self._watermarks.advance_ended(ended) - self.patience, limit)
         rejected = () if batch is None else self._add(batch)
         for part in rewards:
             rejected += self._add_rewards(part)
-        if not is_last:
-            return _rejecting(EventBatch.concat([]), rejected)
         passed = min(self.watermark, limit)
         due = self._joined(self.held.take(max(passed, complete_until)))
         is_at_end = len(due) > 0 and due.timestamp[-1] >= passed

@@ -540,7 +540,7 @@ def test_events_with_many_numbers_are_taken_in_groups_with_equal_results(
 ) -> None:
     """A few messages of Arrow stand for more numbers than memory holds, if each event has one for each policy.
 
-    In order of time, events wait for the last group, though they take more memory than buffers should.
+    In order of time, they are one group.
     """
     trees = [json.loads(event(number)) | {"event_id": f"e-{number}"} for number in range(120)]
     packed = [arrow_message(trees[start : start + 10]) for start in range(0, 120, 10)]
@@ -559,7 +559,7 @@ def test_events_with_many_numbers_are_taken_in_groups_with_equal_results(
 
     def taken() -> list[EventBatch]:
         intake = start_fresh(config(**options)).pipeline
-        batches = [intake.take(group, ends, is_last=is_last) for group, is_last in intake.groups(records)]
+        batches = [intake.take(group, ends) for group in intake.groups(records, ends)]
         batches.append(intake.take([], dict.fromkeys(ends, 3e9)))
         assert not (buffered := intake.buffered()) or (buffered.late, buffered.released_early) == (0, 0)
         return batches
@@ -567,7 +567,7 @@ def test_events_with_many_numbers_are_taken_in_groups_with_equal_results(
     whole = EventBatch.concat(taken())
     monkeypatch.setattr(groups, "MAX_NUMBERS", 25 * (1 + groups.OTHER_NUMBERS))
     cut = taken()
-    assert len(cut) == (12 if order == "joined" else 7)
+    assert len(cut) == (7 if order == "arrival" else 2)
     assert order != "arrival" or max(map(len, cut)) == 21
     assert order != "joined" or set(whole.reward) == {1.0}
     joined = EventBatch.concat(cut)
