@@ -54,6 +54,7 @@ def test_a_seed_gives_the_same_run_again(tmp_path: Path) -> None:
     assert runs[0][0], "the schedule has faults"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("defect", sorted(DEFECTS))
 def test_schedules_find_each_defect_that_is_put_back(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
     DEFECTS[defect](monkeypatch)

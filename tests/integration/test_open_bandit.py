@@ -28,6 +28,7 @@ def cumulative(report: dict[str, Any]) -> dict[tuple[str, str], float]:
     }
 
 
+@pytest.mark.slow
 def test_a_log_through_kafka_gives_the_values_of_its_replay(kafka: str, tmp_path: Path) -> None:
     topic = f"open-bandit-{uuid.uuid4().hex}"
     source = {"STREAMEVAL_SOURCE__TOPIC": topic, "STREAMEVAL_SOURCE__BOOTSTRAP_SERVERS": kafka} | ANY_PORT
