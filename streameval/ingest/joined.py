@@ -13,7 +13,7 @@ from streameval.ingest.base import CandidatesTopic, JoinedTopic, LogSettings, Re
 from streameval.ingest.stages import EventOrder, RewardStore
 
 MAX_AHEAD = 300.0
-"""Seconds by which an event may be dated ahead of this machine's clock. Later ones count as events of now."""
+"""An event that is dated more seconds ahead of this machine's clock counts as an event of now."""
 
 
 class JoinedSettings(LogSettings):

@@ -167,7 +167,7 @@ class LogSummary:
         self._first, self._last, self._timed = math.inf, -math.inf, 0
         self._sampling = np.zeros((len(self.policies), 3))
         # Products of 1, w, w r, v, v r, with the weight v of production. `advice` shares no sums with `exploration`,
-        # which needs full distributions, nor with the Report, whose noise is not split by size of weight.
+        # which needs full distributions, nor with the Report, which does not split its noise by size of weight.
         self._products = np.zeros((len(self.policies), len(WEIGHT_EDGES) + 1, 5, 5))
 
     def update(self, batch: EventBatch) -> None:

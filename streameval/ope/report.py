@@ -265,7 +265,7 @@ class Basis(msgspec.Struct, frozen=True):
         clipped_share: the share of the latest rewards that were clipped, None if rewards are rejected instead
         failed: the trust checks that fail for the candidate or for production
         propensity_factor: the lower bound of the lift stays above the margin while no importance weight, and for
-            rankings no probability of a look, is wrong by more than this factor. None if it is not above, and for
+            rankings no examination probability, is wrong by more than this factor. None if it is not above, and for
             slates, clipped weights and models
     """
 

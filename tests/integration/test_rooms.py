@@ -81,7 +81,7 @@ absent, (script, *names) = "", sys.argv[1:]
 exec(script)
 gc.freeze()  # memory that is not touched stays shared
 for absent in names:
-    if not os.fork():  # without the modules of the whole package, and with those of all libraries
+    if not os.fork():  # without the modules of the whole package, but with all libraries
         for module in [name for name in sys.modules if name.startswith(("streameval", "support"))]:
             del sys.modules[module]
         os.chdir(absent)

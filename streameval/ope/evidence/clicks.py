@@ -317,7 +317,7 @@ class Clicks:
             columns.append(np.concatenate([column.reshape(blocks, ranks) for column in sums] + [count], axis=1))
         return np.stack(columns, axis=1)
 
-    def moved(self, sample_weight: Array, blocks: int) -> Array:
+    def moved_gains(self, sample_weight: Array, blocks: int) -> Array:
         """Return sums over the clicks of each block, 0 with noise [blocks, P - 1, 2].
 
         Let `g` be the gain of a clicked item under a policy, and `g_0` under production. The sums are of

@@ -108,8 +108,8 @@ def decide(
             for label, rule in monitor.rules.items()
         ]
         own = estimates_by_policy.get(candidate, ())
-        moved = None if state.moved is None else state.moved[candidate_index]
-        rows = [with_factor(row, pair, own, monitor.context, moved) for row in rows]
+        moved_gains = None if state.moved_gains is None else state.moved_gains[candidate_index]
+        rows = [with_factor(row, pair, own, monitor.context, moved_gains) for row in rows]
         if _untimed_share(monitor, state, candidate_index) == 1:  # a rule that needs timestamps has nothing to say
             rows = [row for row in rows if row.decides]
         decisions += sorted(rows, key=lambda decision: not decision.decides)

@@ -117,7 +117,7 @@ class MonitorState(Struct, eq=False):
         transitions: the newest transitions, the oldest first
         taken: the number of events up to which transitions were taken
         pairs: the candidates compared with each other
-        moved: recent sums of `Clicks.moved`, None for other events [candidates, 2]
+        moved_gains: recent sums of `Clicks.moved_gains`, None for other events [candidates, 2]
     """
 
     events: int
@@ -132,7 +132,7 @@ class MonitorState(Struct, eq=False):
     transitions: list[Change]
     taken: int = 0
     pairs: PairState | None = None
-    moved: Array | None = None
+    moved_gains: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ class PromotionMonitor:
             guardrails={guardrail.name: self._start_guardrail(guardrail) for guardrail in self.guardrails},
             transitions=[],
             pairs=leader.start(candidates),
-            moved=None if self.context.largest_loss is None else np.zeros((candidates, 2)),
+            moved_gains=None if self.context.largest_loss is None else np.zeros((candidates, 2)),
         )
 
     def _start_guardrail(self, guardrail: Guardrail) -> GuardrailState:
@@ -286,7 +286,7 @@ class PromotionMonitor:
                 guardrail.name: self._reward_sums(further[guardrail.index - 1].deciding, guardrail.context, times)
                 for guardrail in self.guardrails
             },
-            None if evidence.clicks is None else evidence.clicks.moved(evidence.sample_weight, blocks),
+            None if evidence.clicks is None else evidence.clicks.moved_gains(evidence.sample_weight, blocks),
         )
 
     def _reward_sums(self, evidence: Evidence, context: RuleContext, times: Times) -> RewardSums:
@@ -311,13 +311,15 @@ class PromotionMonitor:
         sizes = np.full(len(sums), sums.block)
         reward_sums = [sums.goal, *sums.guardrails.values()]
         judged = self._judge(state, reward_sums, lifts, sizes, sums.times, trustworthy, evidence, differs, sums.ends)
-        pairs, moved = state.pairs, state.moved
-        if sums.moved is not None:
-            before = np.zeros(sums.moved.shape[1:]) if moved is None else moved
-            moved = decayed_path(before, sums.moved, fading_of(sums.block))[-1]
+        pairs, moved_gains = state.pairs, state.moved_gains
+        if sums.moved_gains is not None:
+            before = np.zeros(sums.moved_gains.shape[1:]) if moved_gains is None else moved_gains
+            moved_gains = decayed_path(before, sums.moved_gains, fading_of(sums.block))[-1]
         if pairs is not None and len(self.policies) > 2 and not self.context.is_ratio:
             pairs = leader.fold(pairs, sums.goal.sums, self.context.weights_average_1)
-        return structs.replace(judged, differs=differs[-1], trust=trust, clusters=shared, pairs=pairs, moved=moved)
+        return structs.replace(
+            judged, differs=differs[-1], trust=trust, clusters=shared, pairs=pairs, moved_gains=moved_gains
+        )
 
     def _judge(
         self,
@@ -604,7 +606,7 @@ class PromotionMonitor:
             **_judged(state, policies),
             differs=select_policies(state.differs, candidates),
             trust=select_policies(state.trust, policies),
-            moved=select_policies(state.moved, candidates),
+            moved_gains=select_policies(state.moved_gains, candidates),
             guardrails=guardrails,
             transitions=[
                 structs.replace(change, candidate=candidates.index(change.candidate))

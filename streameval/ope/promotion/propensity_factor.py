@@ -73,8 +73,8 @@ def propensity_factor(lower: float, production: float, context: RuleContext) -> 
     return _largest(lambda factor: worst(factor) >= margin)
 
 
-def clicks_factor(lower: float, moved: float, margin: float, is_ratio: bool = False) -> float | None:
-    """Return the largest factor by which all probabilities of looks may be wrong while the lift stays above the margin.
+def clicks_factor(lower: float, moved_gains: float, margin: float, is_ratio: bool = False) -> float | None:
+    """Return how far all examination probabilities may be wrong, as a factor, while the lift stays above the margin.
 
     Each click on an item that the candidate ranks higher adds `(lambda - lambda_0) / theta` to the lift, and each click
     on an item that it ranks lower takes as much away. With the mean sums G and L of both, the lift is `G - L`, and with
@@ -90,7 +90,7 @@ def clicks_factor(lower: float, moved: float, margin: float, is_ratio: bool = Fa
 
     Args:
         lower: the lower bound of the lift
-        moved: the estimated sum S
+        moved_gains: the estimated sum S
         margin: the lift that a candidate must exceed
         is_ratio: whether the estimator is self-normalised
 
@@ -102,7 +102,7 @@ def clicks_factor(lower: float, moved: float, margin: float, is_ratio: bool = Fa
     """
     if not lower > margin:
         return None
-    total = max(moved, abs(lower))
+    total = max(moved_gains, abs(lower))
 
     def worst(factor: float) -> float:
         least = (lower * (factor + 1.0 / factor) - total * (factor - 1.0 / factor)) / 2.0
@@ -130,7 +130,7 @@ def with_factor(
     pair: tuple[str, str] | None,
     estimates: Sequence[Estimate],
     context: RuleContext,
-    moved: Array | None = None,
+    moved_gains: Array | None = None,
 ) -> Decision:
     """Return a decision with the factor in its basis, unless it has none.
 
@@ -139,7 +139,7 @@ def with_factor(
         pair: the estimator and average of the deciding lift
         estimates: the estimates of the candidate
         context: the settings for every rule
-        moved: recent sums of `Clicks.moved` of the candidate, None for other events than rankings [2]
+        moved_gains: recent sums of `Clicks.moved_gains` of the candidate, None for other events than rankings [2]
     """
     row = next((row for row in estimates if (row.estimator, row.average) == pair), None)
     if row is None or decision.lower is None or context.is_ratio:
@@ -148,8 +148,8 @@ def with_factor(
     if value is None or production is None:
         return decision
     kind, factor = row.estimator.partition("(")[0], None
-    if moved is not None and moved[1] > 0 and kind in CLICKS:
-        total = float(moved[0] / moved[1]) * (abs(value) + abs(production))
+    if moved_gains is not None and moved_gains[1] > 0 and kind in CLICKS:
+        total = float(moved_gains[0] / moved_gains[1]) * (abs(value) + abs(production))
         factor = clicks_factor(decision.lower, total, context.margin, kind == "click_snips")
     elif context.weights_average_1 and kind in WEIGHTED:
         factor = propensity_factor(decision.lower, production, context)

@@ -63,7 +63,7 @@ class MonitorSums(Struct, frozen=True, eq=False):
         differ: see `block_sums.differing` [blocks, candidates]
         goal: the sums of the primary reward
         guardrails: the sums of other rewards by name
-        moved: see `Clicks.moved`, None for other events [blocks, candidates, 2]
+        moved_gains: see `Clicks.moved_gains`, None for other events [blocks, candidates, 2]
     """
 
     block: int
@@ -75,7 +75,7 @@ class MonitorSums(Struct, frozen=True, eq=False):
     differ: Mask
     goal: RewardSums
     guardrails: dict[str, RewardSums]
-    moved: Array | None = None
+    moved_gains: Array | None = None
 
     def __len__(self) -> int:
         return len(self.times)
