@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -524,7 +524,7 @@ class EvaluatorConfig:
                 )
         return tuple(grids)
 
-    @property
+    @cached_property
     def promotion_lifts(self) -> tuple[Pair, ...]:
         """Return the lifts that promotion may decide by, the preferred one first.
 

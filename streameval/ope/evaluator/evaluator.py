@@ -231,6 +231,8 @@ class Evaluator:
         self._grids = self.config.grids()
         self.promotion_lifts = self.config.promotion_lifts
         self._monitor = self.config.monitor()
+        judged = self.config.judged_ratios if self.promotion_lifts else []
+        self._read_rewards = {part for index in judged for part in self._parts_of(index)}  # parts of judged ratios
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -665,12 +667,6 @@ class Evaluator:
         columns = next([column.label for column in grid.columns] for grid in self._grids if pair in grid.pairs)
         _, weight = self.config.rewards[index].of.values()
         return ratios.lift_after([paths[part] for part in self._parts_of(index)], weight, columns, pair[0])
-
-    @property
-    def _read_rewards(self) -> set[int]:
-        """Return the indices of the rewards that are parts of a ratio that promotion judges."""
-        judged = self.config.judged_ratios if self.promotion_lifts else []
-        return {part for index in judged for part in self._parts_of(index)}
 
     def _parts_of(self, index: int) -> list[int]:
         """Return the indices of the numerator, the denominator and the weighted sum of a ratio."""
